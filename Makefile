@@ -1,0 +1,49 @@
+# make demo   install into .venv and watch real tool calls run on Celery workers and land in SQL
+# make test   install and run every check and test, on servers it starts by itself
+# make check  lint, format, types, import contracts, dependencies
+# make bench  ours beside raw Celery, in one run
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# The newest of these that is 3.11 or later and has a working venv (Debian ships python3 without it).
+PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
+PYTHON ?= $(shell for p in $(PYTHONS); do \
+	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+.PHONY: demo test check bench chaos install clean
+
+demo: $(STAMP)
+	$(BIN)/python -m forge_tools.cli demo
+
+test: check
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(PYTEST_ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+ifeq ($(PYTHON),)
+	@echo "No Python 3.11 or later with venv was found. On Debian or Ubuntu:  apt-get install python3-venv"
+	@echo "Elsewhere install Python 3.11+, or name one:  make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"
+	@exit 1
+endif
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile -c constraints.txt -e '.[all,dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .forge build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

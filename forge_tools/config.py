@@ -1,0 +1,104 @@
+"""Settings: the sole reader of the environment (`FORGE_*`)."""
+
+import hashlib
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from forge_tools.errors import ConfigurationError
+
+MAX_SOCKET_PATH = 100
+"""Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
+
+
+class Settings(BaseSettings):
+    """Every setting with its default; `FORGE_DATABASE_URL` sets `database_url`, and so on.
+
+    Durations are seconds. Without URLs the embedded stack in `home` is meant: SQLite and a Valkey socket there.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="FORGE_", frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    home: Path = Path(".forge")
+    broker_url: str = ""
+    database_url: str = ""
+    hostname: str = Field(
+        default_factory=socket.gethostname, min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._-]+$"
+    )
+    workspace: Path = Field(default_factory=Path.cwd)
+
+    max_timeout: float = Field(default=86_400.0, gt=0)
+    kill_grace: float = Field(default=2.0, gt=0)
+    claim_patience: float = Field(default=5.0, gt=0)
+    expires: float = Field(default=600.0, gt=0)
+    background_expires: float = Field(default=86_400.0, gt=0)
+
+    heartbeat: float = Field(default=1.0, gt=0)
+    lease: float = Field(default=15.0, ge=15)
+    drain: float = Field(default=8.0, ge=0)
+    connect_timeout: float = Field(default=3.0, gt=0)
+
+    max_parameter_bytes: int = Field(default=10_000_000, gt=0)
+    max_output_bytes: int = Field(default=50_000_000, gt=0)
+    routes: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _lease_outlasts_heartbeats(self) -> Self:
+        if self.lease < 5 * self.heartbeat:
+            raise ValueError(f"lease {self.lease}s must be at least five heartbeats of {self.heartbeat}s")
+        return self
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the environment, with `overrides` on top.
+
+        Raises:
+            ConfigurationError: naming the setting and what it must be.
+        """
+        try:
+            return cls(**{k: v for k, v in overrides.items() if v is not None})
+        except SettingsError as error:
+            raise ConfigurationError(f"A FORGE_* variable is not what it must be: {error}") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            name = "_".join(str(part) for part in first["loc"]) or "settings"
+            raise ConfigurationError(f"FORGE_{name.upper()}: {first['msg']}") from error
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether both broker and database are the ones in `home`."""
+        return not self.broker_url and not self.database_url
+
+    @property
+    def broker(self) -> str:
+        """The broker's URL as Celery takes it."""
+        return self.broker_url or f"redis+socket://{broker_socket(self.home)}"
+
+    @property
+    def database(self) -> str:
+        """The database's URL, without a driver unless the user named one."""
+        return self.database_url or f"sqlite:///{self.home.resolve() / 'forge.db'}"
+
+    def queue_for(self, tool: str, category: str) -> str:
+        """The queue that configuration routes a tool or its category to."""
+        return self.routes.get(tool) or self.routes.get(category) or "default"
+
+    def expiry_for(self, queue: str) -> float:
+        """How long a call may wait in that queue before it expires."""
+        return self.background_expires if queue == "background" else self.expires
+
+
+def broker_socket(home: Path) -> Path:
+    """Where the embedded broker of `home` listens; moved to a private folder when the path is too long for a socket."""
+    here = home.resolve() / "valkey.sock"
+    if len(os.fsencode(here)) <= MAX_SOCKET_PATH:
+        return here
+    name = hashlib.blake2b(os.fsencode(here), digest_size=8).hexdigest()
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime) if runtime else Path(tempfile.gettempdir()) / f"forge-tools-{os.getuid()}"
+    return folder / f"{name}.sock"

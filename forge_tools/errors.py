@@ -1,0 +1,183 @@
+"""The tree of errors, and the stable codes that results and rows carry.
+
+ForgeError
+├── ConfigurationError          a setting is missing or contradicts another
+├── InvalidCallError            a call that cannot be accepted as it is
+├── ToolError                   something about one tool, named
+│   ├── DuplicateToolError
+│   ├── ToolNotFoundError
+│   └── InvalidToolError        a definition that a provider or the runtime would refuse
+├── StorageError                the database said no
+│   ├── DatabaseUnavailableError
+│   ├── DatabaseCorruptError
+│   ├── SchemaVersionError      not migrated, or newer than this code
+│   └── UnstorableRowError      one row the database refuses; its batch is unharmed
+├── BrokerUnavailableError      rings cannot be sent; what SQL accepted still runs
+├── SubmitOutcomeUnknownError   the connection broke while a submit was being committed
+├── ExecutionNotFoundError
+├── ResultTimeoutError          the wait ended; the execution goes on
+├── StackError                  the embedded stack cannot start or be reached
+└── SandboxError                a path, command or URL a tool may not touch
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """What went wrong, as a stable word that programs compare (`ToolResult.error_code`)."""
+
+    TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
+    VALIDATION_ERROR = "VALIDATION_ERROR"
+    TIMEOUT = "TIMEOUT"
+    CANCELLED = "CANCELLED"
+    EXECUTION_ERROR = "EXECUTION_ERROR"
+    TOOL_ERROR = "TOOL_ERROR"
+    EXPIRED = "EXPIRED"
+    LOST = "LOST"
+    BLOCKED = "BLOCKED"
+    UNSTORABLE = "UNSTORABLE"
+    STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+
+
+class ForgeError(Exception):
+    """Root of every error this package raises on purpose.
+
+    `code` is stable across releases; `retryable` says whether the same request may succeed later.
+    """
+
+    code: str = "FORGE_ERROR"
+    retryable = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigurationError(ForgeError):
+    """A setting is missing or contradicts another."""
+
+    code = "CONFIGURATION_ERROR"
+
+
+class InvalidCallError(ForgeError):
+    """The call cannot be accepted: its values do not fit JSON, a limit or the tool. `details` lists every problem."""
+
+    code = ErrorCode.VALIDATION_ERROR
+
+    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.details = list(details) or [message]
+
+
+class ToolError(ForgeError):
+    """Something about one tool (spec S0-67)."""
+
+    code: str = ErrorCode.TOOL_ERROR
+
+    def __init__(self, tool_name: str, message: str) -> None:
+        super().__init__(message)
+        self.tool_name = tool_name
+
+    def __str__(self) -> str:
+        return f"Tool '{self.tool_name}' error: {self.message}"
+
+    def __reduce__(self) -> tuple[type["ToolError"], tuple[str, str]]:
+        return type(self), (self.tool_name, self.message)
+
+
+class DuplicateToolError(ToolError):
+    """A tool of that name or alias is already registered."""
+
+    code = "DUPLICATE_TOOL"
+
+
+class ToolNotFoundError(ToolError):
+    """No tool of that name is registered."""
+
+    code = ErrorCode.TOOL_NOT_FOUND
+
+
+class InvalidToolError(ToolError):
+    """The definition of the tool is one that a provider or the runtime would refuse."""
+
+    code = "INVALID_TOOL"
+
+
+class StorageError(ForgeError):
+    """The database refused or failed."""
+
+    code = "STORAGE_ERROR"
+
+
+class DatabaseUnavailableError(StorageError):
+    """The database cannot be reached, or did not answer in time."""
+
+    code = ErrorCode.STORAGE_UNAVAILABLE
+    retryable = True
+
+
+class DatabaseCorruptError(StorageError):
+    """The database file is damaged or is not a database."""
+
+    code = "DATABASE_CORRUPT"
+
+
+class SchemaVersionError(StorageError):
+    """The database has not been migrated, or was migrated by newer code."""
+
+    code = "SCHEMA_VERSION"
+
+
+class UnstorableRowError(StorageError):
+    """The database refuses this one row; the rest of its batch is unharmed."""
+
+    code = ErrorCode.UNSTORABLE
+
+
+class BrokerUnavailableError(ForgeError):
+    """The broker cannot be reached."""
+
+    code = "BROKER_UNAVAILABLE"
+    retryable = True
+
+
+class SubmitOutcomeUnknownError(ForgeError):
+    """The connection broke while a submit was being committed; attach to `execution_id` to find out."""
+
+    code = ErrorCode.OUTCOME_UNKNOWN
+    retryable = True
+
+    def __init__(self, message: str, execution_id: str) -> None:
+        super().__init__(message)
+        self.execution_id = execution_id
+
+
+class ExecutionNotFoundError(ForgeError):
+    """No execution has that id."""
+
+    code = "EXECUTION_NOT_FOUND"
+
+
+class ResultTimeoutError(ForgeError, TimeoutError):
+    """Waiting for the result took longer than asked; the execution goes on."""
+
+    code = "RESULT_TIMEOUT"
+    retryable = True
+
+
+class StackError(ForgeError):
+    """The embedded stack cannot start, or cannot be reached."""
+
+    code = "STACK_ERROR"
+
+
+class SandboxError(ForgeError):
+    """A tool asked for a path, command or URL outside what it was given."""
+
+    code = "SANDBOX_ERROR"
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or type(self).code

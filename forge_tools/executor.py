@@ -1,0 +1,389 @@
+"""ToolExecutor: the one way a tool is called in process, and this session's record of the calls."""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from forge_tools import schemas
+from forge_tools.base import BaseTool, brief, preview
+from forge_tools.errors import ErrorCode, ToolError
+from forge_tools.records import (
+    ExecutionContext,
+    RetryPolicy,
+    Schema,
+    ToolCategory,
+    ToolExecution,
+    ToolResult,
+    ToolSpec,
+)
+from forge_tools.registry import ScopedRegistry, ToolRegistry
+from forge_tools.sandbox.paths import ROOT
+from forge_tools.validation import clean_text, shown, suggestion
+
+SLOW_MS = 1_000
+"""Calls that take longer are warned about (spec S2-15)."""
+
+MAX_RETRY_DELAY = 300.0
+"""Seconds; back-off stops growing here."""
+
+_UNRETRIED = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.CANCELLED, ErrorCode.TOOL_NOT_FOUND})
+
+_logger = logging.getLogger("forge_tools.tools")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """How one call differs from the usual. `timeout` is in seconds, for each attempt.
+
+    `retry` counts only for tools that are idempotent or retryable; `skip_validation` is for callers that have validated.
+    """
+
+    timeout: float | None = None
+    retry: RetryPolicy | None = None
+    skip_validation: bool = False
+
+
+class _Call(NamedTuple):
+    """A finished call as it is kept: made into a `ToolExecution` only when somebody asks."""
+
+    tool: BaseTool
+    parameters: dict[str, Any]
+    context: ExecutionContext
+    result: ToolResult
+    completed: float
+
+
+class ToolExecutor:
+    """Calls tools by name: resolve, validate, inject the context, run, log, record.
+
+    `max_timeout` caps every timeout (seconds). `root` is the folder that file tools may touch. The last `history_limit`
+    calls are kept in memory.
+    """
+
+    def __init__(
+        self,
+        registry: ScopedRegistry | None = None,
+        *,
+        default_context: ExecutionContext | None = None,
+        max_timeout: float | None = None,
+        history_limit: int = 10_000,
+        root: Path | None = None,
+    ) -> None:
+        self._registry = registry if registry is not None else ToolRegistry()
+        self._default_context = default_context or ExecutionContext(working_dir=".")
+        self._max_timeout = max_timeout
+        self._root = root
+        self._calls: deque[_Call] = deque(maxlen=history_limit)
+        self._lock = threading.Lock()
+        self._stats = _Stats()
+
+    async def execute(self, tool_name: str, context: ExecutionContext, /, **kwargs: Any) -> ToolResult:
+        """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result.
+
+        Raises:
+            asyncio.CancelledError: when the caller is cancelled; the call is recorded as cancelled.
+        """
+        return await self._call(tool_name, kwargs, context, None)
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        context: ExecutionContext | None = None,
+        options: CallOptions | None = None,
+    ) -> ToolResult:
+        """Do what `execute` does, for arguments that come as one object (contradiction C24)."""
+        if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+            return _refusal(f"Invalid arguments: expected an object with names as keys, not {shown(repr(arguments))}")
+        return await self._call(name, dict(arguments), context or self._default_context, options)
+
+    async def execute_with_context(
+        self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, options: CallOptions | None = None
+    ) -> ToolResult:
+        """Do what `call` does, in a context that must be given (spec S1-32)."""
+        return await self.call(name, arguments, context, options)
+
+    async def initialize(self) -> None:
+        """Run the tools' `initialize` hooks on the loop that will run their bodies (spec S1-29)."""
+        await self._registry.initialize_all(self._default_context)
+
+    async def shutdown(self) -> None:
+        """Run the tools' `shutdown` hooks (spec S1-30)."""
+        await self._registry.shutdown_all()
+
+    def function(self, name: str) -> Callable[[Mapping[str, Any]], Awaitable[str]]:
+        """Return a function from arguments to text, which raises where a call fails (contradiction C10).
+
+        Raises:
+            ToolNotFoundError: when there is no such tool. The function raises ToolError.
+        """
+        tool_name = self._registry.get_or_raise(name).spec.name
+
+        async def run(arguments: Mapping[str, Any]) -> str:
+            result = await self.call(tool_name, arguments)
+            if not result.success:
+                raise ToolError(tool_name, result.error or "failed")
+            return result.to_text()
+
+        return run
+
+    def validate(self, name: str, params: Mapping[str, Any]) -> tuple[bool, str | None]:
+        """Check parameters without calling; return whether they are valid, and the first problem."""
+        tool = self._registry.get(name)
+        return tool.validate_params(**params) if tool else (False, _unknown(name))
+
+    def validate_all(self, name: str, params: Mapping[str, Any]) -> list[str]:
+        """Return every problem of the parameters (contradiction C45)."""
+        tool = self._registry.get(name)
+        return tool.validate_all(params) if tool else [_unknown(name)]
+
+    def get_all_schemas(self, format: str = "openai") -> list[Schema]:
+        """Return the schema of every tool in the order of registration.
+
+        Raises:
+            ValueError: for an unknown format.
+        """
+        schemas.require_format(format)
+        return [schemas.render(tool.spec, format) for tool in self._registry.list_all()]
+
+    def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
+        """Return the schemas of the tools of a category.
+
+        Raises:
+            ValueError: for an unknown format.
+        """
+        schemas.require_format(format)
+        return [schemas.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
+
+    def get_executions(self) -> list[ToolExecution]:
+        """Return the calls of known tools in the order they ended, sensitive parameters redacted."""
+        with self._lock:
+            calls = list(self._calls)
+        return [_execution(call) for call in calls]
+
+    def clear_executions(self) -> None:
+        """Forget the calls kept in memory; what a database holds stays (contradiction C36)."""
+        with self._lock:
+            self._calls.clear()
+
+    def get_stats(self) -> dict[str, Any]:
+        """Return counts of all calls, `average_execution_time_ms` and `executions_by_tool`.
+
+        `rejected_count` counts what never reached a body: unknown tools, which count nowhere else, and invalid parameters.
+        """
+        with self._lock:
+            return self._stats.as_dict()
+
+    async def _call(
+        self, name: str, arguments: dict[str, Any], context: object, options: CallOptions | None
+    ) -> ToolResult:
+        tool = self._registry.get(name) if isinstance(name, str) else None
+        if tool is None:
+            return self._refuse_unknown(name)
+        if not isinstance(context, ExecutionContext):
+            return _refusal(f"Invalid context: expected an ExecutionContext, not {type(context).__name__}")
+        context = self._within_limits(tool.spec, context, options)
+        _log_start(tool.spec, arguments, context)
+        token = ROOT.set(self._root) if self._root is not None else None
+        try:
+            result = await _attempts(tool, arguments, context, options)
+        except asyncio.CancelledError:
+            cancelled = ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
+            self._record(tool, arguments, context, cancelled)
+            raise
+        finally:
+            if token is not None:
+                ROOT.reset(token)
+        result = limit_output(result, context.max_output_size)
+        self._record(tool, arguments, context, result)
+        return result
+
+    def _refuse_unknown(self, name: str) -> ToolResult:
+        error = _unknown(name)
+        hint = suggestion(name, self._registry.list_names())
+        _logger.warning("%s%s", error, hint, extra={"error_code": ErrorCode.TOOL_NOT_FOUND})
+        with self._lock:
+            self._stats.rejected += 1
+        result = ToolResult.fail(error, error_code=ErrorCode.TOOL_NOT_FOUND, hint=hint.strip(" ()") or None)
+        result.duration_ms = 0.0
+        return result
+
+    def _within_limits(
+        self, spec: ToolSpec, context: ExecutionContext, options: CallOptions | None
+    ) -> ExecutionContext:
+        """Put the timeout that counts for this call into its context (contradiction C07)."""
+        if options is not None and options.timeout is not None:
+            context = context.model_copy(update={"timeout": options.timeout})
+        if self._max_timeout is None:
+            return context
+        seconds, _ = spec.timeout_for(context)
+        return context if seconds <= self._max_timeout else context.model_copy(update={"timeout": self._max_timeout})
+
+    def _record(self, tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, result: ToolResult) -> None:
+        with self._lock:
+            self._calls.append(_Call(tool, arguments, context, result, time.time()))
+            self._stats.count(tool.spec.name, result)
+        _log_end(tool.spec, result)
+
+
+async def _attempts(
+    tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, options: CallOptions | None
+) -> ToolResult:
+    """Run a call, again as far as its retry policy and its tool allow (contradiction C29)."""
+    retry = options.retry if options else None
+    can = tool.spec.capabilities
+    allowed = retry.max_attempts if retry and (can.idempotent or can.retryable) else 1
+    skip_validation = options is not None and options.skip_validation
+    result = await _attempt(tool, arguments, context, skip_validation)
+    delay = retry.delay_seconds if retry else 0.0
+    for attempt in range(2, allowed + 1):
+        if result.success or result.error_code in _UNRETRIED:
+            break
+        await asyncio.sleep(min(delay, MAX_RETRY_DELAY))
+        delay = min(delay, MAX_RETRY_DELAY) * (retry.backoff if retry else 1.0)
+        result = await _attempt(tool, arguments, context, skip_validation)
+        result.metadata["attempts"] = attempt
+    return result
+
+
+async def _attempt(
+    tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, skip_validation: bool
+) -> ToolResult:
+    started = time.perf_counter()
+    run = tool.execute_unchecked if skip_validation else tool.execute
+    try:
+        result: Any = await run(context, **arguments)
+    except Exception as error:  # a tool that replaces `execute` may raise anything
+        _logger.exception("Unexpected error in %s", tool.spec.name, extra={"tool": tool.spec.name})
+        result = ToolResult.fail(f"Unexpected error: {clean_text(str(error))}", error_code=ErrorCode.EXECUTION_ERROR)
+    done = result if isinstance(result, ToolResult) else ToolResult.ok(result)
+    if done.duration_ms is None:
+        done.duration_ms = (time.perf_counter() - started) * 1000
+    return done
+
+
+def limit_output(result: ToolResult, limit: int) -> ToolResult:
+    """Replace an output of more than `limit` characters by its head and tail, and say so in `metadata`."""
+    output = result.output
+    if not result.success or output is None or isinstance(output, bool | int | float):
+        return result
+    if not isinstance(output, str):
+        if len(_json(output)) <= limit:
+            return result
+        output = _json(output, indent=2)
+    if len(output) <= limit:
+        return result
+    text, facts = shorten(output, limit)
+    return result.model_copy(update={"output": text, "metadata": result.metadata | facts})
+
+
+def shorten(text: str, limit: int) -> tuple[str, dict[str, Any]]:
+    """Keep head (40 %) and tail of `text` within `limit` characters, marker included; return it and what was cut.
+
+    Cuts move to the end of a line that lies within 10 % of the limit. A limit too small for the marker gives the marker.
+    """
+    total, lines = len(text), text.count("\n") + 1
+    budget = max(0, limit - len(_marker(total, lines)) - 2)
+    head, tail = budget * 2 // 5, total - (budget - budget * 2 // 5)
+    slack = limit // 10
+    if (line_end := text.rfind("\n", max(0, head - slack), head)) >= 0:
+        head = line_end
+    if (line_end := text.find("\n", tail, tail + slack)) >= 0:
+        tail = line_end + 1
+    omitted = text[head:tail]
+    omitted_lines = omitted.count("\n") + 1 - omitted.startswith("\n") - omitted.endswith("\n")
+    parts = (text[:head], _marker(len(omitted), omitted_lines), text[tail:])
+    shown = text[:head].count("\n") + text[tail:].count("\n") + bool(head) + bool(total - tail)
+    facts = {"truncated": True, "total_chars": total, "total_lines": lines, "shown_lines": shown}
+    return "\n".join(part for part in parts if part), facts
+
+
+def _marker(characters: int, lines: int) -> str:
+    return f"[... {characters:,} characters ({lines:,} lines) omitted ...]"
+
+
+def _json(output: Any, indent: int | None = None) -> str:
+    for render in (partial(json.dumps, indent=indent, ensure_ascii=False, default=str), repr):
+        try:
+            return render(output)
+        except Exception:  # noqa: BLE001, S112 the methods of foreign objects may raise anything
+            continue
+    return brief(output)
+
+
+def _refusal(error: str) -> ToolResult:
+    result = ToolResult.fail(error, error_code=ErrorCode.VALIDATION_ERROR, error_details=[error], errors=[error])
+    result.duration_ms = 0.0
+    return result
+
+
+def _unknown(name: Any) -> str:
+    return f"Unknown tool: {shown(name)}"
+
+
+def _execution(call: _Call) -> ToolExecution:
+    spec = call.tool.spec
+    completed = datetime.fromtimestamp(call.completed, UTC)
+    return ToolExecution(
+        tool_name=spec.name,
+        parameters=spec.redact(call.tool.effective(call.parameters)),
+        context=call.context,
+        result=call.result,
+        started_at=completed - timedelta(milliseconds=call.result.duration_ms or 0.0),
+        completed_at=completed,
+    )
+
+
+def _log_start(spec: ToolSpec, arguments: Mapping[str, Any], context: ExecutionContext) -> None:
+    if not _logger.isEnabledFor(logging.INFO):
+        return
+    extra = {"tool": spec.name, "agent_id": context.agent_id, "session_id": context.session_id}
+    _logger.info("Executing tool: %s", spec.name, extra=extra)
+    if _logger.isEnabledFor(logging.DEBUG):
+        _logger.debug("Parameters of %s: %s", spec.name, preview(spec, arguments), extra=extra)
+
+
+def _log_end(spec: ToolSpec, result: ToolResult) -> None:
+    duration = result.duration_ms or 0.0
+    extra = {"tool": spec.name, "duration_ms": duration, "error_code": result.error_code}
+    if not result.success:
+        _logger.warning("Tool %s failed: %s", spec.name, clean_text(str(result.error)), extra=extra)
+    elif _logger.isEnabledFor(logging.INFO):
+        _logger.info("Tool %s succeeded (%.1fms)", spec.name, duration, extra=extra)
+    if duration > SLOW_MS:
+        _logger.warning("Slow tool: %s took %.0fms", spec.name, duration, extra=extra)
+    if _logger.isEnabledFor(logging.DEBUG):
+        _logger.debug("Result of %s: %s", spec.name, brief(result.output), extra=extra)
+
+
+class _Stats:
+    def __init__(self) -> None:
+        self.total = self.succeeded = self.rejected = 0
+        self.duration_ms = 0.0
+        self.by_tool: Counter[str] = Counter()
+
+    def count(self, tool: str, result: ToolResult) -> None:
+        self.total += 1
+        self.succeeded += result.success
+        self.rejected += result.error_code == ErrorCode.VALIDATION_ERROR
+        self.duration_ms += result.duration_ms or 0.0
+        self.by_tool[tool] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "total_executions": self.total,
+            "success_count": self.succeeded,
+            "error_count": self.total - self.succeeded,
+            "rejected_count": self.rejected,
+            "average_execution_time_ms": self.duration_ms / self.total if self.total else 0,
+            "executions_by_tool": dict(self.by_tool),
+        }

@@ -1,0 +1,107 @@
+"""A tool as a LangChain `Tool`."""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, Protocol
+
+from forge_tools.records import ExecutionContext, ToolResult, ToolSpec
+from forge_tools.schemas import property_schemas
+
+
+class RunnableTool(Protocol):
+    """What is needed of a tool to wrap it."""
+
+    @property
+    def spec(self) -> ToolSpec: ...
+
+    async def execute(self, context: ExecutionContext, /, **kwargs: Any) -> ToolResult: ...
+
+
+def to_langchain_tool(tool: RunnableTool, context: ExecutionContext | None = None) -> Any:
+    """Wrap `tool` in a `langchain_core.tools.Tool` that takes any number of arguments (contradiction C04).
+
+    Calls run in `context`, by default with the current folder as `working_dir`. It answers with text; a failure is the
+    text `Error: ...` with the status `error` where LangChain shows one.
+
+    Raises:
+        ImportError: without LangChain.
+    """
+    spec = tool.spec
+    run = _runner(tool, context or ExecutionContext(working_dir="."))
+    schema = {
+        "type": "object",
+        "title": spec.name,
+        "properties": property_schemas(spec),
+        "required": [p.name for p in spec.parameters if p.required],
+    }
+
+    def run_in_thread(**arguments: Any) -> str:
+        return _run_in_thread(lambda: run(**arguments))
+
+    return _wrapper_class()(
+        name=spec.name,
+        description=spec.description,
+        func=run_in_thread,
+        coroutine=run,
+        args_schema=schema,
+        handle_tool_error=True,
+    )
+
+
+def _runner(tool: RunnableTool, context: ExecutionContext) -> Callable[..., Awaitable[str]]:
+    async def run(**arguments: Any) -> str:
+        from langchain_core.tools import ToolException
+
+        result = await tool.execute(context, **arguments)
+        if not result.success:
+            raise ToolException(result.to_text())
+        return result.to_text()
+
+    return run
+
+
+def _run_in_thread(run: Callable[[], Awaitable[str]]) -> str:
+    """Run on a thread of its own: the caller's may already run an event loop (contradiction C38)."""
+
+    async def main() -> str:
+        return await run()
+
+    here = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(lambda: here.run(asyncio.run, main())).result()
+
+
+@cache
+def _wrapper_class() -> Any:
+    try:
+        from langchain_core.tools import Tool, ToolException
+    except ImportError as error:
+        raise ImportError("LangChain is not installed. Install forge-tools[langchain].") from error
+
+    class LangChainTool(Tool):
+        """A `Tool` without its limit of one argument.
+
+        Arguments pass as they are: LangChain would otherwise inject its own `config`, `callbacks` and `run_manager`
+        over parameters of those names.
+        """
+
+        def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[Any, dict[str, Any]]:
+            if not isinstance(tool_input, str):
+                return (), dict(tool_input)
+            names = list(self.args)
+            if len(names) > 1:
+                raise ToolException(
+                    f"Error: {self.name} takes {', '.join(names)}. Give them by name, not as one string."
+                )
+            return (), dict.fromkeys(names, tool_input)
+
+        def _run(self, /, *args: Any, **kwargs: Any) -> Any:
+            return self.func(*args, **kwargs)  # type: ignore[misc]  # always given above
+
+        async def _arun(self, /, *args: Any, **kwargs: Any) -> Any:
+            return await self.coroutine(*args, **kwargs)  # type: ignore[misc]  # always given above
+
+    return LangChainTool

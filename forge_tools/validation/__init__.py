@@ -1,0 +1,7 @@
+"""Pure checks on values: no I/O, no settings, nothing that knows of tools beyond their specs."""
+
+from forge_tools.validation.parameters import Validator
+from forge_tools.validation.schema import KNOWN_TYPES, is_of_type, suggestion
+from forge_tools.validation.transport import MAX_DEPTH, clean_text, encode_json, shown
+
+__all__ = ["KNOWN_TYPES", "MAX_DEPTH", "Validator", "clean_text", "encode_json", "is_of_type", "shown", "suggestion"]

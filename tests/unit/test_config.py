@@ -1,0 +1,91 @@
+"""Settings: what the environment says, and what it says wrongly."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from forge_tools.config import MAX_SOCKET_PATH, Settings, broker_socket
+from forge_tools.errors import ConfigurationError
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("FORGE_") or name == "XDG_RUNTIME_DIR"]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_settings_the_embedded_stack_is_meant() -> None:
+    settings = Settings.load()
+
+    assert settings.is_embedded
+    assert settings.broker == f"redis+socket://{broker_socket(settings.home)}"
+    assert settings.database == f"sqlite:///{Path.cwd() / '.forge' / 'forge.db'}"
+
+
+def test_the_environment_is_read_and_arguments_come_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGE_DATABASE_URL", "postgresql://db/forge")
+    monkeypatch.setenv("FORGE_BROKER_URL", "redis://cache:6379/0")
+    monkeypatch.setenv("FORGE_MAX_TIMEOUT", "60")
+
+    settings = Settings.load(max_timeout=30, expires=None)
+
+    assert (settings.database, settings.broker) == ("postgresql://db/forge", "redis://cache:6379/0")
+    assert (settings.max_timeout, settings.expires, settings.is_embedded) == (30, 600, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("FORGE_LEASE", "5", "FORGE_LEASE: Input should be greater than or equal to 15"),
+        ("FORGE_MAX_TIMEOUT", "soon", "FORGE_MAX_TIMEOUT: Input should be a valid number"),
+        ("FORGE_HOSTNAME", "a b", "FORGE_HOSTNAME: String should match pattern"),
+        ("FORGE_HEARTBEAT", "4", "lease 15.0s must be at least five heartbeats of 4.0s"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_it_must_be(
+    name: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(ConfigurationError, match=message):
+        Settings.load()
+
+
+def test_a_wrong_setting_is_not_quoted_for_it_may_be_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGE_LEASE", "hunter2")
+
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.load()
+
+    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in str(caught.value.__cause__)
+
+
+def test_routes_of_a_tool_come_before_those_of_its_category() -> None:
+    settings = Settings.load(routes={"Bash": "shells", "file": "disks"})
+
+    queues = [settings.queue_for(*each) for each in (("Bash", "execution"), ("Read", "file"), ("Fetch", "web"))]
+
+    assert queues == ["shells", "disks", "default"]
+
+
+def test_background_work_may_wait_longer() -> None:
+    settings = Settings.load()
+
+    assert (settings.expiry_for("default"), settings.expiry_for("background")) == (600, 86_400)
+
+
+def test_a_socket_path_that_is_too_long_moves_to_a_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, long = Path("/srv/.forge"), tmp_path / ("d" * 100)
+
+    assert broker_socket(short) == short / "valkey.sock"
+    moved = broker_socket(long)
+    assert len(os.fsencode(moved)) <= MAX_SOCKET_PATH
+    assert f"forge-tools-{os.getuid()}" in moved.parts
+    assert broker_socket(long.parent / ("e" * 100)) != moved
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert broker_socket(long).parent == Path("/run/user/7")

@@ -1,0 +1,241 @@
+"""Rings reach the queue that their lane serves, and a broker that is away costs a caller nothing."""
+
+import asyncio
+import base64
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools import dispatch
+from forge_tools.dispatch import TASK, Bells, Dispatcher, Limits, celery_app, merge, queue_name, queue_of
+from forge_tools.records import Lane, Ring
+from tests.services import GivenValkey, ValkeyServer, client
+
+SHORT = Limits(soft=10, hard=12)
+LONG = Limits(soft=100, hard=102)
+NOWHERE = "redis+socket:///nowhere/valkey.sock"
+
+
+def bells(
+    count: int = 1, *, queue: str = "default", lane: Lane = "async", limits: Limits = SHORT, first: int = 0
+) -> Bells:
+    return Bells(queue, lane, tuple(Ring(f"id-{first + n}", 0) for n in range(count)), limits)
+
+
+def messages(url: str, queue: str = "forge.default.async") -> list[dict[str, Any]]:
+    """What waits in a queue, oldest first."""
+    with client(url) as server:
+        return [json.loads(message) for message in reversed(server.lrange(f"forge:{queue}", 0, -1))]
+
+
+def rings(message: dict[str, Any]) -> list[list[Any]]:
+    arguments, _, _ = json.loads(base64.b64decode(message["body"]))
+    return list(arguments[0])
+
+
+async def until(is_so: Callable[[], object], what: str) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.01)
+    assert is_so(), what
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[str]:
+    """A port that accepts connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"redis://127.0.0.1:{server.getsockname()[1]}/0"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "limits"),
+    [(5, Limits(soft=10, hard=12)), (0.2, Limits(soft=6, hard=8)), (119.5, Limits(soft=125, hard=127))],
+)
+def test_a_timeout_becomes_whole_seconds_with_room_for_claim_and_grace(timeout: float, limits: Limits) -> None:
+    assert Limits.of(timeout, claim_patience=5, kill_grace=2) == limits
+
+
+@pytest.mark.parametrize("queue", ["default", "background", "host.box-1.example", "a_b"])
+@pytest.mark.parametrize("lane", ["async", "process"])
+def test_a_broker_queue_names_its_queue_and_lane(queue: str, lane: Lane) -> None:
+    name = queue_name(queue, lane)
+
+    assert name == f"forge.{queue}.{lane}"
+    assert queue_of(name) == queue
+
+
+def test_rings_for_one_queue_share_a_message() -> None:
+    merged = merge([bells(first=0), bells(first=1), bells(first=2)])
+
+    assert [[ring.id for ring in one.rings] for one in merged] == [["id-0", "id-1", "id-2"]]
+
+
+def test_queues_and_lanes_are_never_mixed() -> None:
+    merged = merge([bells(), bells(queue="background"), bells(lane="process"), bells()])
+
+    assert {(one.queue, one.lane): len(one.rings) for one in merged} == {
+        ("default", "async"): 2,
+        ("background", "async"): 1,
+        ("default", "process"): 1,
+    }
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(1, [1]), (128, [128]), (300, [128, 128, 44])])
+def test_a_message_of_the_async_lane_carries_up_to_128_rings(count: int, sizes: list[int]) -> None:
+    merged = merge([bells(count)])
+
+    assert [len(one.rings) for one in merged] == sizes
+    assert [ring.id for one in merged for ring in one.rings] == [f"id-{n}" for n in range(count)]
+
+
+def test_a_message_of_the_process_lane_carries_one_ring() -> None:
+    assert [len(one.rings) for one in merge([bells(3, lane="process")])] == [1, 1, 1]
+
+
+def test_a_message_carries_the_longest_limits_of_its_rings() -> None:
+    merged = merge([bells(limits=SHORT), bells(limits=LONG), bells(limits=SHORT)])
+
+    assert [one.limits for one in merged] == [LONG]
+
+
+def test_limits_of_one_message_do_not_leak_into_the_next() -> None:
+    merged = merge([bells(128, limits=LONG), bells(1, limits=SHORT, first=128)])
+
+    assert [one.limits for one in merged] == [LONG, SHORT]
+
+
+@pytest.mark.parametrize("url", ["redis://127.0.0.1/0", "redis+socket:///tmp/x.sock", "amqp://127.0.0.1//"])
+def test_messages_are_json_and_results_stay_out_of_the_broker(url: str) -> None:
+    app = celery_app(url)
+
+    assert app.conf.accept_content == ["json"]
+    assert app.conf.task_serializer == "json"
+    assert app.conf.result_backend is None
+    assert app.conf.task_ignore_result
+
+
+def test_what_loses_or_repeats_messages_is_settled() -> None:
+    conf = celery_app("redis://127.0.0.1/0").conf
+
+    assert (conf.task_acks_late, conf.task_reject_on_worker_lost) == (True, False)
+    assert conf.worker_prefetch_multiplier == 1
+    assert conf.broker_connection_max_retries is None
+    assert conf.broker_transport_options["visibility_timeout"] >= 3600
+
+
+def test_celery_has_no_app_of_ours_as_its_current_one() -> None:
+    from celery import current_app
+
+    app = celery_app("redis://127.0.0.1/0")
+
+    assert current_app.main != app.main
+
+
+async def test_a_ring_becomes_a_message_with_ids_and_limits(valkey: ValkeyServer | GivenValkey) -> None:
+    dispatcher = Dispatcher(valkey.url)
+
+    dispatcher.ring(bells(2))
+    await dispatcher.close()
+
+    [message] = messages(valkey.url)
+    assert message["headers"]["task"] == TASK
+    assert message["headers"]["timelimit"] == [SHORT.hard, SHORT.soft]
+    assert rings(message) == [["id-0", 0], ["id-1", 0]]
+    assert not dispatcher.is_down
+
+
+async def test_concurrent_rings_leave_together(valkey: ValkeyServer | GivenValkey) -> None:
+    dispatcher = Dispatcher(valkey.url)
+
+    for number in range(100):
+        dispatcher.ring(bells(first=number))
+    await dispatcher.close()
+
+    [message] = messages(valkey.url)
+    assert rings(message) == [[f"id-{number}", 0] for number in range(100)]
+
+
+async def test_rings_gather_while_a_publish_is_under_way(valkey: ValkeyServer | GivenValkey) -> None:
+    dispatcher = Dispatcher(valkey.url)
+
+    dispatcher.ring(bells(first=0))
+    await asyncio.sleep(0)  # the first publish begins
+    for number in range(1, 50):
+        dispatcher.ring(bells(first=number))
+    await dispatcher.close()
+
+    assert [len(rings(message)) for message in messages(valkey.url)] == [1, 49]
+
+
+async def test_a_broker_that_is_away_neither_fails_nor_delays_a_ring(caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = Dispatcher(NOWHERE)
+    started = time.monotonic()
+
+    dispatcher.ring(bells())
+
+    assert time.monotonic() - started < 0.1
+    await until(lambda: dispatcher.is_down, "the failure is noticed")
+    await dispatcher.close()
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "Broker unavailable; workers will find calls in SQL"
+    ]
+
+
+async def test_an_outage_is_said_once_and_rings_in_it_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = Dispatcher(NOWHERE)
+    dispatcher.ring(bells())
+    await until(lambda: dispatcher.is_down, "the failure is noticed")
+
+    for _ in range(20):
+        dispatcher.ring(bells())
+        await asyncio.sleep(0.005)
+    await dispatcher.close()
+
+    assert sum("Broker unavailable" in record.message for record in caplog.records) == 1
+
+
+async def test_rings_go_out_again_once_the_broker_is_back(
+    services: Any, monkeypatch: pytest.MonkeyPatch, valkey: ValkeyServer | GivenValkey
+) -> None:
+    monkeypatch.setattr(dispatch, "PAUSE_AFTER_FAILURE", 0.05)
+    server = ValkeyServer(services.folder("dispatch-valkey"))
+    dispatcher = Dispatcher(server.url)
+    dispatcher.ring(bells())
+    await until(lambda: dispatcher.is_down, "the failure is noticed")
+
+    with server:
+        async with asyncio.timeout(20):
+            while not messages(server.url):
+                dispatcher.ring(bells(first=7))
+                await asyncio.sleep(0.02)
+        await dispatcher.close()
+
+        assert not dispatcher.is_down
+        assert rings(messages(server.url)[0])[0] == ["id-7", 0]
+
+
+async def test_closing_waits_for_a_silent_broker_only_so_long(
+    silent_broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "PUBLISH_DEADLINE", 0.3)
+    dispatcher = Dispatcher(silent_broker)
+    dispatcher.ring(bells())
+    await asyncio.sleep(0)
+    started = time.monotonic()
+
+    await dispatcher.close()
+
+    assert time.monotonic() - started < 2
+
+
+async def test_a_dispatcher_that_never_rang_closes_at_once(tmp_path: Path) -> None:
+    dispatcher = Dispatcher(f"redis+socket://{tmp_path}/none.sock")
+
+    async with asyncio.timeout(1):
+        await dispatcher.close()
