@@ -1,0 +1,110 @@
+"""What a call carries, and what a tool returns."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field, computed_field
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds; what a call gets that nobody set a timeout for."""
+
+
+class ExecutionContext(BaseModel):
+    """What a call carries besides its parameters; JSON only, since it crosses hosts (spec S0-12).
+
+    `timeout` is in seconds, `max_output_size` in characters.
+    """
+
+    working_dir: str
+    session_id: str | None = None
+    agent_id: str | None = None
+    dry_run: bool = False
+    timeout: float = DEFAULT_TIMEOUT
+    max_output_size: int = 100_000
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def explicit_timeout(self) -> float | None:
+        """The timeout the caller set, or None where it is only the default (contradiction C07)."""
+        return self.timeout if "timeout" in self.model_fields_set else None
+
+
+class ToolResult(BaseModel):
+    """What a tool returns; failures are results too, never exceptions (spec S0-06..11)."""
+
+    success: bool
+    output: Any = None
+    error: str | None = None
+    duration_ms: float | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    error_code: str | None = None
+    error_details: Any = None
+
+    @classmethod
+    def ok(cls, output: Any, /, **metadata: Any) -> Self:
+        """Build a successful result; keywords become `metadata`."""
+        return cls(success=True, output=output, metadata=metadata)
+
+    @classmethod
+    def fail(cls, error: str, /, *, error_code: str | None = None, error_details: Any = None, **metadata: Any) -> Self:
+        """Build a failed result; keywords other than the two named become `metadata`."""
+        return cls(success=False, error=error, error_code=error_code, error_details=error_details, metadata=metadata)
+
+    @property
+    def data(self) -> Any:
+        """The output, under the name that callers of the nested shape use (contradiction C08)."""
+        return self.output
+
+    def to_display(self) -> str:
+        """Render for a person: the output as text, or `Error: ...`."""
+        return str(self.output) if self.success else f"Error: {self.error}"
+
+    def to_text(self) -> str:
+        """Render for a model: strings as they are, anything else as JSON with indent 2 (contradiction C39)."""
+        if not self.success:
+            return f"Error: {self.error}"
+        if isinstance(self.output, str):
+            return self.output
+        return json.dumps(self.output, indent=2, ensure_ascii=False, default=str)
+
+    def to_dict(self, style: Literal["flat", "nested"] = "flat") -> dict[str, Any]:
+        """Render as a dict: `flat` has these fields; `nested` has `data` and an `error` object (spec S1-08)."""
+        if style == "flat":
+            return self.model_dump(mode="json")
+        error = {"code": self.error_code, "message": self.error, "details": self.error_details}
+        return {
+            "success": self.success,
+            "data": self.output,
+            "error": None if self.success else error,
+            "metadata": {"executionTimeMs": self.duration_ms, **self.metadata},
+        }
+
+
+class ToolExecution(BaseModel):
+    """One call as its executor saw it (spec S0-60, S3-083)."""
+
+    tool_name: str
+    parameters: dict[str, Any]
+    context: ExecutionContext
+    result: ToolResult
+    started_at: datetime
+    completed_at: datetime
+
+    @computed_field  # type: ignore[prop-decorator]  # pydantic's documented form; mypy cannot decorate properties
+    @property
+    def duration_ms(self) -> float:
+        """Milliseconds from start to end, by the monotonic clock where the result carries it (contradiction C20)."""
+        if self.result.duration_ms is not None:
+            return self.result.duration_ms
+        return (self.completed_at - self.started_at).total_seconds() * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and how far apart, a failed call may be tried again."""
+
+    max_attempts: int = 1
+    delay_seconds: float = 0.0
+    backoff: float = 1.0

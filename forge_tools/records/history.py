@@ -1,0 +1,126 @@
+"""What is read back: results, attempts, events, workers, figures."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from forge_tools.records.calls import ToolResult
+from forge_tools.records.queue import TERMINAL, ExecutionStatus
+from forge_tools.records.tools import Lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredResult:
+    """The final outcome of an execution, read back."""
+
+    id: str
+    status: ExecutionStatus
+    attempt: int
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One body start, or (with `started_at` None) the end of an execution that never started one."""
+
+    attempt: int
+    status: ExecutionStatus
+    worker_id: str | None
+    hostname: str | None
+    pid: int | None
+    started_at: datetime | None
+    completed_at: datetime
+    duration_ms: float | None
+    error: str | None
+    error_code: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that was done to an execution: by whom, and why."""
+
+    at: datetime
+    kind: str
+    actor: str
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionRecord:
+    """One row of the view `tool_executions`: what was asked, where it is, what came of it."""
+
+    id: str
+    tool: str
+    tool_version: str
+    category: str
+    status: ExecutionStatus
+    parameters: dict[str, Any]
+    context: dict[str, Any]
+    agent_id: str | None
+    session_id: str | None
+    queue: str
+    lane: str
+    timeout: float
+    timeout_source: str
+    soft_time_limit: float
+    time_limit: float
+    attempt: int
+    max_attempts: int
+    queued_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    duration_ms: float | None
+    worker_id: str | None
+    hostname: str | None
+    output: Any
+    error: str | None
+    error_code: str | None
+    error_details: Any
+    metadata: dict[str, Any]
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in TERMINAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStats:
+    """What history says of one tool. `mean_wait_seconds` is from queued to started, over calls that started."""
+
+    tool: str
+    calls: int
+    succeeded: int
+    failed: int
+    rejected: int
+    mean_duration_ms: float | None
+    max_duration_ms: float | None
+    mean_wait_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDepth:
+    """What waits and runs in one lane of one queue. `oldest_seconds` is the age of the oldest that waits."""
+
+    queue: str
+    lane: str
+    queued: int
+    running: int
+    oldest_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """One boot of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock."""
+
+    id: str
+    hostname: str
+    pid: int
+    lane: Lane
+    queues: tuple[str, ...]
+    concurrency: int
+    version: str
+    started_at: datetime | None = None
+    last_seen_at: datetime | None = None
+    stopped_at: datetime | None = None
+    beat: int = 0
+    silent_seconds: float = 0.0

@@ -1,0 +1,140 @@
+"""An execution on its way: asked, rung, claimed, ended."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from forge_tools.records.ids import id_time
+from forge_tools.records.tools import Lane
+
+
+class ExecutionStatus(StrEnum):
+    """Where an execution is in its life; see `TERMINAL` for those that end it."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    AWAITING_APPROVAL = "awaiting_approval"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    LOST = "lost"
+
+
+TERMINAL = frozenset(
+    {
+        ExecutionStatus.SUCCEEDED,
+        ExecutionStatus.FAILED,
+        ExecutionStatus.TIMED_OUT,
+        ExecutionStatus.CANCELLED,
+        ExecutionStatus.REJECTED,
+        ExecutionStatus.EXPIRED,
+        ExecutionStatus.LOST,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewExecution:
+    """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are seconds from now.
+
+    `sensitive` names the parameters whose values nobody may be shown when the row is read back.
+
+    `issued_at` is the Unix time inside the id; the database refuses ids an hour off its own clock.
+    """
+
+    id: str
+    tool: str
+    tool_key: str
+    tool_version: str
+    tool_digest: str
+    category: str
+    parameters: str
+    context: str
+    options: str = "{}"
+    sensitive: tuple[str, ...] = ()
+    agent_id: str | None = None
+    session_id: str | None = None
+    queue: str = "default"
+    lane: Lane = "process"
+    timeout: float
+    timeout_source: str
+    soft_time_limit: float
+    time_limit: float
+    max_attempts: int = 1
+    idempotent: bool = False
+    expires_in: float = 600.0
+    delay: float = 0.0
+    reply_to: str | None = None
+
+    @property
+    def issued_at(self) -> float:
+        return id_time(self.id)
+
+    @property
+    def size(self) -> int:
+        return len(self.parameters) + len(self.context) + len(self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One doorbell: that execution has that attempt count and may be due."""
+
+    id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What a worker may claim: its boot, lane, queues and the tool keys it hosts."""
+
+    boot: str
+    hostname: str
+    pid: int
+    lane: Lane
+    queues: tuple[str, ...]
+    tool_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """An execution this worker now owns. `attempt` counts this body start; `token` fences every later write."""
+
+    id: str
+    attempt: int
+    token: str
+    tool: str
+    tool_version: str
+    parameters: str
+    context: str
+    timeout: float
+    max_attempts: int
+    idempotent: bool
+    reply_to: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one attempt ended. `output`, `error_details` and `metadata` are JSON texts.
+
+    `retry_in` (seconds) puts the execution back in its queue with this attempt recorded; `give_back` puts it back with the
+    attempt uncounted, because its body never started. Otherwise the execution is over.
+    """
+
+    id: str
+    attempt: int
+    token: str
+    status: ExecutionStatus
+    duration_ms: float | None = None
+    output: str | None = None
+    error: str | None = None
+    error_code: str | None = None
+    error_details: str | None = None
+    metadata: str = "{}"
+    retry_in: float | None = None
+    give_back: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.output or "") + len(self.error or "") + len(self.error_details or "") + len(self.metadata)

@@ -1,0 +1,153 @@
+"""What a tool is, as data: its parameters, what it may do, and how its schema is told."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from forge_tools.records.calls import ExecutionContext
+
+Lane = Literal["async", "process"]
+Schema = dict[str, Any]
+
+REDACTED = "[redacted]"
+
+
+class ToolCategory(StrEnum):
+    """Groups that agents ask schemas by (spec S0-14)."""
+
+    FILE = "file"
+    EXECUTION = "execution"
+    WEB = "web"
+    TASK = "task"
+    NOTEBOOK = "notebook"
+    MCP = "mcp"
+    OTHER = "other"
+
+
+class ToolParameter(BaseModel):
+    """One parameter of a tool.
+
+    `items` and `properties` are JSON Schema fragments and are validated at every depth. `aliases` are accepted in calls
+    and never shown in schemas. `sensitive` values are shown as `[redacted]` wherever people look.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    type: str
+    description: str
+    required: bool = True
+    default: Any = None
+    enum: list[Any] | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    items: Schema | None = None
+    properties: dict[str, Schema] | None = None
+    required_properties: tuple[str, ...] = ()
+    sensitive: bool = False
+    aliases: tuple[str, ...] = ()
+
+    def to_json_schema(self) -> Schema:
+        """Render the property schema: only what is set, `type` and `description` first (spec S0-01..04)."""
+        optional = {
+            "default": self.default,
+            "enum": self.enum,
+            "minLength": self.min_length,
+            "maxLength": self.max_length,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "items": self.items,
+            "properties": self.properties,
+            "required": list(self.required_properties) or None,
+        }
+        schema: Schema = {"type": self.type, "description": self.description}
+        return schema | {key: value for key, value in optional.items() if value is not None}
+
+
+class Capabilities(BaseModel):
+    """What a tool may do to the world, and whether running it again is harmless (spec S1-15)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    writes_files: bool = False
+    executes_commands: bool = False
+    accesses_network: bool = False
+    requires_engine: bool = False
+    idempotent: bool = False
+    retryable: bool = False
+
+
+class ToolSpec(BaseModel):
+    """A tool as data: what the catalogue stores and clients validate and export without importing the tool.
+
+    `lane` is where its body runs; `timeout` its own default in seconds; `max_attempts` None means 3 if idempotent, else 1.
+    `extra` says whether arguments outside `parameters` are passed on.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    description: str
+    category: ToolCategory
+    parameters: tuple[ToolParameter, ...] = ()
+    version: str = "1.0.0"
+    capabilities: Capabilities = Capabilities()
+    tags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    lane: Lane = "process"
+    timeout: float | None = None
+    max_attempts: int | None = None
+    extra: bool = False
+
+    @cached_property
+    def digest(self) -> str:
+        """Short stable hash of the whole definition; two hosts with different digests of one version disagree."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, ensure_ascii=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    @property
+    def key(self) -> str:
+        """`name@major`: what a worker must host to run a call accepted for this version."""
+        return f"{self.name}@{self.version.partition('.')[0]}"
+
+    @property
+    def attempts(self) -> int:
+        """How many body starts an execution of this tool may have."""
+        return self.max_attempts or (3 if self.capabilities.idempotent else 1)
+
+    def timeout_for(self, context: ExecutionContext, maximum: float | None = None) -> tuple[float, str]:
+        """Decide the timeout of a call in seconds, and say where it came from (contradiction C07).
+
+        The caller's explicit value, else the tool's default, else 120 s; then capped by `maximum`.
+        """
+        if context.explicit_timeout is not None:
+            seconds, source = context.explicit_timeout, "call"
+        elif self.timeout is not None:
+            seconds, source = self.timeout, "tool"
+        else:
+            seconds, source = context.timeout, "default"
+        if maximum is not None and seconds > maximum:
+            return maximum, f"operator maximum (asked {seconds:g}s by {source})"
+        return seconds, source
+
+    @cached_property
+    def sensitive(self) -> frozenset[str]:
+        """Names, aliases included, of the parameters whose values nobody may see."""
+        return frozenset(name for p in self.parameters if p.sensitive for name in (p.name, *p.aliases))
+
+    def redact(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Copy `parameters` as people may see them.
+
+        Where the tool has sensitive parameters, unknown names are hidden too: they may be misspelt sensitive ones.
+        """
+        if not self.sensitive:
+            return dict(parameters)
+        open_names = {name for p in self.parameters for name in (p.name, *p.aliases)} - self.sensitive
+        return {k: v if k in open_names else REDACTED for k, v in parameters.items()}
