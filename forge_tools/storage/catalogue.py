@@ -1,0 +1,82 @@
+"""The catalogue: every definition of a tool that a worker ever published."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select, true, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.records import ToolSpec
+from forge_tools.storage.engine import Database
+from forge_tools.storage.models import from_now, tools, workers
+
+LIVE_SECONDS = 60.0
+"""A boot silent for longer is not asked what it hosts."""
+
+
+class Catalogue:
+    """Tools as data, so that a client validates and exports them without importing any."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def publish(self, specs: Sequence[ToolSpec], boot: str) -> list[str]:
+        """Write what `boot`, which must be registered, hosts.
+
+        Returns a warning for each tool of which another live boot hosts a different definition under the same version.
+        """
+        hosted = {spec.name: f"{spec.version} {spec.digest}" for spec in specs}
+
+        statement = self._database.upsert(tools).values(
+            enabled=True, first_seen_at=from_now(0.0), last_seen_at=from_now(0.0)
+        )
+        seen = statement.on_conflict_do_update(
+            index_elements=["name", "version", "digest"], set_={"last_seen_at": from_now(0.0)}
+        )
+
+        async def work(connection: AsyncConnection) -> list[str]:
+            if specs:
+                await connection.execute(seen, [_values(spec) for spec in sorted(specs, key=_identity)])
+            await connection.execute(update(workers).where(workers.c.id == boot).values(tools=hosted))
+            return await _disagreements(connection, hosted, boot)
+
+        return await self._database.write(work)
+
+    async def specs(self) -> list[ToolSpec]:
+        """The enabled tools by name; of several definitions, the one seen last."""
+        query = select(tools.c.name, tools.c.spec).where(tools.c.enabled == true()).order_by(tools.c.last_seen_at)
+        async with self._database.reading() as connection:
+            newest = {row.name: row.spec for row in await connection.execute(query)}
+        return [ToolSpec.model_validate(newest[name]) for name in sorted(newest)]
+
+
+async def _disagreements(connection: AsyncConnection, hosted: dict[str, str], boot: str) -> list[str]:
+    others = select(workers.c.id, workers.c.hostname, workers.c.tools).where(
+        workers.c.id != boot, workers.c.stopped_at.is_(None), workers.c.last_seen_at >= from_now(-LIVE_SECONDS)
+    )
+    return [
+        f"Tool '{name}' {ours.split()[0]} differs from the one that worker {row.id} on {row.hostname} hosts under the same "
+        "version; calls may meet either. Deploy one definition, or raise the version."
+        for row in await connection.execute(others.order_by(workers.c.id))
+        for name, ours in sorted(hosted.items())
+        if _differs(ours, row.tools.get(name))
+    ]
+
+
+def _differs(ours: str, theirs: str | None) -> bool:
+    return theirs is not None and theirs != ours and theirs.partition(" ")[0] == ours.partition(" ")[0]
+
+
+def _identity(spec: ToolSpec) -> tuple[str, str, str]:
+    return spec.name, spec.version, spec.digest
+
+
+def _values(spec: ToolSpec) -> dict[str, object]:
+    return {
+        "name": spec.name,
+        "version": spec.version,
+        "digest": spec.digest,
+        "category": spec.category.value,
+        "lane": spec.lane,
+        "timeout": spec.timeout,
+        "spec": spec.model_dump(mode="json"),
+    }

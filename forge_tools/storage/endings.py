@@ -1,0 +1,223 @@
+"""What moves an execution from outside its body: due work, cancel, expiry, recovery of dead workers."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Row, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.errors import ErrorCode, ExecutionNotFoundError
+from forge_tools.records import ExecutionStatus, Ring, Scope
+from forge_tools.storage.engine import Database
+from forge_tools.storage.models import (
+    execution_attempts,
+    execution_events,
+    execution_queue,
+    executions,
+    from_now,
+    workers,
+)
+from forge_tools.storage.rows import clean, is_id
+
+live = execution_queue.c
+QUEUED, RUNNING = ExecutionStatus.QUEUED.value, ExecutionStatus.RUNNING.value
+
+
+class Endings:
+    """Changes that need no batches. Each locks its rows in id order, as every batched statement does."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def due(self, scope: Scope, limit: int) -> list[Ring]:
+        """Read what `scope` could claim now."""
+        query = (
+            select(live.id, live.attempt)
+            .where(
+                live.status == QUEUED,
+                live.lane == scope.lane,
+                live.queue.in_(scope.queues),
+                live.tool_key.in_(scope.tool_keys),
+                live.not_before <= from_now(0.0),
+                live.expires_at > from_now(0.0),
+                live.cancel_requested_at.is_(None),
+                live.attempt < live.max_attempts,
+            )
+            .order_by(live.id)
+            .limit(limit)
+        )
+        async with self._database.reading() as connection:
+            return [Ring(id_, attempt) for id_, attempt in await connection.execute(query)]
+
+    async def cancel(self, execution_id: str, *, actor: str, reason: str) -> Literal["cancelled", "requested", "over"]:
+        """End it if it is queued; if it runs, leave word for its owner."""
+
+        if not is_id(execution_id):
+            raise _no_such(execution_id)
+
+        async def work(connection: AsyncConnection) -> Literal["cancelled", "requested", "over"]:
+            row = next(iter(await _lock(connection, live.id == execution_id)), None)
+            if row is None:
+                await _require(connection, execution_id)
+                return "over"
+            if row.status == RUNNING:
+                await _request_cancel(connection, row, clean(actor), clean(reason))
+                return "requested"
+            await _add_events(connection, [row], "cancel", clean(actor), {"reason": clean(reason)})
+            await _end_unstarted(connection, [_cancelled(row, clean(actor), clean(reason))])
+            return "cancelled"
+
+        return await self._database.write(work)
+
+    async def sweep(self, limit: int) -> int:
+        """End queued executions that no claim will ever take."""
+        condition = (live.status == QUEUED) & or_(
+            live.expires_at <= from_now(0.0), live.cancel_requested_at.is_not(None), live.attempt >= live.max_attempts
+        )
+
+        async def work(connection: AsyncConnection) -> int:
+            rows = await _lock(connection, condition, limit=limit)
+            await _end_unstarted(connection, [_unclaimable(row) for row in rows])
+            return len(rows)
+
+        return await self._database.write(work)
+
+    async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
+        """Take the running executions of `boot` from it, and count it as stopped until it beats again."""
+        detail = {"reason": clean(reason), "worker": boot}
+
+        async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
+            rows = await _lock(connection, (live.owner == boot) & (live.status == RUNNING))
+            await connection.execute(_MARK_STOPPED, {"boot": boot})
+            again = [row for row in rows if _may_run_again(row)]
+            lost = [row for row in rows if not _may_run_again(row)]
+            await _end_started(connection, [_lost(row, clean(reason), final=False) for row in again])
+            await _end_started(connection, [_lost(row, clean(reason), final=True) for row in lost])
+            await _add_events(connection, again, "requeue", "recovery", detail)
+            await _add_events(connection, lost, "lost", "recovery", detail)
+            return [row.id for row in again], [row.id for row in lost]
+
+        return await self._database.write(work)
+
+
+_ADD_ATTEMPTS = insert(execution_attempts).values(completed_at=from_now(0.0))
+_ADD_EVENTS = insert(execution_events).values(at=from_now(0.0))
+_REQUEUE = (
+    update(execution_queue)
+    .where(live.id == bindparam("row"))
+    .values(
+        status=QUEUED,
+        token=None,
+        owner=None,
+        hostname=None,
+        pid=None,
+        started_at=None,
+        not_before=from_now(0.0),
+        expires_at=case(
+            (live.expires_at > from_now(live.expires_in), live.expires_at), else_=from_now(live.expires_in)
+        ),
+    )
+)
+_MARK_STOPPED = (
+    update(workers)
+    .where(workers.c.id == bindparam("boot"), workers.c.stopped_at.is_(None))
+    .values(stopped_at=from_now(0.0))
+)
+
+
+async def _lock(
+    connection: AsyncConnection, condition: ColumnElement[bool], *, limit: int | None = None
+) -> Sequence[Row[Any]]:
+    """Lock the rows in id order; with a limit, skip those that someone else holds."""
+    query = select(execution_queue).where(condition).order_by(live.id).limit(limit)
+    return (await connection.execute(query.with_for_update(skip_locked=limit is not None))).all()
+
+
+async def _require(connection: AsyncConnection, execution_id: str) -> None:
+    if await connection.scalar(select(executions.c.id).where(executions.c.id == execution_id)) is None:
+        raise _no_such(execution_id)
+
+
+def _no_such(execution_id: str) -> ExecutionNotFoundError:
+    return ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
+
+
+async def _request_cancel(connection: AsyncConnection, row: Row[Any], actor: str, reason: str) -> None:
+    """Leave word for the owner; its next heartbeat finds it."""
+    asked = func.coalesce(live.cancel_requested_at, from_now(0.0))
+    await connection.execute(update(execution_queue).where(live.id == row.id).values(cancel_requested_at=asked))
+    await _add_events(connection, [row], "cancel", actor, {"reason": reason})
+
+
+async def _end_unstarted(connection: AsyncConnection, ends: Sequence[dict[str, Any]]) -> None:
+    await _end(connection, ends, [end["execution_id"] for end in ends])
+
+
+async def _end_started(connection: AsyncConnection, ends: Sequence[dict[str, Any]]) -> None:
+    """Record attempts that their workers left behind; those that are not final go back to their queue."""
+    await _end(connection, ends, [end["execution_id"] for end in ends if end["final"]])
+    again = [{"row": end["execution_id"]} for end in ends if not end["final"]]
+    if again:
+        await connection.execute(_REQUEUE, again)
+
+
+async def _end(connection: AsyncConnection, ends: Sequence[dict[str, Any]], over: Sequence[str]) -> None:
+    if ends:
+        await connection.execute(_ADD_ATTEMPTS, list(ends))
+    if over:
+        await connection.execute(delete(execution_queue).where(live.id.in_(over)))
+
+
+async def _add_events(
+    connection: AsyncConnection, rows: Sequence[Row[Any]], kind: str, actor: str, detail: dict[str, Any]
+) -> None:
+    if rows:
+        event = {"kind": kind, "actor": actor, "detail": detail}
+        await connection.execute(_ADD_EVENTS, [event | {"execution_id": row.id} for row in rows])
+
+
+def _may_run_again(row: Row[Any]) -> bool:
+    return bool(row.idempotent and row.attempt < row.max_attempts)
+
+
+def _lost(row: Row[Any], reason: str, *, final: bool) -> dict[str, Any]:
+    error = f"The worker of this attempt is gone ({reason}); whether the tool took effect is unknown."
+    started = {"started_at": row.started_at, "worker_id": row.owner, "hostname": row.hostname, "pid": row.pid}
+    return _attempt(row, row.attempt, ExecutionStatus.LOST, error, ErrorCode.LOST) | started | {"final": final}
+
+
+def _cancelled(row: Row[Any], actor: str, reason: str) -> dict[str, Any]:
+    error = f"Cancelled by {actor} before it started" + (f": {reason}" if reason else ".")
+    return _attempt(row, row.attempt + 1, ExecutionStatus.CANCELLED, error, ErrorCode.CANCELLED)
+
+
+def _unclaimable(row: Row[Any]) -> dict[str, Any]:
+    if row.cancel_requested_at is not None:
+        return _attempt(
+            row, row.attempt + 1, ExecutionStatus.CANCELLED, "Cancelled before it could run again.", ErrorCode.CANCELLED
+        )
+    if row.attempt >= row.max_attempts:
+        error = f"All {row.max_attempts} attempts were used and none of them came to an end."
+        return _attempt(row, row.attempt + 1, ExecutionStatus.LOST, error, ErrorCode.LOST)
+    error = (
+        f"No worker took it from queue '{row.queue}' (lane {row.lane}) within {row.expires_in:g} s. "
+        f"Start one: forge-tools worker --lane {row.lane} --queues {row.queue}"
+    )
+    return _attempt(row, row.attempt + 1, ExecutionStatus.EXPIRED, error, ErrorCode.EXPIRED)
+
+
+def _attempt(row: Row[Any], attempt: int, status: ExecutionStatus, error: str, code: ErrorCode) -> dict[str, Any]:
+    """A final row without a start."""
+    return {
+        "execution_id": row.id,
+        "attempt": attempt,
+        "final": True,
+        "status": status.value,
+        "worker_id": None,
+        "hostname": None,
+        "pid": None,
+        "started_at": None,
+        "error": error,
+        "error_code": code.value,
+        "metadata": {},
+    }

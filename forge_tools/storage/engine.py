@@ -1,0 +1,247 @@
+"""Where the database is, and how statements that are not hot reach it."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy import URL, Connection, Table, event
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, StorageError
+from forge_tools.storage.batching import ConflictError
+from forge_tools.storage.faults import translated, unreachable
+from forge_tools.storage.models import MOMENT_FORMAT
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 1.0
+"""How long SQLite waits for another process's write transaction before the statement is tried again."""
+
+STATEMENT_SECONDS = 8.0
+"""What one statement may take on the server."""
+
+CLIENT_SECONDS = STATEMENT_SECONDS + 2
+"""When the client gives a statement up: the server is frozen, or the network swallows."""
+
+SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+
+CONFLICT_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a database is: a file path or a PostgreSQL URL, and the form of it that people may see."""
+
+    dialect: Literal["sqlite", "postgresql"]
+    target: str
+    shown: str
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        """Read `sqlite:///path` or `postgresql://...`, with or without the driver's name.
+
+        Raises:
+            ConfigurationError: naming the form that is expected.
+        """
+        scheme, _, rest = url.partition("://")
+        family = scheme.partition("+")[0]
+        if family == "sqlite":
+            path = rest.removeprefix("/")
+            if not path or ":memory:" in path or not rest.startswith("/"):
+                raise ConfigurationError(
+                    f"Database URL '{url}' names no file; write sqlite:///relative.db or sqlite:////absolute.db."
+                )
+            return cls("sqlite", str(Path(path).absolute()), f"sqlite:///{path}")
+        if family not in ("postgresql", "postgres"):
+            raise ConfigurationError(
+                f"Database URL starts with '{scheme[:40]}'; forge_tools stores in sqlite:/// or postgresql://."
+            )
+        try:
+            shown = make_url(f"postgresql://{rest}").render_as_string(hide_password=True)
+        except (ArgumentError, ValueError) as error:
+            raise ConfigurationError(
+                "Database URL cannot be read; write postgresql://user:password@host:5432/name."
+            ) from error
+        return cls("postgresql", f"postgresql://{rest}", shown.partition("?")[0])
+
+    def require_file(self) -> None:
+        """Refuse an SQLite file that is not there, before anything opens it."""
+        if not Path(self.target).exists():
+            raise SchemaVersionError(
+                f"There is no database at {self.target} yet. Run `forge-tools up` in its folder, or `forge-tools db upgrade`."
+            )
+
+    @property
+    def file_uri(self) -> str:
+        """The file as SQLite opens it, without making one."""
+        return f"file:{quote(self.target)}?mode=rw"
+
+
+class Database:
+    """The SQLAlchemy side of a database: everything that is not a hot statement."""
+
+    def __init__(self, address: Address, engine: AsyncEngine, *, write_lock: asyncio.Lock | None = None) -> None:
+        self.address = address
+        self.dialect = address.dialect
+        self._engine = engine
+        self._writer = engine.execution_options(forge_write=True)
+        self._write_lock = write_lock or asyncio.Lock()
+        self._pid = os.getpid()
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    def open(cls, address: Address, *, connect_timeout: float, write_lock: asyncio.Lock | None = None) -> "Database":
+        return cls(address, create_engine(address, connect_timeout=connect_timeout), write_lock=write_lock)
+
+    def guard(self) -> None:
+        """Refuse use after a fork, or from another event loop: connections survive neither."""
+        if os.getpid() != self._pid:
+            raise StorageError(
+                f"This Store was opened by process {self._pid} and is used in {os.getpid()}. "
+                "Connections do not survive a fork: open a Store in the child."
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise StorageError("This Store belongs to another event loop; open one Store per loop.")
+
+    def upsert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
+        """An INSERT that can say what to do on a conflict, in this dialect."""
+        return postgresql.insert(table) if self.dialect == "postgresql" else sqlite.insert(table)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """A connection to read with; nothing it does is kept."""
+        self.guard()
+        with translated(self.address.shown):
+            async with self._engine.connect() as connection:
+                yield connection
+
+    async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Run `work` in one write transaction, again if another one got in its way.
+
+        On SQLite the process's writers take turns here rather than in the file's busy handler, which sleeps.
+        """
+        self.guard()
+        for remaining in reversed(range(CONFLICT_TRIES)):
+            try:
+                return await self._write_once(work)
+            except ConflictError as conflict:
+                if not remaining:
+                    raise DatabaseUnavailableError(
+                        f"{self.address.shown}: other transactions stayed in the way: {conflict}"
+                    ) from conflict
+                await asyncio.sleep(0.02 * (CONFLICT_TRIES - remaining))
+        raise AssertionError("unreachable")
+
+    async def _write_once(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        with translated(self.address.shown):
+            async with self._turn(), self._writer.begin() as connection:
+                return await work(connection)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        if self.dialect == "sqlite":
+            async with self._write_lock:
+                yield
+        else:
+            yield
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+def create_engine(address: Address, *, connect_timeout: float, create: bool = False) -> AsyncEngine:
+    """Make SQLAlchemy's engine. On SQLite `create` makes the file where there is none."""
+    if address.dialect == "sqlite":
+        return _sqlite_engine(address, create=create)
+
+    async def connect() -> Any:
+        return await connect_postgres(address, timeout=connect_timeout)
+
+    load_asyncpg()
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        pool_size=2,
+        max_overflow=3,
+        pool_pre_ping=True,
+        pool_timeout=connect_timeout + STATEMENT_SECONDS,
+    )
+
+
+def _sqlite_engine(address: Address, *, create: bool) -> AsyncEngine:
+    query = {"mode": "rwc" if create else "rw", "uri": "true"}
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=f"file:{quote(address.target)}", query=query),
+        connect_args={"isolation_level": None, "timeout": BUSY_SECONDS},
+        pool_size=2,
+        max_overflow=3,
+    )
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.create_function("forge_now", 1, forge_now)
+    cursor = connection.cursor()
+    for statement in SQLITE_SETUP:
+        cursor.execute(statement)
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Take the write lock at the start: a transaction that reads first and then writes can only fail when it is busy."""
+    writes = connection.get_execution_options().get("forge_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def load_asyncpg() -> Any:
+    """Import the PostgreSQL driver, which is an extra."""
+    try:
+        import asyncpg
+    except ImportError as error:
+        raise ConfigurationError(
+            "A postgresql:// database needs the asyncpg driver: pip install 'forge-tools[postgres]'."
+        ) from error
+    return asyncpg
+
+
+async def connect_postgres(
+    address: Address,
+    *,
+    timeout: float,
+    settings: dict[str, str] | None = None,
+    command_timeout: float | None = CLIENT_SECONDS,
+) -> Any:
+    """Open one asyncpg connection whose statements end, even on a server that is frozen."""
+    limits = {"application_name": "forge-tools", "statement_timeout": str(int(STATEMENT_SECONDS * 1000))}
+    with translated(address.shown):
+        try:
+            return await load_asyncpg().connect(
+                address.target,
+                timeout=timeout,
+                command_timeout=command_timeout,
+                server_settings=limits | (settings or {}),
+            )
+        except TimeoutError as error:
+            raise unreachable(address.shown, f"no answer within {timeout:g} s", maybe_committed=False) from error
+        except OSError as error:
+            raise unreachable(address.shown, error, maybe_committed=False) from error
+        except ValueError as error:
+            raise ConfigurationError(
+                f"Database URL {address.shown} has a setting that cannot be used: {error}"
+            ) from error
+
+
+def forge_now(seconds: float = 0.0) -> str:
+    """SQLite's clock is its process's; its own functions stop at milliseconds."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(MOMENT_FORMAT)

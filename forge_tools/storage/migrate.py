@@ -1,0 +1,123 @@
+"""Migrations: bring a database to this code's tables, or back."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, text
+
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
+from forge_tools.storage.engine import Address, create_engine
+from forge_tools.storage.faults import translated
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5.0
+_LOCK = 0x666F726765
+"""Key of the advisory lock under which one process at a time migrates a PostgreSQL database."""
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Bring the database at `url` up to `revision`; an SQLite file, and its folder, are made where there are none.
+
+    Raises:
+        SchemaVersionError: the database is newer than this code, or has no such revision.
+        DatabaseCorruptError: the file is no database.
+        DatabaseUnavailableError: it cannot be reached.
+    """
+    _run(url, lambda connection: _command(connection, command.upgrade, revision), create=True)
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Bring the database at `url` back to `revision`; `base` removes every table and what is in it."""
+    _run(url, lambda connection: _command(connection, command.downgrade, revision))
+
+
+def current(url: str) -> str | None:
+    """The revision that the database at `url` is at; None before the first."""
+    address = Address.parse(url)
+    if address.dialect == "sqlite" and not Path(address.target).exists():
+        return None
+    return _run(url, _revision)
+
+
+def head() -> str:
+    """The newest revision that this code knows."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None  # noqa: S101 the package ships at least one migration
+    return revision
+
+
+def _run(url: str, work: Callable[[Connection], T], *, create: bool = False) -> T:
+    """Run `work` in one transaction, on a thread of its own: the caller may be inside an event loop."""
+    address = Address.parse(url)
+    if create and address.dialect == "sqlite":
+        _make_folder(Path(address.target).parent)
+    with ThreadPoolExecutor(1, thread_name_prefix="forge-migrate") as thread:
+        return thread.submit(lambda: asyncio.run(_transact(address, work, create=create))).result()
+
+
+async def _transact(address: Address, work: Callable[[Connection], T], *, create: bool) -> T:
+    engine = create_engine(address, connect_timeout=CONNECT_SECONDS, create=create)
+    try:
+        with translated(address.shown):
+            async with engine.execution_options(forge_write=create).begin() as connection:
+                return await connection.run_sync(work)
+    finally:
+        await engine.dispose()
+
+
+def _command(connection: Connection, change: Callable[[Config, str], None], revision: str) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    _refuse_newer(connection)
+    config = _config()
+    config.attributes["connection"] = connection
+    try:
+        change(config, revision)
+    except CommandError as error:
+        raise SchemaVersionError(f"Cannot migrate to '{revision}': {error}. This code knows up to {head()}.") from error
+
+
+def _refuse_newer(connection: Connection) -> None:
+    revision = _revision(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise SchemaVersionError(
+            f"The database is at version {revision}, which this code does not know; its newest is {head()}. "
+            "Install a newer forge-tools here, or point FORGE_DATABASE_URL elsewhere."
+        )
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise DatabaseUnavailableError(f"The folder {folder} for the database cannot be made: {error}.") from error
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
+    return config
+
+
+def _scripts() -> Path:
+    """The migrations: beside this file in an installed package, at the root of the repository in a checkout."""
+    beside = Path(__file__).with_name("migrations")
+    for place in (beside, Path(__file__).parents[2] / "migrations"):
+        if (place / "env.py").is_file():
+            return place
+    raise ConfigurationError(f"The migrations are missing from {beside}; install forge-tools again.")

@@ -1,0 +1,309 @@
+"""The tables, and the view that joins them: what is history is insert-only, what moves is narrow."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Dialect,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    case,
+    func,
+    select,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.ddl import CreateView
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.selectable import Select
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+SCHEMA_REVISION = "0001"
+"""The newest migration; revisions are numbers, so they compare as text."""
+
+MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+"""How SQLite holds a time: UTC text of fixed width, so that it sorts, and SQLite's own functions read it."""
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware UTC time: `timestamptz` on PostgreSQL, text in `MOMENT_FORMAT` on SQLite."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(postgresql.TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return value.astimezone(UTC).strftime(MOMENT_FORMAT)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            return datetime.fromisoformat(value).replace(tzinfo=UTC)
+        moment: datetime = value
+        return moment.astimezone(UTC)
+
+
+class JsonText(TypeDecorator[Any]):
+    r"""JSON kept as the text it came in: `json` on PostgreSQL (`jsonb` refuses \u0000), TEXT on SQLite.
+
+    SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(JSON(none_as_null=True))
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value if value is None or dialect.name == "postgresql" else json.dumps(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return value if value is None or dialect.name == "postgresql" else json.loads(value)
+
+
+Identifier = Text(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
+"""A UUID that Python sees as text."""
+
+
+class from_now(FunctionElement[datetime]):  # noqa: N801 it reads as the SQL function it is
+    """The database's clock, plus that many seconds."""
+
+    type = Moment()
+    inherit_cache = True
+
+
+@compiles(from_now, "postgresql")
+def _from_now_on_postgresql(element: from_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"(now() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
+
+
+@compiles(from_now, "sqlite")
+def _from_now_on_sqlite(element: from_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"forge_now({compiler.process(element.clauses, **kw)})"
+
+
+class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL function it is
+    """Seconds from the first moment to the second."""
+
+    type = Float()
+    inherit_cache = True
+
+
+@compiles(seconds_between, "postgresql")
+def _seconds_on_postgresql(element: seconds_between, compiler: SQLCompiler, **kw: Any) -> str:
+    start, end = element.clauses
+    return f"extract(epoch FROM {compiler.process(end, **kw)} - {compiler.process(start, **kw)})::float8"
+
+
+@compiles(seconds_between, "sqlite")
+def _seconds_on_sqlite(element: seconds_between, compiler: SQLCompiler, **kw: Any) -> str:
+    start, end = element.clauses
+    return f"((julianday({compiler.process(end, **kw)}) - julianday({compiler.process(start, **kw)})) * 86400.0)"
+
+
+metadata = MetaData()
+
+executions = Table(
+    "executions",
+    metadata,
+    Column("id", Identifier, primary_key=True),
+    Column("tool", Text, nullable=False),
+    Column("tool_key", Text, nullable=False),
+    Column("tool_version", Text, nullable=False),
+    Column("tool_digest", Text, nullable=False),
+    Column("category", Text, nullable=False),
+    Column("parameters", JsonText, nullable=False),
+    Column("secret_parameters", JsonText),
+    Column("context", JsonText, nullable=False),
+    Column("options", JsonText, nullable=False),
+    Column("agent_id", Text),
+    Column("session_id", Text),
+    Column("queue", Text, nullable=False),
+    Column("lane", Text, nullable=False),
+    Column("timeout", Float, nullable=False),
+    Column("timeout_source", Text, nullable=False),
+    Column("soft_time_limit", Float, nullable=False),
+    Column("time_limit", Float, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("idempotent", Boolean, nullable=False),
+    Column("delay", Float, nullable=False),
+    Column("expires_in", Float, nullable=False),
+    Column("reply_to", Text),
+    Column("queued_at", Moment, nullable=False),
+    Index("executions_recent", "queued_at", "id"),
+)
+"""What was asked, inserted once. `parameters` is what people may see; `secret_parameters`, only set where the two
+differ, is what the tool gets."""
+
+execution_queue = Table(
+    "execution_queue",
+    metadata,
+    Column("id", Identifier, primary_key=True),
+    Column("tool_key", Text, nullable=False),
+    Column("queue", Text, nullable=False),
+    Column("lane", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("idempotent", Boolean, nullable=False),
+    Column("token", Identifier),
+    Column("owner", Text),
+    Column("hostname", Text),
+    Column("pid", Integer),
+    Column("not_before", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Column("expires_in", Float, nullable=False),
+    Column("started_at", Moment),
+    Column("cancel_requested_at", Moment),
+    postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
+    sqlite_with_rowid=False,
+)
+"""Executions that are not over. No index on, or over, a column that a claim changes: it would end heap-only updates."""
+
+Index(
+    "execution_queue_cancels",
+    execution_queue.c.id,
+    postgresql_where=execution_queue.c.cancel_requested_at.is_not(None),
+    sqlite_where=execution_queue.c.cancel_requested_at.is_not(None),
+)
+
+execution_attempts = Table(
+    "execution_attempts",
+    metadata,
+    Column("execution_id", Identifier, primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("final", Boolean, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("token", Identifier),
+    Column("worker_id", Text),
+    Column("hostname", Text),
+    Column("pid", Integer),
+    Column("started_at", Moment),
+    Column("completed_at", Moment, nullable=False),
+    Column("duration_ms", Float),
+    Column("output", JsonText),
+    Column("error", Text),
+    Column("error_code", Text),
+    Column("error_details", JsonText),
+    Column("metadata", JsonText, nullable=False),
+)
+"""One row a body start, inserted when it ends; or the end of an execution that never started one (`started_at` NULL).
+
+`token` is the finisher's; a row written by recovery has none, so that a late finish never takes it for its own.
+"""
+
+execution_events = Table(
+    "execution_events",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("execution_id", Identifier, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("detail", JsonText, nullable=False),
+    Column("token", Identifier),
+    Index("execution_events_once", "execution_id", "kind", "token", unique=True),
+)
+"""What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""
+
+tools = Table(
+    "tools",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("version", Text, primary_key=True),
+    Column("digest", Text, primary_key=True),
+    Column("category", Text, nullable=False),
+    Column("lane", Text, nullable=False),
+    Column("timeout", Float),
+    Column("spec", JsonText, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("first_seen_at", Moment, nullable=False),
+    Column("last_seen_at", Moment, nullable=False),
+)
+"""The catalogue: every definition of a tool ever published."""
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("lane", Text, nullable=False),
+    Column("queues", JsonText, nullable=False),
+    Column("concurrency", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("tools", JsonText, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("last_seen_at", Moment, nullable=False),
+    Column("stopped_at", Moment),
+    Column("beat", BigInteger, nullable=False),
+    postgresql_with={"fillfactor": 50},
+)
+"""One row a boot of a worker process; `tools` maps each name it hosts to `version digest`."""
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+)
+
+
+def _joined() -> Select[Any]:
+    """One row an execution: where it is comes from the queue, what came of it from its final attempt."""
+    asked, live, last = executions.alias("e"), execution_queue.alias("q"), execution_attempts.alias("a")
+    starts = case(
+        (last.c.attempt.is_(None), live.c.attempt),
+        (last.c.started_at.is_(None) & (last.c.attempt > 0), last.c.attempt - 1),
+        else_=last.c.attempt,
+    )
+    hidden = {"secret_parameters", "reply_to"}
+    return select(
+        *(column for column in asked.c if column.name not in hidden),
+        func.coalesce(last.c.status, live.c.status).label("status"),
+        starts.label("attempt"),
+        func.coalesce(last.c.started_at, live.c.started_at).label("started_at"),
+        last.c.completed_at,
+        last.c.duration_ms,
+        func.coalesce(last.c.worker_id, live.c.owner).label("worker_id"),
+        func.coalesce(last.c.hostname, live.c.hostname).label("hostname"),
+        func.coalesce(last.c.pid, live.c.pid).label("pid"),
+        live.c.not_before,
+        live.c.expires_at,
+        live.c.cancel_requested_at,
+        last.c.output,
+        last.c.error,
+        last.c.error_code,
+        last.c.error_details,
+        last.c.metadata,
+    ).select_from(
+        asked.outerjoin(live, live.c.id == asked.c.id).outerjoin(
+            last, (last.c.execution_id == asked.c.id) & last.c.final
+        )
+    )
+
+
+tool_executions_view = CreateView(_joined(), "tool_executions")
+tool_executions = tool_executions_view.table
+"""The three tables joined, one row an execution: what history, and SQL from outside, reads."""

@@ -1,0 +1,217 @@
+"""The execution queue: submit, claim, finish and read back, every hot statement in natural batches."""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
+from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
+from forge_tools.storage.batching import Batcher, Limits, UnreachableError
+from forge_tools.storage.endings import Endings
+from forge_tools.storage.engine import Database
+from forge_tools.storage.rows import Ask, Record, is_id, unstorable
+
+Result = TypeVar("Result")
+
+MAX_ATTEMPT = 2**31 - 2
+
+
+class HotPath(Protocol):
+    """The hot statements of one database. Each takes rows, answers per row in order, and may be repeated whole."""
+
+    async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]: ...
+
+    async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]: ...
+
+    async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]: ...
+
+    async def finish(self, rows: Sequence[Outcome]) -> list[bool]: ...
+
+    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]: ...
+
+    async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]: ...
+
+    async def beat(self, boots: Sequence[str]) -> list[list[Ring]]: ...
+
+    async def close(self) -> None: ...
+
+
+class ExecutionQueue:
+    """Executions on their way, by id, attempt and token."""
+
+    def __init__(self, hot: HotPath, database: Database, *, patience: float | None) -> None:
+        limits = Limits(patience=patience)
+        self._hot = hot
+        self._database = database
+        self._endings = Endings(database)
+        self._limits = limits
+        self._submits: Batcher[NewExecution, None] = Batcher(
+            hot.submit, limits, size=lambda new: new.size, give_up=_submit_failed
+        )
+        self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row.size)
+        self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
+        self._results: Batcher[str, StoredResult | None] = Batcher(hot.results, limits)
+        self._statuses: Batcher[str, ExecutionStatus | None] = Batcher(hot.statuses, limits)
+        self._claims: dict[Scope, Batcher[Ask, Claim | None]] = {}
+
+    async def submit(self, new: NewExecution) -> None:
+        """Commit `new` as queued. Submitting an id again changes nothing.
+
+        Raises:
+            DatabaseUnavailableError: nothing was written.
+            SubmitOutcomeUnknownError: the connection broke during the commit and stayed away.
+            UnstorableRowError: this row cannot be stored as it is.
+        """
+        [error] = await self.submit_many([new])
+        if error is not None:
+            raise error
+
+    async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+        """Commit `rows` as queued; one error or None each, in order."""
+        self._database.guard()
+        errors: list[ForgeError | None] = [_bad_id(new.id) for new in rows]
+        accepted = [index for index, error in enumerate(errors) if error is None]
+        outcomes = await self._submits.add_many([rows[index] for index in accepted])
+        for index, outcome in zip(accepted, outcomes, strict=True):
+            errors[index] = outcome
+        return errors
+
+    async def record(self, new: NewExecution, outcome: Outcome) -> None:
+        """Commit an execution that is over as it arrives, such as a rejected one; attempt 0."""
+        self._database.guard()
+        error = _bad_id(new.id)
+        if error is not None:
+            raise error
+        await self._records.add(Record(new, outcome))
+
+    async def claim(self, rings: Sequence[Ring], scope: Scope) -> list[Claim]:
+        """Take ownership of those rung executions that are this scope's to run; the others are absent.
+
+        A claim whose waiter was cancelled is given back, since nobody would run it.
+        """
+        self._database.guard()
+        asks = [Ask(ring.id, ring.attempt, str(uuid.uuid4())) for ring in rings if _is_plausible(ring)]
+        future = self._claims_of(scope).put(asks)
+        try:
+            outcomes = await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._give_back)
+            raise
+        return [claim for claim in _values(outcomes) if claim is not None]
+
+    async def due(self, scope: Scope, limit: int) -> list[Ring]:
+        """Up to `limit` executions that `scope` could claim now, oldest id first."""
+        return await self._endings.due(scope, limit)
+
+    async def finish(self, outcome: Outcome) -> bool:
+        """Commit how an attempt ended; False if the attempt was no longer its worker's, which is kept as a `late` event."""
+        [took_effect] = await self.finish_many([outcome])
+        return took_effect
+
+    async def finish_many(self, outcomes: Sequence[Outcome]) -> list[bool]:
+        """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE."""
+        self._database.guard()
+        known = [index for index, outcome in enumerate(outcomes) if is_id(outcome.id) and is_id(outcome.token)]
+        rows = [outcomes[index] for index in known]
+        settled = await self._finishes.add_many(rows)
+        refused = {index: error for index, error in enumerate(settled) if isinstance(error, UnstorableRowError)}
+        replaced = await self._finishes.add_many([unstorable(rows[index], error) for index, error in refused.items()])
+        for index, result in zip(refused, replaced, strict=True):
+            settled[index] = result
+        effects = dict(zip(known, _values(settled), strict=True))
+        return [effects.get(index, False) for index in range(len(outcomes))]
+
+    async def results(self, ids: Sequence[str]) -> list[StoredResult]:
+        """The results of those `ids` that are over."""
+        self._database.guard()
+        found = _values(await self._results.add_many([id_ for id_ in ids if is_id(id_)]))
+        return [result for result in found if result is not None]
+
+    async def statuses(self, ids: Sequence[str]) -> dict[str, ExecutionStatus]:
+        """Where those `ids` that exist are."""
+        self._database.guard()
+        known = [id_ for id_ in ids if is_id(id_)]
+        found = _values(await self._statuses.add_many(known))
+        return {id_: status for id_, status in zip(known, found, strict=True) if status is not None}
+
+    async def cancel(
+        self, execution_id: str, *, actor: str, reason: str = ""
+    ) -> Literal["cancelled", "requested", "over"]:
+        """End a queued execution, or ask the owner of a running one to stop it.
+
+        Raises:
+            ExecutionNotFoundError: no execution has that id.
+        """
+        return await self._endings.cancel(execution_id, actor=actor, reason=reason)
+
+    async def sweep(self, limit: int = 500) -> int:
+        """End executions that nobody will run: expired, cancelled while queued, attempts used up. Returns how many."""
+        return await self._endings.sweep(limit)
+
+    async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
+        """Take the running executions of a dead boot from it; returns the ids queued again, and those lost."""
+        return await self._endings.recover(boot, reason)
+
+    async def close(self) -> None:
+        """Write what is under way and take no more; claims first, since some may have to be given back."""
+        await asyncio.gather(*(batcher.close() for batcher in self._claims.values()))
+        batchers: list[Batcher[Any, Any]] = [
+            self._submits,
+            self._records,
+            self._finishes,
+            self._results,
+            self._statuses,
+        ]
+        await asyncio.gather(*(batcher.close() for batcher in batchers))
+
+    def _claims_of(self, scope: Scope) -> Batcher[Ask, Claim | None]:
+        if scope not in self._claims:
+
+            async def flush(rows: Sequence[Ask]) -> list[Claim | None]:
+                return await self._hot.claim(rows, scope)
+
+            self._claims[scope] = Batcher(flush, self._limits)
+        return self._claims[scope]
+
+    def _give_back(self, answered: "asyncio.Future[list[Claim | ForgeError | None]]") -> None:
+        claims = [claim for claim in answered.result() if isinstance(claim, Claim)]
+        self._finishes.put(
+            [
+                Outcome(
+                    id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.QUEUED, give_back=True
+                )
+                for claim in claims
+            ]
+        )
+
+
+def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
+    if not (isinstance(error, UnreachableError) and error.maybe_committed):
+        return error
+    return SubmitOutcomeUnknownError(
+        f"The connection broke while execution {new.id} was being committed, so it may or may not be queued. "
+        f"Attach to the id, or submit it again with the same id: it is stored once. ({error.message})",
+        new.id,
+    )
+
+
+def _bad_id(execution_id: str) -> UnstorableRowError | None:
+    if is_id(execution_id):
+        return None
+    return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.records.new_id().")
+
+
+def _is_plausible(ring: Ring) -> bool:
+    """Rings come from the broker, to which others may write."""
+    return is_id(ring.id) and 0 <= ring.attempt <= MAX_ATTEMPT
+
+
+def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:
+    """The results, or the first error among them."""
+    results = []
+    for outcome in outcomes:
+        if isinstance(outcome, ForgeError):
+            raise outcome
+        results.append(outcome)
+    return results

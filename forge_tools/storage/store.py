@@ -1,0 +1,104 @@
+"""The Store: the four parts of one database, opened, checked and closed together."""
+
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import text
+
+from forge_tools.errors import SchemaVersionError
+from forge_tools.storage.catalogue import Catalogue
+from forge_tools.storage.engine import Address, Database
+from forge_tools.storage.faults import UPGRADE
+from forge_tools.storage.history import History
+from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.postgres import PostgresHotPath
+from forge_tools.storage.queue import ExecutionQueue, HotPath
+from forge_tools.storage.sqlite import SqliteHotPath
+from forge_tools.storage.workers import Workers
+
+
+async def open_store(
+    url: str, *, connect_timeout: float = 3.0, check_schema: bool = True, patience: float | None = 3.0
+) -> "Store":
+    """Connect to the database at `url` and check that its tables are this version's.
+
+    `patience` is how many seconds hot statements are repeated on a database that is away (None: for ever).
+
+    Raises:
+        ConfigurationError: the URL is none that can be used.
+        DatabaseUnavailableError: it does not answer within `connect_timeout` seconds.
+        SchemaVersionError: it is not migrated, or was migrated by newer code.
+        DatabaseCorruptError: the file is no database.
+    """
+    address = Address.parse(url)
+    hot: SqliteHotPath | PostgresHotPath
+    if address.dialect == "sqlite":
+        address.require_file()
+        hot = SqliteHotPath(address)
+        database = Database.open(address, connect_timeout=connect_timeout, write_lock=hot.write_lock)
+    else:
+        hot = PostgresHotPath(address, connect_timeout=connect_timeout)
+        database = Database.open(address, connect_timeout=connect_timeout)
+    store = Store(hot, database, patience=patience)
+    try:
+        await _check(database, check_schema=check_schema)
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+class Store:
+    """One database as its four parts. Belongs to the process and the event loop that opened it."""
+
+    def __init__(self, hot: HotPath, database: Database, *, patience: float | None) -> None:
+        self._hot = hot
+        self._database = database
+        self.dialect: str = database.dialect
+        self.queue = ExecutionQueue(hot, database, patience=patience)
+        self.history = History(database)
+        self.catalogue = Catalogue(database)
+        self.workers = Workers(hot, database, patience=patience)
+
+    async def close(self) -> None:
+        """Wait for what is being written, then let go of every connection."""
+        self._database.guard()
+        await self.queue.close()
+        await self.workers.close()
+        await self._hot.close()
+        await self._database.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _check(database: Database, *, check_schema: bool) -> None:
+    """Make sure that the database answers, and that its tables fit."""
+    async with database.reading() as connection:
+        if not check_schema:
+            await connection.execute(text("SELECT 1"))
+            return
+        revision = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+    require_known(revision, database.address.shown)
+
+
+def require_known(revision: str | None, shown: str) -> None:
+    """Refuse a database whose tables are older or newer than this code.
+
+    Raises:
+        SchemaVersionError: with the way out.
+    """
+    if revision is None or revision < SCHEMA_REVISION:
+        raise SchemaVersionError(
+            f"{shown} is at version {revision or 'none'}; this code needs {SCHEMA_REVISION}. {UPGRADE}"
+        )
+    if revision > SCHEMA_REVISION:
+        raise SchemaVersionError(
+            f"{shown} is at version {revision}, newer than this code ({SCHEMA_REVISION}). "
+            "Install a newer forge-tools here, or point FORGE_DATABASE_URL elsewhere."
+        )

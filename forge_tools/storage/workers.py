@@ -1,0 +1,112 @@
+"""Worker boots: who lives, what they serve, and the leases that only one of them holds."""
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, or_, select, update
+
+from forge_tools.records import Ring, WorkerRecord
+from forge_tools.storage.batching import Batcher, Limits
+from forge_tools.storage.engine import Database
+from forge_tools.storage.models import execution_queue, from_now, leases, seconds_between, workers
+from forge_tools.storage.queue import HotPath
+
+boots = workers.c
+
+
+class Workers:
+    """The rows that worker processes keep about themselves."""
+
+    def __init__(self, hot: HotPath, database: Database, *, patience: float | None) -> None:
+        self._database = database
+        self._beats: Batcher[str, list[Ring]] = Batcher(hot.beat, Limits(patience=patience))
+
+    async def register(self, worker: WorkerRecord) -> None:
+        """Write the row of a boot that starts; again is harmless."""
+        facts = {
+            "hostname": worker.hostname,
+            "pid": worker.pid,
+            "lane": worker.lane,
+            "queues": list(worker.queues),
+            "concurrency": worker.concurrency,
+            "version": worker.version,
+            "last_seen_at": from_now(0.0),
+            "stopped_at": None,
+        }
+        row = self._database.upsert(workers).values(id=worker.id, tools={}, beat=0, started_at=from_now(0.0), **facts)
+        statement = row.on_conflict_do_update(index_elements=["id"], set_=facts)
+        await self._database.write(lambda connection: connection.execute(statement))
+
+    async def beat(self, boot: str) -> list[Ring]:
+        """Say that `boot` lives; returns those of its running executions whose cancel was asked, each time until they end."""
+        self._database.guard()
+        return await self._beats.add(boot)
+
+    async def stop(self, boot: str) -> None:
+        """Say that `boot` ended in good order."""
+        statement = update(workers).where(boots.id == boot).values(stopped_at=from_now(0.0), last_seen_at=from_now(0.0))
+        await self._database.write(lambda connection: connection.execute(statement))
+
+    async def list(self, *, seen_within: float | None = None) -> list[WorkerRecord]:
+        """Boots, the one started last first; `seen_within` seconds leaves out those silent for longer."""
+        query = select(workers, _silence()).order_by(boots.started_at.desc(), boots.id)
+        if seen_within is not None:
+            query = query.where(boots.last_seen_at >= from_now(-seen_within))
+        async with self._database.reading() as connection:
+            return [_worker(row) for row in await connection.execute(query)]
+
+    async def live_queues(self, within: float) -> set[tuple[str, str]]:
+        """(queue, lane) that some boot serves which has not stopped and was seen `within` seconds."""
+        query = select(boots.queues, boots.lane).where(
+            boots.stopped_at.is_(None), boots.last_seen_at >= from_now(-within)
+        )
+        async with self._database.reading() as connection:
+            return {(queue, row.lane) for row in await connection.execute(query) for queue in row.queues}
+
+    async def beats(self) -> dict[str, int]:
+        """The beat of every boot that has not stopped or still owns running rows; -1 for an owner without a row."""
+        owners = select(execution_queue.c.owner).where(execution_queue.c.owner.is_not(None)).distinct()
+        async with self._database.reading() as connection:
+            owning = set((await connection.scalars(owners)).all())
+            query = select(boots.id, boots.beat).where(or_(boots.stopped_at.is_(None), boots.id.in_(owning)))
+            known = dict(tuple(row) for row in await connection.execute(query))
+        return dict.fromkeys(owning, -1) | known
+
+    async def take_lease(self, name: str, holder: str, seconds: float) -> bool:
+        """Take or renew the lease `name`; False while another holder's has not run out."""
+        taken = {"holder": holder, "expires_at": from_now(seconds)}
+        statement = (
+            self._database.upsert(leases)
+            .values(name=name, **taken)
+            .on_conflict_do_update(
+                index_elements=["name"],
+                set_=taken,
+                where=(leases.c.holder == holder) | (leases.c.expires_at <= from_now(0.0)),
+            )
+            .returning(leases.c.name)
+        )
+        return await self._database.write(lambda connection: connection.scalar(statement)) is not None
+
+    async def close(self) -> None:
+        """Wait for the beat under way."""
+        await self._beats.close()
+
+
+def _silence() -> ColumnElement[float]:
+    return seconds_between(boots.last_seen_at, from_now(0.0)).label("silent_seconds")
+
+
+def _worker(row: Row[Any]) -> WorkerRecord:
+    return WorkerRecord(
+        id=row.id,
+        hostname=row.hostname,
+        pid=row.pid,
+        lane=row.lane,
+        queues=tuple(row.queues),
+        concurrency=row.concurrency,
+        version=row.version,
+        started_at=row.started_at,
+        last_seen_at=row.last_seen_at,
+        stopped_at=row.stopped_at,
+        beat=row.beat,
+        silent_seconds=max(0.0, row.silent_seconds),
+    )

@@ -1,0 +1,34 @@
+"""How Alembic reaches the database: over the connection it is handed, else the one that the settings name."""
+
+import asyncio
+
+from alembic import context
+from sqlalchemy import Connection
+
+from forge_tools.config import Settings
+from forge_tools.storage.engine import Address, create_engine
+from forge_tools.storage.models import metadata
+
+
+def run_on(connection: Connection) -> None:
+    """Run the migrations in the transaction of `connection`."""
+    context.configure(connection=connection, target_metadata=metadata)
+    context.run_migrations()
+
+
+async def run_on_configured_database() -> None:
+    """Connect as the `alembic` command does: without a connection of its own."""
+    settings = Settings.load()
+    engine = create_engine(Address.parse(settings.database), connect_timeout=settings.connect_timeout, create=True)
+    async with engine.execution_options(forge_write=True).begin() as connection:
+        await connection.run_sync(run_on)
+    await engine.dispose()
+
+
+if context.is_offline_mode():
+    raise SystemExit("Migrations need a database to look at; run `forge-tools db upgrade` against one.")
+handed = context.config.attributes.get("connection")
+if handed is not None:
+    run_on(handed)
+else:
+    asyncio.run(run_on_configured_database())

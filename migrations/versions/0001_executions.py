@@ -1,0 +1,195 @@
+"""Executions, their queue, attempts and events; the catalogue, workers and leases; the view that joins them."""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import postgresql
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+identifier = sa.Text(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
+moment = sa.Text().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
+json_text = sa.Text().with_variant(postgresql.JSON(), "postgresql")
+serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+VIEW = """
+CREATE VIEW tool_executions AS
+SELECT e.id, e.tool, e.tool_key, e.tool_version, e.tool_digest, e.category, e.parameters, e.context, e.options, e.agent_id, e.session_id,
+       e.queue, e.lane, e.timeout, e.timeout_source, e.soft_time_limit, e.time_limit, e.max_attempts, e.idempotent,
+       e.delay, e.expires_in, e.queued_at,
+       coalesce(a.status, q.status) AS status,
+       CASE WHEN a.attempt IS NULL THEN q.attempt
+            WHEN a.started_at IS NULL AND a.attempt > 0 THEN a.attempt - 1
+            ELSE a.attempt END AS attempt,
+       coalesce(a.started_at, q.started_at) AS started_at,
+       a.completed_at, a.duration_ms,
+       coalesce(a.worker_id, q.owner) AS worker_id,
+       coalesce(a.hostname, q.hostname) AS hostname,
+       coalesce(a.pid, q.pid) AS pid,
+       q.not_before, q.expires_at, q.cancel_requested_at,
+       a.output, a.error, a.error_code, a.error_details, a.metadata
+FROM executions e
+LEFT OUTER JOIN execution_queue q ON q.id = e.id
+LEFT OUTER JOIN execution_attempts a ON a.execution_id = e.id AND a.final
+"""
+
+
+def upgrade() -> None:
+    _create_executions()
+    _create_queue()
+    _create_attempts()
+    _create_events()
+    _create_tools()
+    _create_workers()
+    op.execute(VIEW)
+
+
+def downgrade() -> None:
+    op.execute("DROP VIEW tool_executions")
+    for table in (
+        "leases",
+        "workers",
+        "tools",
+        "execution_events",
+        "execution_attempts",
+        "execution_queue",
+        "executions",
+    ):
+        op.drop_table(table)
+
+
+def _create_executions() -> None:
+    op.create_table(
+        "executions",
+        sa.Column("id", identifier, primary_key=True),
+        sa.Column("tool", sa.Text, nullable=False),
+        sa.Column("tool_key", sa.Text, nullable=False),
+        sa.Column("tool_version", sa.Text, nullable=False),
+        sa.Column("tool_digest", sa.Text, nullable=False),
+        sa.Column("category", sa.Text, nullable=False),
+        sa.Column("parameters", json_text, nullable=False),
+        sa.Column("secret_parameters", json_text),
+        sa.Column("context", json_text, nullable=False),
+        sa.Column("options", json_text, nullable=False),
+        sa.Column("agent_id", sa.Text),
+        sa.Column("session_id", sa.Text),
+        sa.Column("queue", sa.Text, nullable=False),
+        sa.Column("lane", sa.Text, nullable=False),
+        sa.Column("timeout", sa.Float, nullable=False),
+        sa.Column("timeout_source", sa.Text, nullable=False),
+        sa.Column("soft_time_limit", sa.Float, nullable=False),
+        sa.Column("time_limit", sa.Float, nullable=False),
+        sa.Column("max_attempts", sa.Integer, nullable=False),
+        sa.Column("idempotent", sa.Boolean, nullable=False),
+        sa.Column("delay", sa.Float, nullable=False),
+        sa.Column("expires_in", sa.Float, nullable=False),
+        sa.Column("reply_to", sa.Text),
+        sa.Column("queued_at", moment, nullable=False),
+    )
+    op.create_index("executions_recent", "executions", ["queued_at", "id"])
+
+
+def _create_queue() -> None:
+    op.create_table(
+        "execution_queue",
+        sa.Column("id", identifier, primary_key=True),
+        sa.Column("tool_key", sa.Text, nullable=False),
+        sa.Column("queue", sa.Text, nullable=False),
+        sa.Column("lane", sa.Text, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("max_attempts", sa.Integer, nullable=False),
+        sa.Column("idempotent", sa.Boolean, nullable=False),
+        sa.Column("token", identifier),
+        sa.Column("owner", sa.Text),
+        sa.Column("hostname", sa.Text),
+        sa.Column("pid", sa.Integer),
+        sa.Column("not_before", moment, nullable=False),
+        sa.Column("expires_at", moment, nullable=False),
+        sa.Column("expires_in", sa.Float, nullable=False),
+        sa.Column("started_at", moment),
+        sa.Column("cancel_requested_at", moment),
+        postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
+        sqlite_with_rowid=False,
+    )
+    asked = sa.text("cancel_requested_at IS NOT NULL")
+    op.create_index("execution_queue_cancels", "execution_queue", ["id"], postgresql_where=asked, sqlite_where=asked)
+
+
+def _create_attempts() -> None:
+    op.create_table(
+        "execution_attempts",
+        sa.Column("execution_id", identifier, primary_key=True),
+        sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("final", sa.Boolean, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("token", identifier),
+        sa.Column("worker_id", sa.Text),
+        sa.Column("hostname", sa.Text),
+        sa.Column("pid", sa.Integer),
+        sa.Column("started_at", moment),
+        sa.Column("completed_at", moment, nullable=False),
+        sa.Column("duration_ms", sa.Float),
+        sa.Column("output", json_text),
+        sa.Column("error", sa.Text),
+        sa.Column("error_code", sa.Text),
+        sa.Column("error_details", json_text),
+        sa.Column("metadata", json_text, nullable=False),
+    )
+
+
+def _create_events() -> None:
+    op.create_table(
+        "execution_events",
+        sa.Column("id", serial, primary_key=True),
+        sa.Column("execution_id", identifier, nullable=False),
+        sa.Column("at", moment, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("actor", sa.Text, nullable=False),
+        sa.Column("detail", json_text, nullable=False),
+        sa.Column("token", identifier),
+    )
+    op.create_index("execution_events_once", "execution_events", ["execution_id", "kind", "token"], unique=True)
+
+
+def _create_tools() -> None:
+    op.create_table(
+        "tools",
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("version", sa.Text, primary_key=True),
+        sa.Column("digest", sa.Text, primary_key=True),
+        sa.Column("category", sa.Text, nullable=False),
+        sa.Column("lane", sa.Text, nullable=False),
+        sa.Column("timeout", sa.Float),
+        sa.Column("spec", json_text, nullable=False),
+        sa.Column("enabled", sa.Boolean, nullable=False),
+        sa.Column("first_seen_at", moment, nullable=False),
+        sa.Column("last_seen_at", moment, nullable=False),
+    )
+
+
+def _create_workers() -> None:
+    op.create_table(
+        "workers",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("hostname", sa.Text, nullable=False),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("lane", sa.Text, nullable=False),
+        sa.Column("queues", json_text, nullable=False),
+        sa.Column("concurrency", sa.Integer, nullable=False),
+        sa.Column("version", sa.Text, nullable=False),
+        sa.Column("tools", json_text, nullable=False),
+        sa.Column("started_at", moment, nullable=False),
+        sa.Column("last_seen_at", moment, nullable=False),
+        sa.Column("stopped_at", moment),
+        sa.Column("beat", sa.BigInteger, nullable=False),
+        postgresql_with={"fillfactor": 50},
+    )
+    op.create_table(
+        "leases",
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("holder", sa.Text, nullable=False),
+        sa.Column("expires_at", moment, nullable=False),
+    )

@@ -1,0 +1,78 @@
+"""Fixtures that every test may use: real servers and fresh databases."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.server_process import ServiceMissingError
+from tests.services import GivenPostgres, GivenValkey, PostgresServer, Services, ValkeyServer
+
+Server = TypeVar("Server")
+
+
+@pytest.fixture(scope="session")
+def services() -> Iterator[Services]:
+    """The servers of this session; nothing starts until it is asked for."""
+    servers = Services()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(scope="session")
+def valkey_server(services: Services) -> ValkeyServer | GivenValkey:
+    """The session's Valkey, for fixtures that outlive a test; whatever is in it stays."""
+    return started(services.valkey)
+
+
+@pytest.fixture
+def valkey(valkey_server: ValkeyServer | GivenValkey) -> ValkeyServer | GivenValkey:
+    """A Valkey that is empty; `.url` is as Celery takes it."""
+    valkey_server.flush()
+    return valkey_server
+
+
+@pytest.fixture
+def valkey_url(valkey: ValkeyServer | GivenValkey) -> str:
+    return valkey.url
+
+
+@pytest.fixture(scope="session")
+def postgres(services: Services) -> PostgresServer | GivenPostgres:
+    """The session's PostgreSQL; tests take `fresh_postgres` instead, unless they need the server itself."""
+    return started(services.postgres)
+
+
+@pytest.fixture
+def fresh_postgres(postgres: PostgresServer | GivenPostgres) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database of this test's own."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def postgres_url(fresh_postgres: str) -> str:
+    return fresh_postgres
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of a SQLite database that is not there yet."""
+    return f"sqlite:///{tmp_path / 'forge.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A fresh, empty database of each kind in turn."""
+    return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "fresh_postgres"))
+
+
+def started(start: Callable[[], Server]) -> Server:
+    """Start a server; where it is missing, the run fails with the sentence that says so."""
+    try:
+        return start()
+    except ServiceMissingError as error:
+        sentence = str(error)
+    pytest.fail(sentence, pytrace=False)

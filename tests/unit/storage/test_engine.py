@@ -1,0 +1,50 @@
+"""Where a database is, read from its URL."""
+
+from pathlib import Path
+
+import pytest
+
+from forge_tools.errors import ConfigurationError, SchemaVersionError
+from forge_tools.storage.engine import Address, forge_now
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
+def test_a_sqlite_url_names_an_absolute_or_a_relative_file(scheme: str, tmp_path: Path) -> None:
+    absolute = Address.parse(f"{scheme}:///{tmp_path}/forge.db")
+    assert (absolute.dialect, absolute.target) == ("sqlite", f"{tmp_path}/forge.db")
+    assert Address.parse(f"{scheme}:///forge.db").target == str(Path("forge.db").absolute())
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+asyncpg"])
+def test_a_postgres_url_may_name_its_driver(scheme: str) -> None:
+    address = Address.parse(f"{scheme}://forge:s3cret@db:5432/tools?sslmode=require")
+    assert address.dialect == "postgresql"
+    assert address.target == "postgresql://forge:s3cret@db:5432/tools?sslmode=require"
+
+
+def test_people_never_see_the_password() -> None:
+    shown = Address.parse("postgresql://forge:s3cret@db/tools?password=s3cret").shown
+    assert shown == "postgresql://forge:***@db/tools"
+
+
+@pytest.mark.parametrize("url", ["", "forge.db", "redis://x", "sqlite:forge.db", "sqlite:///", "postgresql://h:x/y"])
+def test_any_other_url_is_refused_with_the_form_that_is_expected(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"sqlite:///|postgresql://"):
+        Address.parse(url)
+
+
+def test_a_long_unknown_scheme_is_cut() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Address.parse("x" * 500)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_file_that_is_not_there_says_how_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(SchemaVersionError, match=r"forge-tools up.*forge-tools db upgrade"):
+        Address.parse(f"sqlite:///{tmp_path}/forge.db").require_file()
+
+
+def test_times_have_one_width_and_sort_as_text() -> None:
+    times = [forge_now(seconds) for seconds in (-100_000.0, -0.5, 0.0, 0.25, 100_000.0)]
+    assert times == sorted(times)
+    assert {len(time) for time in times} == {len("2026-01-01 00:00:00.000000")}

@@ -1,0 +1,88 @@
+"""Errors of the drivers, told in this package's words."""
+
+import sqlite3
+
+import pytest
+
+from forge_tools.errors import DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
+from forge_tools.storage.batching import ConflictError, RefusedError, UnreachableError
+from forge_tools.storage.faults import explain, translated
+
+SHOWN = "postgresql://forge:***@db/tools"
+
+
+class ServerError(Exception):
+    """What asyncpg raises for an error that the server reports."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("said the server")
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("40P01", ConflictError),
+        ("40001", ConflictError),
+        ("57014", ConflictError),
+        ("22P05", RefusedError),
+        ("23514", RefusedError),
+        ("54000", RefusedError),
+        ("42P01", SchemaVersionError),
+        ("XX001", DatabaseCorruptError),
+        ("57P01", UnreachableError),
+        ("08006", UnreachableError),
+        ("53300", UnreachableError),
+        ("3D000", UnreachableError),
+        ("28P01", UnreachableError),
+        ("25006", UnreachableError),
+        ("42601", StorageError),
+    ],
+)
+def test_each_class_of_server_error_has_one_meaning(state: str, kind: type[ForgeError]) -> None:
+    error = explain(ServerError(state), SHOWN)
+    assert type(error) is kind
+    assert SHOWN in str(error)
+
+
+@pytest.mark.parametrize(("state", "maybe"), [("57P01", True), ("08006", True), ("57P03", False), ("3D000", False)])
+def test_only_an_error_during_a_statement_leaves_doubt(state: str, maybe: bool) -> None:
+    error = explain(ServerError(state), SHOWN)
+    assert isinstance(error, UnreachableError)
+    assert error.maybe_committed is maybe
+
+
+@pytest.mark.parametrize(
+    ("provoke", "kind"),
+    [
+        ("INSERT INTO nowhere VALUES (1)", SchemaVersionError),
+        ("INSERT INTO t (missing) VALUES (1)", SchemaVersionError),
+        ("INSERT INTO t VALUES (NULL)", RefusedError),
+        ("SELEKT", StorageError),
+    ],
+)
+def test_sqlite_errors_are_told_apart_by_their_code(provoke: str, kind: type[ForgeError]) -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE t (x NOT NULL)")
+    with pytest.raises(kind), translated("sqlite:///x.db"):
+        connection.execute(provoke)
+    connection.close()
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**80, object()])
+def test_values_that_sqlite_cannot_take_are_refused(value: object) -> None:
+    connection = sqlite3.connect(":memory:")
+    with pytest.raises(RefusedError), translated("sqlite:///x.db"):
+        connection.execute("SELECT ?", (value,))
+    connection.close()
+
+
+def test_a_silent_timeout_says_what_happened() -> None:
+    assert "did not answer in time" in str(explain(TimeoutError(), SHOWN))
+
+
+def test_errors_of_this_package_and_defects_pass_as_they_are() -> None:
+    for error in (StorageError("x"), KeyError("x")):
+        with pytest.raises(type(error)) as caught, translated(SHOWN):
+            raise error
+        assert caught.value is error

@@ -1,0 +1,40 @@
+"""Executions and outcomes as storable values."""
+
+import json
+
+import pytest
+
+from forge_tools.records import ExecutionStatus, Outcome, new_id
+from forge_tools.storage.rows import EXECUTION_COLUMNS, clean, execution_values, is_id, late_detail
+from tests.contract.calls import call
+
+
+def columns(**changes: object) -> dict[str, object]:
+    return dict(zip(EXECUTION_COLUMNS, execution_values(call(**changes)), strict=True))
+
+
+def test_ordinary_parameters_are_stored_once() -> None:
+    values = columns(parameters='{"a":1}', sensitive=("token",))
+    assert (values["parameters"], values["secret_parameters"]) == ('{"a":1}', None)
+
+
+def test_a_sensitive_value_is_only_in_the_secret_column() -> None:
+    values = columns(parameters='{"a":1,"token":{"deep":"s3cret"}}', sensitive=("token",))
+    assert json.loads(str(values["parameters"])) == {"a": 1, "token": "[redacted]"}
+    assert values["secret_parameters"] == '{"a":1,"token":{"deep":"s3cret"}}'
+
+
+@pytest.mark.parametrize(("text", "stored"), [(None, None), ("plain", "plain"), ("é\n", "é\n"), ("a\0", "a\\x00")])
+def test_texts_are_cleaned_only_where_they_need_it(text: str | None, stored: str | None) -> None:
+    assert clean(text) == stored
+
+
+@pytest.mark.parametrize("text", ["", "x", new_id().upper(), new_id()[:-1], new_id() + "\n", new_id().replace("-", "")])
+def test_only_a_lower_case_uuid_is_an_id(text: str) -> None:
+    assert not is_id(text)
+    assert is_id(new_id())
+
+
+def test_a_long_late_output_is_cut() -> None:
+    outcome = Outcome(id=new_id(), attempt=1, token="t", status=ExecutionStatus.SUCCEEDED, output="x" * 1_000_000)
+    assert len(late_detail(outcome)) < 11_000
