@@ -12,7 +12,7 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-.PHONY: demo test check bench chaos install clean
+.PHONY: demo test check bench install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo

@@ -40,7 +40,7 @@ class Settings(BaseSettings):
 
     heartbeat: float = Field(default=1.0, gt=0)
     lease: float = Field(default=15.0, ge=15)
-    drain: float = Field(default=8.0, ge=0)
+    drain: float = Field(default=6.0, ge=0)
     connect_timeout: float = Field(default=3.0, gt=0)
 
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -217,8 +217,7 @@ class GivenPostgres:
     def drop_database(self, url: str) -> None:
         drop_database(self.url, url)
 
-    def stop(self) -> None:
-        """Leave the server as it is: it is not ours."""
+    def stop(self) -> None: ...  # the server is not ours
 
 
 class Services:
@@ -390,7 +389,7 @@ def drop_database(server_url: str, url: str) -> None:
 def admin(url: str, statement: str) -> None:
     """Run one statement, in a thread of its own, so that it also works while a loop runs in this one."""
 
-    async def run() -> Any:
+    async def run() -> None:
         connection = await asyncpg.connect(url, timeout=10)
         try:
             await connection.execute(statement)

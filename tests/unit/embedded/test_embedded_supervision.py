@@ -1,0 +1,152 @@
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from forge_tools.embedded import supervision
+from forge_tools.embedded.supervision import SupervisedProcess
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
+    made: list[SupervisedProcess] = []
+
+    def make(code: str, grace: float = 0.3) -> SupervisedProcess:
+        argv = [sys.executable, "-S", "-c", code]
+        made.append(
+            SupervisedProcess("thing", argv, log=tmp_path / "thing.log", environment={"WORD": "hello"}, grace=grace)
+        )
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.kill()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_output_goes_to_the_log(supervised: Callable[..., SupervisedProcess]) -> None:
+    process = supervised("import os, sys; print(os.environ['WORD'], flush=True); sys.exit('bye')")
+    process.start()
+    wait_until(lambda: not process.is_alive)
+    process.forget()
+    assert process.last_words() == "hello\nbye"
+    assert process.status().last_exit == "exit code 1"
+    assert process.log.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_pid_is_the_commands_own(supervised: Callable[..., SupervisedProcess]) -> None:
+    process = supervised("import os, time; print(os.getpid(), flush=True); time.sleep(60)")
+    assert process.pid is None
+    process.start()
+    wait_until(process.last_words)
+    assert process.status().pid == int(process.last_words())
+    assert process.status().state == "running"
+
+
+def test_a_process_that_was_asked_to_end_stays_ended(supervised: Callable[..., SupervisedProcess]) -> None:
+    process = supervised("import time; time.sleep(60)")
+    process.start()
+    wait_until(lambda: process.pid)
+    process.terminate()
+    wait_until(lambda: not process.is_alive)
+    process.forget()
+    process.tend()
+    assert process.status().state == "stopped"
+    assert process.status().last_exit == "killed by SIGTERM"
+
+
+def test_one_that_ignores_being_asked_is_killed_after_the_grace(supervised: Callable[..., SupervisedProcess]) -> None:
+    process = supervised(
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
+    )
+    process.start()
+    wait_until(process.last_words)
+    process.terminate()
+    wait_until(lambda: not process.is_alive)
+
+
+def test_kill_ends_children_too(supervised: Callable[..., SupervisedProcess]) -> None:
+    process = supervised(
+        "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    )
+    process.start()
+    wait_until(process.last_words)
+    process.kill()
+    grandchild = int(process.last_words())
+    wait_until(lambda: not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == "zombie")
+    assert process.status().state == "stopped"
+
+
+def test_the_pause_before_a_restart_grows_and_shrinks_again(
+    supervised: Callable[..., SupervisedProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [time.monotonic()]
+    monkeypatch.setattr(supervision.time, "monotonic", lambda: clock[0])
+    process = supervised("")
+    process.start()
+    for lifetime in (0, 0, 0, supervision.STEADY_SECONDS + 1):
+        clock[0] += lifetime
+        _wait_for_end(process)
+        process.tend()
+        assert process.status().state == "restarting"
+        clock[0] += supervision.LONGEST_DELAY
+        process.tend()
+    pauses = [record.__dict__["restart_in"] for record in caplog.records]
+    assert pauses == [0.5, 1.0, 2.0, 0.5]
+    assert process.status().restarts == 4
+
+
+def _wait_for_end(process: SupervisedProcess) -> None:
+    assert process._launcher is not None
+    process._launcher.wait(10)
+
+
+def test_a_log_that_has_grown_large_is_put_aside_at_the_start(
+    supervised: Callable[..., SupervisedProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "MAX_LOG_BYTES", 10)
+    process = supervised("print('new')")
+    process.log.write_text("old " * 10)
+    process.start()
+    wait_until(lambda: not process.is_alive)
+    assert process.last_words() == "new"
+    assert process.log.with_name("thing.log.1").read_text() == "old " * 10
+
+
+def test_nothing_of_ours_is_open_in_the_process(supervised: Callable[..., SupervisedProcess]) -> None:
+    secret = os.open("/etc/hostname", os.O_RDONLY)
+    os.set_inheritable(secret, True)
+    process = supervised("import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd'))[:-1])")
+    process.start()
+    wait_until(lambda: not process.is_alive)
+    os.close(secret)
+    assert process.last_words() == "[0, 1, 2]"
+
+
+def test_a_restart_that_fails_is_tried_again(
+    supervised: Callable[..., SupervisedProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = supervised("")
+    process.start()
+    _wait_for_end(process)
+    process.tend()
+    process.log.unlink()
+    process.log.mkdir()
+    monkeypatch.setattr(process, "_restart_at", 0.0)
+    process.tend()
+    assert process.status().state == "restarting"
+    assert process.status().last_exit == "cannot start: Is a directory"
+    process.log.rmdir()
+    monkeypatch.setattr(process, "_restart_at", 0.0)
+    process.tend()
+    assert process.is_alive
