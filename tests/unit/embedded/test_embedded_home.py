@@ -1,3 +1,5 @@
+"""The folder of a stack: whose it is, and who holds it."""
+
 import os
 import pwd
 import stat

@@ -1,3 +1,5 @@
+"""The stack as a whole, without its servers."""
+
 from pathlib import Path
 
 import pytest

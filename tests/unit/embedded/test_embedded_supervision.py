@@ -1,3 +1,5 @@
+"""Child processes that are kept running, and stopped."""
+
 import os
 import sys
 import time

@@ -1,3 +1,5 @@
+"""How the embedded Valkey is found and configured."""
+
 import shutil
 import socket
 import sys

@@ -1,0 +1,126 @@
+"""How files look, whatever they do: the rules that a reader counts on and no linter holds."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ("forge_tools", "workers", "migrations")
+EVERYTHING = (*SHIPPED, "benchmarks", "tests")
+
+MAX_LINES = 400
+
+NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc", "shared"}
+
+READERS = {
+    "forge_tools/config.py": "Settings: the sole reader",
+    "forge_tools/sandbox/environment.py": "builds what a tool's process may see, from an allow-list",
+    "forge_tools/embedded/stack.py": "hands its own environment on to the servers and workers it starts",
+    "forge_tools/cli/demo/scenario.py": "hands its own environment on to the second process of the demo",
+    "workers/lanes/child.py": "forgets URLs and passwords before any tool runs",
+}
+"""Who else may touch the environment, and what for: nobody here reads a setting."""
+
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
+PREFIXED = re.compile(r"_*Forge([A-Z0-9_]|$)")
+EXEMPTION = re.compile(r"noqa|type:\s*ignore|pragma:\s*no cover|nosec|pylint:")
+REASONED = (
+    re.compile(r"#\s*noqa: [A-Z]+\d+(, ?[A-Z]+\d+)*\s+\S+\s+\S"),
+    re.compile(r"#\s*type: ignore\[[\w-]+(, ?[\w-]+)*\]\s+#\s*\S+\s+\S"),
+    re.compile(r"#\s*pragma: no cover\W+\w+\s+\w"),
+)
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def comments(path: Path) -> Iterator[tuple[str, str]]:
+    """Every comment with the place where it stands."""
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type == tokenize.COMMENT:
+            yield f"{shown(path)}:{token.start[0]}", token.string
+
+
+def readers(path: Path) -> Iterator[str]:
+    """Every place where the environment is touched."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        is_attribute = isinstance(node, ast.Attribute) and ast.unparse(node) in TOUCHES
+        is_import = (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "os"
+            and any(f"os.{a.name}" in TOUCHES for a in node.names)
+        )
+        if is_attribute or is_import:
+            yield f"{shown(path)}:{node.lineno}"
+
+
+TOUCHES = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.unsetenv"}
+
+
+@pytest.mark.parametrize("path", sources(*EVERYTHING), ids=shown)
+def test_a_module_says_in_one_sentence_what_it_owns(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+
+    assert docstring, "the first line of a module says what it owns"
+    first = docstring.splitlines()[0]
+    assert first.endswith("."), f"not a sentence: {first}"
+    assert first[0].isupper() or not first.split()[0].isalpha(), f"not a sentence: {first}"
+
+
+@pytest.mark.parametrize("path", sources(*EVERYTHING), ids=shown)
+def test_a_file_is_short(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+
+    assert lines <= MAX_LINES, f"{lines} lines; the limit is {MAX_LINES}. Find the second noun in it."
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [shown(path) for path in sources(*EVERYTHING) if NAMELESS & {path.stem, path.parent.name}] == []
+
+
+def test_no_comment_puts_work_off() -> None:
+    assert [place for path in sources(*EVERYTHING) for place, text in comments(path) if UNFINISHED.search(text)] == []
+
+
+def test_every_exemption_carries_its_reason() -> None:
+    exempt = [one for path in sources(*EVERYTHING) for one in comments(path) if EXEMPTION.search(one[1])]
+
+    assert [place for place, text in exempt if not any(rule.search(text) for rule in REASONED)] == []
+    assert exempt, "the search finds none at all: it looks in the wrong place"
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["# noqa", "# noqa: S603", "# type: ignore", "# type: ignore[misc]", "# pragma: no cover", "# noqa: BLE001 why"],
+)
+def test_an_exemption_without_a_reason_is_seen(comment: str) -> None:
+    assert EXEMPTION.search(comment)
+    assert not any(rule.search(comment) for rule in REASONED)
+
+
+def test_only_settings_read_the_environment() -> None:
+    found = {place.partition(":")[0] for path in sources("forge_tools", "workers") for place in readers(path)}
+
+    assert found - READERS.keys() == set(), "take the value from Settings, as an argument"
+    assert READERS.keys() - found == set(), "listed, but touches it no longer"
+
+
+def test_no_class_but_the_root_of_errors_carries_the_name_of_the_package() -> None:
+    named = [
+        f"{shown(path)}: {node.name}"
+        for path in sources(*EVERYTHING)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and PREFIXED.match(node.name)
+    ]
+
+    assert named == ["forge_tools/errors.py: ForgeError"]

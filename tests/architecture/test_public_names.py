@@ -1,0 +1,99 @@
+"""What users import is there, and `__all__` says what is so."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROMISED = {
+    "forge_tools.base": (
+        "BaseTool",
+        "Capabilities",
+        "ExecutionContext",
+        "ToolCategory",
+        "ToolExecution",
+        "ToolParameter",
+        "ToolResult",
+        "ToolSpec",
+    ),
+    "forge_tools.registry": ("ScopedRegistry", "ToolRegistry"),
+    "forge_tools.executor": ("CallOptions", "ToolExecutor"),
+    "forge_tools.client": ("Call", "ExecutorClient", "Handle", "SyncExecutorClient", "SyncHandle"),
+    "forge_tools.config": ("Settings",),
+    "forge_tools.errors": ("ErrorCode", "ForgeError"),
+}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def statements(path: Path) -> list[ast.stmt]:
+    return ast.parse(path.read_text()).body
+
+
+def declared(path: Path) -> list[str] | None:
+    """The value of `__all__`, where a module has one."""
+    for statement in statements(path):
+        if isinstance(statement, ast.Assign) and [ast.unparse(target) for target in statement.targets] == ["__all__"]:
+            return list(ast.literal_eval(statement.value))
+    return None
+
+
+SOURCES = sorted(path for package in ("forge_tools", "workers") for path in (ROOT / package).rglob("*.py"))
+DECLARING = [path for path in SOURCES if declared(path) is not None]
+HANDING_ON = [
+    path
+    for path in SOURCES
+    if path.name == "__init__.py" and any(isinstance(one, ast.ImportFrom | ast.Import) for one in statements(path))
+]
+
+
+@pytest.mark.parametrize(("module", "names"), PROMISED.items(), ids=list(PROMISED))
+def test_the_promised_names_are_importable(module: str, names: tuple[str, ...]) -> None:
+    found = importlib.import_module(module)
+
+    assert [name for name in names if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize("path", DECLARING, ids=module_name)
+def test_what_is_declared_public_exists_and_is_said_once(path: Path) -> None:
+    names = declared(path) or []
+    module = importlib.import_module(module_name(path))
+
+    assert [name for name in names if not hasattr(module, name)] == []
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("path", HANDING_ON, ids=module_name)
+def test_a_package_that_hands_on_names_declares_exactly_these(path: Path) -> None:
+    handed_on = [
+        alias.asname or alias.name
+        for statement in statements(path)
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    ]
+    named_here = [
+        target.id
+        for statement in statements(path)
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name) and target.id != "__all__"
+    ]
+    own = [one.name for one in statements(path) if isinstance(one, ast.FunctionDef | ast.ClassDef)]
+
+    public = {name for name in (*handed_on, *named_here, *own) if not name.startswith("_")}
+
+    names = declared(path)
+    assert names is not None, "a package that hands on names says which, in `__all__`"
+    assert set(names) <= public
+    assert set(handed_on) - set(names) <= imported_for_itself(path), "handed on, but not declared"
+
+
+def imported_for_itself(path: Path) -> set[str]:
+    """Names that the file imports and also uses."""
+    return {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}

@@ -1,0 +1,86 @@
+"""Importing the client costs its own libraries only; Celery waits for the first publish."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.services import GivenValkey, ValkeyServer, client
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TOOLS = ("forge_tools.tools", "forge_tools.base", "forge_tools.registry", "forge_tools.executor", "forge_tools.plugins")
+WORKERS = ("workers", "forge_tools.embedded", "forge_tools.cli", "forge_tools.sandbox")
+WEB = ("fastapi", "starlette", "uvicorn", "flask", "django", "aiohttp", "jinja2", "http.server")
+CELERY = ("celery", "kombu", "billiard", "vine", "amqp")
+LANGCHAIN = ("langchain", "langchain_core", "langsmith", "forge_tools.langchain")
+FACES = ("typer", "click", "rich")
+
+IMPORT_ONLY = """
+import json, sys
+import forge_tools.client
+print(json.dumps(sorted(sys.modules)))
+"""
+
+FIRST_PUBLISH = """
+import asyncio, json, sys
+from forge_tools.dispatch import Bells, Dispatcher, Limits
+from forge_tools.records import Ring
+
+async def publish():
+    dispatcher = Dispatcher(sys.argv[1])
+    before = sorted(sys.modules)
+    dispatcher.ring(Bells("default", "async", (Ring("id", 0),), Limits(1, 2)))
+    await dispatcher.close()
+    assert not dispatcher.is_down
+    return before, sorted(sys.modules)
+
+print(json.dumps(asyncio.run(publish())))
+"""
+
+
+def fresh(code: str, *arguments: str) -> list[object]:
+    """Run code in a fresh interpreter and read the JSON that it prints."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FORGE_", "COVERAGE"))}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+def among(loaded: Iterable[object], packages: tuple[str, ...]) -> list[str]:
+    return [str(module) for module in loaded if f"{module}.".startswith(tuple(f"{package}." for package in packages))]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> list[object]:
+    """What a fresh interpreter holds after `import forge_tools.client`."""
+    return fresh(IMPORT_ONLY)
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [TOOLS, WORKERS, WEB, CELERY, LANGCHAIN, FACES],
+    ids=["tools", "workers", "web", "Celery", "LangChain", "terminal"],
+)
+def test_the_client_alone_loads_none_of(loaded: list[object], packages: tuple[str, ...]) -> None:
+    assert among(loaded, packages) == []
+
+
+def test_the_list_of_what_is_loaded_is_a_real_one(loaded: list[object]) -> None:
+    assert among(loaded, ("forge_tools.client.executor", "redis", "sqlalchemy"))
+
+
+def test_celery_is_loaded_by_the_first_publish(valkey: ValkeyServer | GivenValkey) -> None:
+    before, after = fresh(FIRST_PUBLISH, valkey.url)
+
+    assert isinstance(before, list)
+    assert isinstance(after, list)
+    assert among(before, CELERY) == []
+    assert {"celery", "kombu"} <= set(after)
+    with client(valkey.url) as server:
+        assert server.llen("forge:forge.default.async") == 1

@@ -1,0 +1,189 @@
+"""Recovery condemns only what it has itself watched standing still for one lease."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from workers.recovery import Recovery
+
+LEASE = 15.0
+LOOK = 2.0
+ME = "me"
+
+
+@dataclass
+class FakeStore:
+    """The queue and the workers of a store, as far as recovery asks them; beats are moved by hand."""
+
+    boots: dict[str, int] = field(default_factory=dict)
+    holder: str = ME
+    settled: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    sweeps: int = 0
+
+    @property
+    def queue(self) -> "FakeStore":
+        return self
+
+    @property
+    def workers(self) -> "FakeStore":
+        return self
+
+    async def take_lease(self, name: str, holder: str, seconds: float) -> bool:
+        return holder == self.holder
+
+    async def sweep(self) -> int:
+        self.sweeps += 1
+        return 0
+
+    async def beats(self) -> dict[str, int]:
+        return dict(self.boots)
+
+    async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
+        self.settled.append(boot)
+        return ["requeued"], []
+
+    async def stop(self, boot: str) -> None:
+        self.stopped.append(boot)
+        self.boots.pop(boot, None)
+
+
+class Watch:
+    """Recovery with a clock that moves when told; everybody but `still` beats between two looks."""
+
+    def __init__(self, *still: str) -> None:
+        self.now = 1000.0
+        self.store = FakeStore({ME: 1, "other": 1, **dict.fromkeys(still, 7)})
+        self.still = set(still)
+        store: Any = self.store
+        self.recovery = Recovery(store, ME, LEASE, clock=lambda: self.now)
+
+    async def look(self, seconds: float, every: float = LOOK) -> None:
+        """Look once now, and then again and again for that long."""
+        end = self.now + seconds
+        await self.recovery.step()
+        while self.now + every <= end:
+            self.now += every
+            self._beat()
+            await self.recovery.step()
+
+    def _beat(self) -> None:
+        for boot in self.store.boots.keys() - self.still:
+            self.store.boots[boot] += 1
+
+
+async def test_a_boot_that_stands_still_for_a_lease_is_settled_once() -> None:
+    watch = Watch("dead")
+
+    await watch.look(LEASE * 3)
+
+    assert watch.store.settled == ["dead"]
+    assert watch.store.stopped == ["dead"]
+
+
+async def test_nobody_is_condemned_before_a_lease_has_passed() -> None:
+    watch = Watch("dead")
+
+    await watch.look(LEASE - 1)
+
+    assert watch.store.settled == []
+
+
+async def test_a_boot_that_beats_is_left_alone() -> None:
+    watch = Watch()
+
+    await watch.look(LEASE * 5)
+
+    assert watch.store.settled == []
+
+
+async def test_a_single_beat_starts_the_lease_anew() -> None:
+    watch = Watch("slow")
+    await watch.look(LEASE - 1)
+
+    watch.store.boots["slow"] += 1
+    await watch.look(LEASE - 1)
+
+    assert watch.store.settled == []
+
+
+async def test_recovery_never_condemns_itself() -> None:
+    watch = Watch(ME)
+
+    await watch.look(LEASE * 3)
+
+    assert watch.store.settled == []
+
+
+async def test_rows_whose_owner_left_no_trace_are_settled_after_a_lease() -> None:
+    watch = Watch()
+    watch.store.boots["nobody"] = -1
+    watch.still.add("nobody")
+
+    await watch.look(LEASE * 2)
+
+    assert watch.store.settled == ["nobody"]
+
+
+@pytest.mark.parametrize("gap", [LEASE, 3600.0])
+async def test_after_a_gap_in_its_own_watch_it_waits_a_lease_again(gap: float) -> None:
+    """A suspended machine, or a database that was away: what stood still may only have been unable to beat."""
+    watch = Watch("silent")
+    await watch.look(LEASE - 2)
+
+    watch.now += gap
+    await watch.look(LEASE - 2)
+    assert watch.store.settled == []
+
+    await watch.look(LEASE)
+    assert watch.store.settled == ["silent"]
+
+
+async def test_after_a_beat_of_its_own_failed_it_waits_a_lease_again() -> None:
+    watch = Watch("silent")
+    await watch.look(LEASE - 2)
+
+    watch.recovery.interrupted()
+    await watch.look(LEASE - 2)
+
+    assert watch.store.settled == []
+
+
+async def test_without_the_lease_it_only_looks_on() -> None:
+    watch = Watch("dead")
+    watch.store.holder = "other"
+
+    await watch.look(LEASE * 3)
+
+    assert (watch.store.settled, watch.store.sweeps) == ([], 0)
+
+
+async def test_a_lease_just_won_says_nothing_about_the_time_before() -> None:
+    watch = Watch("dead")
+    await watch.look(LEASE - 2)
+    watch.store.holder = "other"
+    await watch.look(LEASE)
+    watch.store.holder = ME
+
+    await watch.look(LEASE - 2)
+    assert watch.store.settled == []
+
+    await watch.look(LEASE)
+    assert watch.store.settled == ["dead"]
+
+
+async def test_every_look_sweeps_what_is_over() -> None:
+    watch = Watch()
+
+    await watch.look(LOOK * 4)
+
+    assert watch.store.sweeps == 5
+
+
+async def test_several_dead_boots_are_settled_in_one_look() -> None:
+    watch = Watch("one", "two")
+
+    await watch.look(LEASE * 2)
+
+    assert sorted(watch.store.settled) == ["one", "two"]
