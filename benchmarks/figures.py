@@ -1,0 +1,87 @@
+"""What a measure yields: readings of each side, the rows they become, and the bars that rows are held to."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from benchmarks.scene import Needs, Scene
+
+Readings = Mapping[str, float]
+"""What one side read in one round, by name."""
+
+Side = Callable[["Scene"], Readings]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A promise about one row: its own value, or its ratio to the other side, is at most or at least `limit`."""
+
+    of: Literal["value", "ratio"]
+    kind: Literal["at most", "at least"]
+    limit: float
+
+    def shortfall(self, figure: float) -> float:
+        """How far `figure` misses the bar, as a part of it; 0 or less is met."""
+        miss = figure - self.limit if self.kind == "at most" else self.limit - figure
+        return miss / self.limit
+
+    def shown(self, unit: str) -> str:
+        sign = "≤" if self.kind == "at most" else "≥"
+        return f"{sign} {self.limit:g}" + ("x" if self.of == "ratio" else f" {unit}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table: the reading `key` of one side, beside another one's (`raw`) where there is one.
+
+    `raw_key` is the other one's reading where it has another name.
+    """
+
+    title: str
+    unit: str
+    key: str
+    ours: str
+    raw: str | None = None
+    raw_key: str | None = None
+    bar: Bar | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Something to measure: its sides take turns, once a round each; `needs` is what must run before the first."""
+
+    name: str
+    sides: Mapping[str, Side]
+    rows: Sequence[Row]
+    needs: "frozenset[Needs]" = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A row with the readings of every round, in their order."""
+
+    row: Row
+    ours: Sequence[float]
+    raw: Sequence[float] = ()
+
+    @property
+    def value(self) -> float:
+        return median(self.ours)
+
+    @property
+    def ratio(self) -> float | None:
+        """The median of each round's own ratio: rounds differ more than sides do, because the machine is never quiet."""
+        ratios = [ours / raw for ours, raw in zip(self.ours, self.raw, strict=True) if raw] if self.raw else []
+        return median(ratios) if ratios else None
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `missed by 12 %`, or nothing where there is no bar."""
+        bar = self.row.bar
+        figure = None if bar is None else self.value if bar.of == "value" else self.ratio
+        if bar is None or figure is None:
+            return ""
+        short = bar.shortfall(figure)
+        return "met" if short <= 0 else f"missed by {short:.0%}"

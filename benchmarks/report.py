@@ -1,0 +1,107 @@
+"""The results as a table for a terminal, as Markdown, and as JSON that is kept."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.figures import Bar, Result, Row
+from benchmarks.machine import line
+
+FOLDER = Path(__file__).resolve().parent / "results"
+HEADINGS = ("measure", "ours", "raw", "ratio", "bar", "met")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One run: when, on what, how thoroughly, and what came of it."""
+
+    at: str
+    machine: Mapping[str, str]
+    rounds: int
+    is_quick: bool
+    results: Sequence[Result]
+    failures: Mapping[str, str]
+
+    @classmethod
+    def now(cls, **fields: Any) -> Self:
+        return cls(at=datetime.now(UTC).isoformat(timespec="seconds"), **fields)
+
+    def print(self, console: Console) -> None:
+        table = Table(*HEADINGS, title=self.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in ("ours", "raw", "ratio"):
+            table.columns[HEADINGS.index(name)].justify = "right"
+        for result in self.results:
+            table.add_row(*cells(result, spread=False))
+        console.print(table)
+        console.print(line(dict(self.machine)), style="dim", highlight=False)
+        for side, reason in self.failures.items():
+            console.print(f"failed: {side}: {reason}", highlight=False, markup=False)
+
+    def markdown(self) -> str:
+        """The table with the spread of the rounds, ready for a page."""
+        rows: list[tuple[str, ...]] = [HEADINGS, ("---", "---:", "---:", "---:", "---", "---")]
+        rows += [cells(result, spread=True) for result in self.results]
+        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        return f"{self.title}\n\n{table}\n\n{line(dict(self.machine))}\n"
+
+    def save(self) -> Path:
+        """Write it to `results/`; quick runs are named so."""
+        FOLDER.mkdir(exist_ok=True)
+        name = self.at.replace(":", "").replace("+0000", "Z") + ("-quick" if self.is_quick else "")
+        path = FOLDER / f"{name}.json"
+        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        return path
+
+    @classmethod
+    def latest(cls) -> Self | None:
+        """The newest kept run that was not a quick one."""
+        kept = sorted(path for path in FOLDER.glob("*.json") if not path.stem.endswith("-quick"))
+        return cls.read(kept[-1]) if kept else None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        fields = json.loads(path.read_text())
+        return cls(**{**fields, "results": [_result(one) for one in fields["results"]]})
+
+    @property
+    def title(self) -> str:
+        how = "quick look, not a measurement" if self.is_quick else f"median of {self.rounds}"
+        return f"Measured {self.at}, {how}"
+
+
+def cells(result: Result, *, spread: bool) -> tuple[str, ...]:
+    """One line of the table; `spread` adds the lowest and highest round."""
+    ratio = result.ratio
+    return (
+        result.row.title,
+        _shown(result.ours, result.row.unit, spread=spread),
+        _shown(result.raw, result.row.unit, spread=spread),
+        "" if ratio is None else f"{ratio:.2f}x",
+        "" if result.row.bar is None else result.row.bar.shown(result.row.unit),
+        result.verdict,
+    )
+
+
+def _shown(readings: Sequence[float], unit: str, *, spread: bool) -> str:
+    if not readings:
+        return ""
+    middle = f"{_number(median(readings))} {unit}"
+    return f"{middle} ({_number(min(readings))}..{_number(max(readings))})" if spread and len(readings) > 1 else middle
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _result(fields: dict[str, Any]) -> Result:
+    row = fields["row"]
+    bar = Bar(**row["bar"]) if row["bar"] else None
+    return Result(Row(**{**row, "bar": bar}), fields["ours"], fields["raw"])

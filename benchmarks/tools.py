@@ -1,0 +1,43 @@
+"""The tools that are measured: they do nothing, or wait."""
+
+import asyncio
+
+from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.records import Lane
+
+
+class NoOp(BaseTool):
+    """Do nothing, in the async lane."""
+
+    name = "NoOp"
+    category = ToolCategory.OTHER
+    capabilities = Capabilities(idempotent=True, retryable=True)
+    lane: Lane = "async"
+    parameters = ()
+
+    async def _execute(self, context: ExecutionContext) -> ToolResult:
+        return ToolResult.ok("done")
+
+
+class NoOpProcess(NoOp):
+    """Do nothing, in the process lane."""
+
+    name = "NoOpProcess"
+    lane: Lane = "process"
+
+
+class Sleep(BaseTool):
+    """Await some seconds, in the async lane."""
+
+    name = "Sleep"
+    category = ToolCategory.OTHER
+    capabilities = Capabilities(idempotent=True, retryable=True)
+    lane = "async"
+    parameters = (ToolParameter(name="seconds", type="number", description="How long.", minimum=0),)
+
+    async def _execute(self, context: ExecutionContext, seconds: float) -> ToolResult:
+        await asyncio.sleep(seconds)
+        return ToolResult.ok("slept")
+
+
+TOOLS = (NoOp, NoOpProcess, Sleep)
