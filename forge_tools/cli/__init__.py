@@ -1,0 +1,5 @@
+"""The command `forge-tools`: reads arguments, calls what is below, prints. Nothing else in the package prints."""
+
+from forge_tools.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,49 @@
+"""`forge-tools cancel`: end an execution, waiting or running."""
+
+import getpass
+import socket
+from typing import Annotated
+
+import typer
+
+from forge_tools.cli.database import with_store
+from forge_tools.cli.face import OutputOption, face_of
+from forge_tools.cli.lazy import command_app
+from forge_tools.storage import Store
+
+app = command_app()
+
+_SAID = {
+    "cancelled": "Cancelled {id}; it had not started.",
+    "requested": "Asked the worker to stop {id}; it does so within a heartbeat.",
+    "over": "{id} is over already; nothing to cancel.",
+}
+
+
+@app.command()
+def cancel(
+    context: typer.Context,
+    execution_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    reason: Annotated[str, typer.Option(help="Why; kept with the execution.")] = "",
+    output: OutputOption = None,
+) -> None:
+    """Cancel an execution. One that waits never starts; one that runs is stopped, its processes too."""
+
+    async def ask(store: Store) -> tuple[str, str]:
+        record = await store.history.get(execution_id)
+        return record.id, await store.queue.cancel(record.id, actor=_actor(), reason=reason)
+
+    face = face_of(context)
+    found, answer = with_store(ask)
+    if face.is_json:
+        face.document({"id": found, "outcome": answer})
+    else:
+        face.say(_SAID[answer].format(id=found))
+
+
+def _actor() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

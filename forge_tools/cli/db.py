@@ -1,0 +1,72 @@
+"""`forge-tools db`: migrations."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from forge_tools.cli.face import OutputOption, face_of
+from forge_tools.cli.lazy import command_app
+from forge_tools.config import Settings
+from forge_tools.storage import migrate
+
+app = command_app(no_args_is_help=True)
+
+
+@app.callback()
+def _db() -> None:
+    """Migrate the database that FORGE_DATABASE_URL names, or the embedded one."""
+
+
+@app.command()
+def upgrade(
+    context: typer.Context,
+    revision: Annotated[str, typer.Argument(help="Where to; the newest if not given.")] = "head",
+    output: OutputOption = None,
+) -> None:
+    """Bring the database to this version's tables, making them if there are none."""
+    database = Settings.load().database
+    before = migrate.current(database)
+    migrate.upgrade(database, revision)
+    _report(context, before, migrate.current(database))
+
+
+@app.command()
+def downgrade(
+    context: typer.Context,
+    revision: Annotated[str, typer.Argument(help="Where to; base removes every table.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    output: OutputOption = None,
+) -> None:
+    """Bring the database back to an older version. What newer tables hold is lost."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter("it removes data, so say --yes.", param_hint="downgrade")
+        typer.confirm(f"Go back to {revision}, losing what newer tables hold?", abort=True, err=True)
+    database = Settings.load().database
+    before = migrate.current(database)
+    migrate.downgrade(database, revision)
+    _report(context, before, migrate.current(database))
+
+
+@app.command()
+def current(context: typer.Context, output: OutputOption = None) -> None:
+    """Print the version the database is at, and the one this code needs."""
+    at, needed = migrate.current(Settings.load().database), migrate.head()
+    face = face_of(context)
+    if face.is_json:
+        face.document({"current": at, "head": needed, "is_current": at == needed})
+    elif at == needed:
+        face.say(f"{at} (newest)")
+    else:
+        face.say(f"{at or 'not migrated'}; this code needs {needed}. Run: forge-tools db upgrade")
+
+
+def _report(context: typer.Context, before: str | None, after: str | None) -> None:
+    face = face_of(context)
+    if face.is_json:
+        face.document({"before": before, "after": after})
+    elif before == after:
+        face.say(f"Nothing to do: {after or 'not migrated'}.")
+    else:
+        face.say(f"Migrated from {before or 'nothing'} to {after or 'nothing'}.")

@@ -1,0 +1,118 @@
+"""The command itself: a stack in a temporary folder, the scenario on it, and nothing left behind."""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from forge_tools.cli.demo.samples import sample_files
+from forge_tools.cli.demo.scenario import Scenario, is_alive
+from forge_tools.cli.demo.stage import Stage
+from forge_tools.cli.face import Face, OutputOption, face_of
+from forge_tools.cli.invocation import command_line
+from forge_tools.cli.lazy import command_app
+from forge_tools.cli.moments import took
+from forge_tools.cli.readiness import until_ready
+from forge_tools.cli.up import worker_of
+from forge_tools.client import ExecutorClient
+from forge_tools.config import Settings
+from forge_tools.embedded import EmbeddedStack
+from forge_tools.sandbox.launcher import Process, descendants
+
+TOOLS = "forge_tools.cli.demo_tools:TOOLS"
+
+app = command_app()
+
+
+@app.command()
+def demo(context: typer.Context, output: OutputOption = None) -> None:
+    """Watch real tool calls on the files of this folder run on workers and land in SQL. It takes less than a minute.
+
+    Everything lives in a temporary folder and is gone at the end. Exit code 1 if anything is not as promised.
+    """
+    face = face_of(context)
+    started = time.monotonic()
+    stage = Stage(face)
+    workspace, files = sample_files(Path.cwd())
+    with _terminated_like_interrupted(), _temporary_home(face) as home:
+        settings = Settings.load(home=home, workspace=workspace, broker_url="", database_url="", routes={})
+        if not face.is_json:
+            face.say("forge-tools demo", style="bold")
+        _run(face, stage, settings, files)
+    seconds = time.monotonic() - started
+    if face.is_json:
+        face.document({"ok": True, "seconds": round(seconds, 2), "sections": stage.sections})
+        return
+    face.say(f"\nAll as promised, in {took(seconds * 1000)}.", style="green")
+    face.say(f"Now with your own tools: {command_line(Settings.load())} up --tools mytools:TOOLS")
+
+
+def _run(face: Face, stage: Stage, settings: Settings, files: Sequence[str]) -> None:
+    stack = EmbeddedStack(settings, worker_of, tools=(TOOLS,), concurrency=1)
+    tree: list[Process] = []
+    try:
+        _start(stage, stack, settings)
+        asyncio.run(_play(face, stage, settings, files))
+        tree = descendants(os.getpid())
+    finally:
+        stack.stop()
+    _prove_empty(stage, tree)
+
+
+def _start(stage: Stage, stack: EmbeddedStack, settings: Settings) -> None:
+    stage.section("Broker, database and workers in a temporary folder")
+    started = time.monotonic()
+    stack.start()
+    asyncio.run(until_ready(settings, stack.status, is_given_up=lambda: False))
+    status = stack.status()
+    where: list[tuple[str, object]] = [("folder", settings.home), ("workspace", settings.workspace)]
+    stage.facts(where + [(process.name, f"pid {process.pid}") for process in status.processes])
+    running = [process.name for process in status.processes if process.state == "running"]
+    elapsed = took((time.monotonic() - started) * 1000)
+    stage.claim(len(running) == 4, f"Valkey and three workers are up, and SQLite is migrated, after {elapsed}", running)
+
+
+async def _play(face: Face, stage: Stage, settings: Settings, files: Sequence[str]) -> None:
+    async with ExecutorClient(settings) as client:
+        scenario = Scenario(
+            stage=stage, client=client, settings=settings, files=files, scratch=settings.home, width=face.out.width - 3
+        )
+        await scenario.play()
+
+
+def _prove_empty(stage: Stage, tree: Sequence[Process]) -> None:
+    stage.section("Everything stopped")
+    left = [process.pid for process in tree if is_alive(process.pid)]
+    left += [process.pid for process in descendants(os.getpid())]
+    stage.claim(bool(tree) and not left, f"none of the {len(tree)} processes is left", left)
+
+
+@contextmanager
+def _temporary_home(face: Face) -> Iterator[Path]:
+    """A folder that goes, unless something went wrong: then its logs say more."""
+    folder = Path(tempfile.mkdtemp(prefix="forge-demo-"))
+    try:
+        yield folder / "home"
+    except Exception:
+        face.note(f"The logs are in {folder / 'home' / 'logs'}")
+        raise
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

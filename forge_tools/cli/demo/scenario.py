@@ -1,0 +1,178 @@
+"""What the demo does, as an agent would: every step ends in claims that must hold."""
+
+import asyncio
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from forge_tools.cli.demo.stage import Stage
+from forge_tools.cli.executions import executions_table
+from forge_tools.cli.invocation import own_argv
+from forge_tools.cli.moments import took
+from forge_tools.cli.stats import tool_stats_table
+from forge_tools.client import ExecutorClient
+from forge_tools.config import Settings
+from forge_tools.embedded.stack import settings_environment
+from forge_tools.errors import ErrorCode
+from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory, ToolResult
+from forge_tools.storage import open_store
+
+CALLS = 50
+AGENT = "demo"
+SHOWN_RECORDS = 12
+
+_GONE_SECONDS = 5.0
+_SECOND_PROCESS_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """The calls of the demo against a stack that runs."""
+
+    stage: Stage
+    client: ExecutorClient
+    settings: Settings
+    files: Sequence[str]
+    scratch: Path
+    width: int
+
+    async def play(self) -> None:
+        """Do all of it, in order."""
+        self._schemas()
+        await self._many_at_once()
+        await self._in_the_background()
+        await self._blocked()
+        await self._refused()
+        await self._told_by_sql()
+
+    def _schemas(self) -> None:
+        stage, client = self.stage, self.client
+        stage.section("Schemas by category, as a model takes them")
+        groups = {c.value: client.get_schemas_by_category(c, "anthropic") for c in ToolCategory}
+        stage.facts((name, ", ".join(schema["name"] for schema in group)) for name, group in groups.items() if group)
+        every = [schema for group in groups.values() for schema in group]
+        shortest = min(every, key=lambda schema: len(json.dumps(schema)), default=None)
+        stage.text(json.dumps(shortest, indent=2, ensure_ascii=False))
+        names = {schema["name"] for schema in every}
+        stage.claim(
+            {"Bash", "Grep", "Hang", "Read"} <= names, "every category answers from the catalogue in SQL", names
+        )
+
+    async def _many_at_once(self) -> None:
+        stage = self.stage
+        stage.section(f"{CALLS} calls at once: Grep and Read on {len(self.files)} files")
+        context = self._context()
+        started = time.monotonic()
+        results = await asyncio.gather(*(self._look(number, context) for number in range(CALLS)))
+        elapsed = time.monotonic() - started
+        failed = [result.error for result in results if not result.success]
+        stage.claim(not failed, f"{CALLS} of {CALLS} succeeded in {took(elapsed * 1000)}", failed[:3])
+        ids = {result.metadata.get("execution_id") for result in results}
+        stage.claim(len(ids) == CALLS, f"{CALLS} executions, each with an id of its own", len(ids))
+
+    async def _look(self, number: int, context: ExecutionContext) -> ToolResult:
+        file = self.files[number // 2 % len(self.files)]
+        if number % 2:
+            return await self.client.execute("Read", context, file_path=file, limit=20)
+        return await self.client.execute("Grep", context, pattern="the|import|def", path=file)
+
+    async def _in_the_background(self) -> None:
+        stage = self.stage
+        stage.section("A long call in the background queue, awaited from a second process")
+        command = {"command": "sleep 1; echo counted $(seq 1000 | wc -l) lines"}
+        handle = await self.client.submit("Bash", self._context(), command, queue="background")
+        child = await asyncio.create_subprocess_exec(
+            *(*own_argv(), "show", handle.id, "--timeout", f"{_SECOND_PROCESS_SECONDS:g}", "--output", "json"),
+            env={**os.environ, **settings_environment(self.settings)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        told, complaint = await child.communicate()
+        stage.facts(
+            [
+                ("this process", f"pid {os.getpid()} submitted {handle.id}"),
+                ("second process", f"pid {child.pid} attached by the id alone"),
+            ]
+        )
+        stage.claim(child.returncode == 0, "the second process saw it succeed", complaint.decode(errors="replace"))
+        seen = json.loads(told)
+        is_right = seen["id"] == handle.id and seen["queue"] == "background" and "counted 1000 lines" in seen["output"]
+        stage.claim(is_right, f"and read its result: {seen['output'].strip()!r}", seen)
+
+    async def _blocked(self) -> None:
+        stage = self.stage
+        stage.section("A call that blocks for an hour, with a timeout of 1 s")
+        pid_file = self.scratch / "hang.pid"
+        started = time.monotonic()
+        result = await self.client.execute("Hang", self._context(timeout=1.0), pid_file=str(pid_file))
+        elapsed = time.monotonic() - started
+        stage.facts([("result", f"{result.error} ({result.error_code})")])
+        is_timeout = not result.success and result.error_code == ErrorCode.TIMEOUT
+        stage.claim(
+            is_timeout, f"an ordinary failed result came back after {took(elapsed * 1000)}", result.to_display()
+        )
+        pid = int(pid_file.read_text())
+        stage.claim(await _is_gone(pid), f"its process, pid {pid}, is gone", f"pid {pid} still runs")
+
+    async def _refused(self) -> None:
+        stage = self.stage
+        stage.section("Calls that are wrong")
+        invalid = await self.client.execute("Grep", self._context(), patern="TODO")
+        unknown = await self.client.execute("Grepp", self._context(), pattern="TODO")
+        stage.facts([("invalid", invalid.error), ("unknown", unknown.error)])
+        codes = (invalid.error_code, unknown.error_code)
+        expected = (ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND)
+        stage.claim(codes == expected, "both are failed results at once, and are on record", codes)
+
+    async def _told_by_sql(self) -> None:
+        stage = self.stage
+        stage.section("What SQL says of all this")
+        async with await open_store(self.settings.database) as store:
+            records = await store.history.list(agent_id=AGENT, limit=1000)
+            stats = await store.history.stats()
+        stage.show(executions_table(records[:SHOWN_RECORDS], self.width))
+        if len(records) > SHOWN_RECORDS:
+            stage.text(f"... and {len(records) - SHOWN_RECORDS} more")
+        stage.gap()
+        stage.show(tool_stats_table(stats))
+        stage.gap()
+        counted = Counter((record.tool, record.status) for record in records)
+        expected = {
+            ("Grep", ExecutionStatus.SUCCEEDED): CALLS // 2,
+            ("Read", ExecutionStatus.SUCCEEDED): CALLS // 2,
+            ("Bash", ExecutionStatus.SUCCEEDED): 1,
+            ("Hang", ExecutionStatus.TIMED_OUT): 1,
+            ("Grep", ExecutionStatus.REJECTED): 1,
+            ("Grepp", ExecutionStatus.REJECTED): 1,
+        }
+        total = sum(expected.values())
+        stage.claim(
+            counted == expected, f"{total} calls, {total} rows, each with how it ended and how long it took", counted
+        )
+
+    def _context(self, **fields: float) -> ExecutionContext:
+        return ExecutionContext(working_dir=str(self.settings.workspace), agent_id=AGENT, session_id="demo-1", **fields)
+
+
+async def _is_gone(pid: int) -> bool:
+    deadline = time.monotonic() + _GONE_SECONDS
+    while is_alive(pid):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process has that id; a zombie that nobody has reaped counts as one."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,125 @@
+"""Checks of the database and of the workers that it knows."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from forge_tools import __version__
+from forge_tools.cli.doctor.finding import Finding, note, ok, problem
+from forge_tools.cli.moments import age
+from forge_tools.cli.urls import without_password
+from forge_tools.config import Settings
+from forge_tools.errors import ForgeError
+from forge_tools.records import QueueDepth, ToolSpec, WorkerRecord
+from forge_tools.storage import Store, open_store
+
+MAX_SKEW = 5.0
+"""Seconds between this clock and the database's; an hour gets calls refused, seconds already confuse people."""
+
+Places = set[tuple[str, str]]
+"""(queue, lane) pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What the database says about workers; those that stopped in good order are left out."""
+
+    live: list[WorkerRecord]
+    silent: list[WorkerRecord]
+    tools: list[ToolSpec]
+    backlog: list[QueueDepth]
+
+    @property
+    def served(self) -> Places:
+        return {(queue, worker.lane) for worker in self.live for queue in worker.queues}
+
+
+async def check_fleet(settings: Settings) -> list[Finding]:
+    """Open the database and look at it, and at what it says about workers."""
+    try:
+        async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+            return await _check(store, settings)
+    except ForgeError as error:
+        return [problem("database", error.message)]
+
+
+async def is_worker_alive(settings: Settings) -> bool:
+    """Whether a worker of this host has a beat that is younger than its lease.
+
+    Raises:
+        ForgeError: the database cannot say.
+    """
+    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+        workers = await store.workers.list(seen_within=settings.lease)
+        return any(one.hostname == settings.hostname and one.stopped_at is None for one in workers)
+
+
+async def _check(store: Store, settings: Settings) -> list[Finding]:
+    found = [ok("database", f"{without_password(settings.database)}, migrated")]
+    await store.workers.take_lease("doctor", "doctor", 1.0)  # raises where the database cannot be written to
+    found.append(ok("writes", "the database takes them"))
+    known = [one for one in await store.workers.list() if one.stopped_at is None]
+    fleet = Fleet(
+        live=[one for one in known if one.silent_seconds <= settings.lease],
+        silent=[one for one in known if one.silent_seconds > settings.lease],
+        tools=await store.catalogue.specs(),
+        backlog=await store.history.backlog(),
+    )
+    found += _clock(await store.workers.list())
+    found += _workers(fleet)
+    found += _queues(fleet, settings)
+    return found
+
+
+def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:
+    """Compare clocks by a worker's row: when it was seen, plus how long ago that is, is now at the database."""
+    seen = next((one for one in workers if one.last_seen_at is not None), None)
+    if seen is None or seen.last_seen_at is None:
+        return
+    skew = time.time() - seen.last_seen_at.timestamp() - seen.silent_seconds
+    if abs(skew) > MAX_SKEW:
+        direction = "ahead of" if skew > 0 else "behind"
+        yield problem("clock", f"this host is {abs(skew):.0f} s {direction} the database", "Set the clock (NTP).")
+    else:
+        yield ok("clock", f"within {max(abs(skew), 0.1):.1f} s of the database's")
+
+
+def _workers(fleet: Fleet) -> Iterator[Finding]:
+    if not fleet.live:
+        yield problem("workers", "none is alive", "forge-tools up, or forge-tools worker --lane async --queues default")
+    for worker in fleet.live:
+        slots = f"{worker.concurrency} slots, seen {age(worker.silent_seconds)} ago"
+        yield ok("worker", f"{_name(worker)}: {worker.lane} lane, {', '.join(worker.queues)}, {slots}")
+        if worker.version != __version__:
+            yield note(
+                "worker",
+                f"{_name(worker)} runs version {worker.version}, this is {__version__}",
+                "Restart it when the new version is installed there.",
+            )
+    for worker in fleet.silent:
+        yield problem(
+            "worker",
+            f"{_name(worker)}: silent for {age(worker.silent_seconds)}",
+            "Look at that host and its log. If it is gone, any live worker of the same database settles what it left.",
+        )
+
+
+def _queues(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
+    waiting = {(one.queue, one.lane): one for one in fleet.backlog if one.queued}
+    for queue, lane in sorted(_needed(fleet, settings) | waiting.keys()):
+        depth = waiting.get((queue, lane))
+        count = f"{depth.queued} waiting for {age(depth.oldest_seconds or 0)}" if depth else "nothing waits"
+        if (queue, lane) in fleet.served:
+            yield ok("queue", f"{queue}, {lane} lane: served, {count}")
+        elif fleet.live or depth:
+            start = f"forge-tools worker --lane {lane} --queues {queue}"
+            yield problem("queue", f"{queue}, {lane} lane: no live worker serves it, {count}", start)
+
+
+def _needed(fleet: Fleet, settings: Settings) -> Places:
+    """Where the tools of the catalogue are run when nobody says otherwise."""
+    return {(settings.queue_for(tool.name, tool.category.value), tool.lane) for tool in fleet.tools}
+
+
+def _name(worker: WorkerRecord) -> str:
+    return f"{worker.hostname} pid {worker.pid}"

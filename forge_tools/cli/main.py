@@ -1,0 +1,85 @@
+"""The list of commands, and the one place where errors become messages and exit codes."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
+
+import typer
+from typer.main import get_command
+
+from forge_tools import __version__
+from forge_tools.cli import exits
+from forge_tools.cli.face import Face, OutputOption, face_of
+from forge_tools.cli.lazy import Lazy, LazyGroup, command_app
+from forge_tools.errors import ForgeError
+
+
+class Commands(LazyGroup):
+    """Every command of `forge-tools`."""
+
+    registry: ClassVar[Mapping[str, Lazy]] = {
+        "up": Lazy("forge_tools.cli.up", "Run broker, database and workers on this machine until Ctrl-C."),
+        "worker": Lazy("forge_tools.cli.worker", "Run one worker, for production or another host."),
+        "run": Lazy("forge_tools.cli.run", "Run a tool and print its result."),
+        "tools": Lazy("forge_tools.cli.tools", "List the tools, or their schemas for a model."),
+        "history": Lazy("forge_tools.cli.history", "List what was run, newest first."),
+        "show": Lazy("forge_tools.cli.show", "Show everything about one execution."),
+        "cancel": Lazy("forge_tools.cli.cancel", "Cancel an execution, waiting or running."),
+        "stats": Lazy("forge_tools.cli.stats", "Timing per tool, what waits in queues, who works."),
+        "db": Lazy("forge_tools.cli.db", "Migrate the database."),
+        "doctor": Lazy("forge_tools.cli.doctor", "Say what is wrong, and the way out."),
+        "demo": Lazy("forge_tools.cli.demo", "Watch it work on the files of this folder, in a minute."),
+    }
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"forge-tools {__version__}\n")
+        raise typer.Exit
+
+
+app = command_app(cls=Commands, no_args_is_help=True, epilog=exits.EPILOG)
+
+
+@app.callback()
+def _forge_tools(
+    context: typer.Context,
+    output: OutputOption = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where errors come from.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Run tools for AI agents: Celery workers execute them, a SQL database holds every call."""
+    face_of(context).is_debugging = debug
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns or exits with the code that `exits` documents."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        _never_fail_to_encode(stream)
+    face = Face()
+    try:
+        with face.notices():
+            get_command(app).main(words, prog_name="forge-tools", obj=face)
+    except ForgeError as error:
+        face.fail(str(error), error.code, error)
+        return exits.code_for(error)
+    except Exception as error:  # noqa: BLE001 whatever it is, a user sees one line and the way to more
+        face.fail(_unexpected(error), "UNEXPECTED", error)
+        return exits.FAILED
+    return exits.OK
+
+
+def _unexpected(error: Exception) -> str:
+    return (
+        f"{type(error).__name__}: {error or 'no message'}. This is not your mistake; run the command again as "
+        "forge-tools --debug ... to see where it happened."
+    )
+
+
+def _never_fail_to_encode(stream: object) -> None:
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")

@@ -1,0 +1,165 @@
+"""`forge-tools run`: one tool call, on a worker or in this process."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from forge_tools.cli import exits
+from forge_tools.cli.face import Face, OutputOption, face_of
+from forge_tools.cli.interrupts import cancellable, stoppable
+from forge_tools.cli.lazy import command_app
+from forge_tools.cli.local import find_spec, local_executor, local_tools
+from forge_tools.cli.moments import took
+from forge_tools.cli.parameters import parse_parameters
+from forge_tools.cli.progress import awaited
+from forge_tools.client import ExecutorClient
+from forge_tools.config import Settings
+from forge_tools.records import ExecutionContext, ToolResult, ToolSpec
+from forge_tools.storage import open_store
+
+app = command_app()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """The call as the command line has it, before values have types."""
+
+    name: str
+    words: tuple[str, ...]
+    whole: str | None
+    context: ExecutionContext
+    queue: str | None
+    is_background: bool
+    references: tuple[str, ...]
+
+
+@app.command()
+def run(  # noqa: PLR0913 one option each
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The tool, or an alias of it.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Parameters. key:=JSON for any value, key=@FILE for a file's text."),
+    ] = None,
+    *,
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="JSON|@FILE", help="All parameters as one object.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the tool after that time.")] = None,
+    background: Annotated[bool, typer.Option("--background", help="Print the id and return.")] = False,
+    queue: Annotated[str | None, typer.Option(help="Where to wait; `background` is for long work.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="In this process: no stack, no record.")] = False,
+    tools: Annotated[
+        list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
+    ] = None,
+    working_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Folder of the call in the workspace.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Who asks, for the history.")] = None,
+    session: Annotated[str | None, typer.Option(help="On behalf of which session.")] = None,
+    output: OutputOption = None,
+) -> None:
+    """Run a tool and print its result. Ctrl-C cancels the call.
+
+    Exit code 1 says that the tool failed; its error is on the error stream.
+    """
+    settings = Settings.load()
+    if local and (background or queue):
+        raise typer.BadParameter("a call in this process has no queue; leave out --background and --queue.")
+    limits = {} if timeout is None else {"timeout": timeout}
+    request = _Request(
+        name=name,
+        words=tuple(words or ()),
+        whole=json,
+        context=ExecutionContext(
+            working_dir=working_dir or _workspace(settings, is_local=local),
+            agent_id=agent,
+            session_id=session,
+            dry_run=dry_run,
+            **limits,  # set only where asked for: an unset timeout lets the tool's own default decide
+        ),
+        queue=queue or ("background" if background else None),
+        is_background=background,
+        references=tuple(tools or ()),
+    )
+    face = face_of(context)
+    if local:
+        report(face, _run_here(request, settings))
+        return
+    result = cancellable(_run_on_worker(face, request, settings))
+    if result is not None:
+        report(face, result)
+
+
+def report(face: Face, result: ToolResult) -> None:
+    """Print a result: the output as it is, the error on the error stream, the facts beside them.
+
+    Raises:
+        typer.Exit: with 1 where the call failed.
+    """
+    if face.is_json:
+        face.document({"id": result.metadata.get("execution_id"), **result.to_dict()})
+    elif result.success:
+        face.raw(result.to_text())
+        if face.err.is_terminal:
+            face.note(f"{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}")
+    else:
+        _print_failure(face, result)
+    if not result.success:
+        raise typer.Exit(exits.FAILED)
+
+
+def _print_failure(face: Face, result: ToolResult) -> None:
+    if result.output is not None:  # what it had put out before it failed
+        face.raw(ToolResult.ok(result.output).to_text())
+    errors = result.metadata.get("errors") or [result.error]
+    for error in errors:
+        face.note(f"Error: {error}", style="red")
+    if "available" in result.metadata:
+        face.note(f"There are: {result.metadata['available']}")
+    code = f"{result.error_code}  " if result.error_code else ""
+    face.note(f"{code}{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}")
+
+
+def _workspace(settings: Settings, *, is_local: bool) -> str:
+    """On one machine the folder we are in; elsewhere a worker's own, since ours says nothing there."""
+    return str(settings.workspace.absolute()) if is_local or settings.is_embedded else "."
+
+
+def _run_here(request: _Request, settings: Settings) -> ToolResult:
+    tools = local_tools(request.references)
+    spec = find_spec([tool.spec for tool in tools], request.name)
+    parameters = _parameters(request, spec)
+    timeout = spec.timeout_for(request.context, settings.max_timeout)[0] if spec else request.context.timeout
+    executor = local_executor(tools, settings)
+    return stoppable(executor.call(request.name, parameters, request.context), timeout)
+
+
+async def _run_on_worker(face: Face, request: _Request, settings: Settings) -> ToolResult | None:
+    async with ExecutorClient(settings) as client:
+        parameters = _parameters(request, find_spec(await _catalogue(settings), request.name))
+        handle = await client.submit(request.name, request.context, parameters, queue=request.queue)
+        if not request.is_background:
+            return await awaited(face, handle)
+        record = await handle.record()
+        if record.is_over:  # rejected at once
+            return await handle.result()
+        if face.is_json:
+            face.document({"id": record.id, "status": record.status, "queue": record.queue})
+        else:
+            face.say(record.id)
+            if face.err.is_terminal:
+                face.note(f"Wait for it with: forge-tools show {record.id} --wait")
+        return None
+
+
+async def _catalogue(settings: Settings) -> list[ToolSpec]:
+    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+        return await store.catalogue.specs()
+
+
+def _parameters(request: _Request, spec: ToolSpec | None) -> dict[str, Any]:
+    try:
+        return parse_parameters(request.words, request.whole, spec)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="KEY=VALUE") from None

@@ -1,0 +1,152 @@
+"""`forge-tools up`: the one-machine stack, in the foreground."""
+
+import os
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from forge_tools.cli.face import Face, OutputOption, face_of
+from forge_tools.cli.invocation import command_line
+from forge_tools.cli.lazy import command_app
+from forge_tools.cli.local import local_tools
+from forge_tools.cli.moments import took
+from forge_tools.cli.readiness import wait_until_ready
+from forge_tools.cli.worker import worker_argv
+from forge_tools.config import Settings
+from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan
+from forge_tools.sandbox.launcher import descendants
+
+app = command_app()
+
+
+@app.command()
+def up(
+    context: typer.Context,
+    tools: Annotated[
+        list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="Offer these tools too.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Processes of each process lane; one a CPU if not given.")
+    ] = None,
+    output: OutputOption = None,
+) -> None:
+    """Run broker, database and workers on this machine until Ctrl-C or SIGTERM; stopping leaves no process."""
+    settings = Settings.load()
+    references = tuple(tools or ())
+    if references:
+        local_tools(references)  # a reference that is wrong ends here, not in three logs
+    stack = _AnnouncedStack(face_of(context), settings, references, concurrency)
+    stack.run(stack.announce)
+
+
+def worker_of(plan: WorkerPlan) -> list[str]:
+    """The command line of one worker of the stack."""
+    return worker_argv(
+        [
+            *("--lane", plan.lane, "--queues", ",".join(plan.queues), "--concurrency", str(plan.concurrency)),
+            *(word for reference in plan.tools for word in ("--tools", reference)),
+        ]
+    )
+
+
+class _AnnouncedStack(EmbeddedStack):
+    """A stack that says what it does."""
+
+    def __init__(self, face: Face, settings: Settings, tools: tuple[str, ...], concurrency: int | None) -> None:
+        super().__init__(settings, worker_of, tools=tools, concurrency=concurrency)
+        self._face = face
+        self._chosen = settings
+        self._is_up = False
+
+    def announce(self, status: StackStatus) -> None:
+        """Say what runs and what to try; then, from a thread, when it can be used."""
+        self._is_up = True
+        if self._face.is_json:
+            self._face.document(stack_document(status))
+        else:
+            _print_stack(self._face, self._chosen, status)
+        threading.Thread(target=self._await_workers, name="forge-ready", daemon=True).start()
+
+    def stop(self) -> None:
+        if not self._is_up:
+            super().stop()
+            return
+        self._is_up = False
+        names = ", ".join(process.name for process in self.status().processes if process.state != "stopped")
+        self._face.note(f"\nStopping {names} ...")
+        started = time.monotonic()
+        super().stop()
+        left = ", ".join(str(process.pid) for process in descendants(os.getpid()))
+        outcome = f"still running: {left}" if left else "no process is left"
+        self._face.note(f"Stopped in {took((time.monotonic() - started) * 1000)}; {outcome}.")
+
+    def _await_workers(self) -> None:
+        said = wait_until_ready(self._chosen, self.status, lambda: not self._is_up)
+        if said is not None and self._is_up:
+            self._face.note(said, style="green" if said == "Ready." else "yellow")
+
+
+def stack_document(status: StackStatus) -> dict[str, Any]:
+    """A stack as JSON."""
+    return {
+        "home": str(status.home),
+        "pid": status.pid,
+        "broker": status.broker,
+        "database": status.database,
+        "processes": [{**asdict(process), "log": str(process.log)} for process in status.processes],
+    }
+
+
+def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
+    face.say("forge-tools is up", style="bold")
+    face.say()
+    face.out.print(_overview(status))
+    program = command_line(settings)
+    face.say("\nTry, in another terminal:")
+    for line in (
+        "tools",
+        "run Bash command='uname -a'",
+        "run Grep pattern=TODO output_mode=count",
+        "history",
+        "doctor",
+    ):
+        face.say(f"  {program} {line}", style="cyan")
+    face.say("\nCtrl-C stops everything. Starting the workers ...")
+
+
+def _overview(status: StackStatus) -> Table:
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(no_wrap=True)
+    made.add_column(justify="right", no_wrap=True, style="dim")
+    made.add_column(overflow="fold")
+    for process in status.processes:
+        is_broker = process.name == "valkey"
+        where = _short(status.broker.partition("://")[2]) if is_broker else _short(str(process.log))
+        made.add_row("broker" if is_broker else "worker", process.name, _pid(process), Text(where))
+    if not any(process.name == "valkey" for process in status.processes):
+        made.add_row("broker", "yours", "", Text(status.broker))
+    made.add_row("database", *_database(status.database))
+    return made
+
+
+def _database(url: str) -> tuple[str, str, Text]:
+    scheme, _, rest = url.partition("://")
+    if scheme.startswith("sqlite"):
+        return "SQLite", "", Text(_short(rest.removeprefix("/")))
+    return scheme.partition("+")[0], "", Text(url)
+
+
+def _pid(process: ProcessStatus) -> str:
+    return f"pid {process.pid}" if process.pid else process.state
+
+
+def _short(path: str) -> str:
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(Path(path))

@@ -1,0 +1,76 @@
+"""`forge-tools worker`: becomes the worker, with the same process id; its options are those of `workers`."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+import forge_tools
+from forge_tools.cli.lazy import command_app
+from forge_tools.errors import ConfigurationError
+
+app = command_app()
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)
+def worker(context: typer.Context) -> NoReturn:
+    """Run one worker; every argument is the worker's own."""
+    argv = worker_argv(context.args)
+    sys.stdout.flush()
+    os.execv(sys.executable, argv)  # noqa: S606 no shell is the point: one process id, clean signals
+
+
+def worker_argv(arguments: Sequence[str]) -> list[str]:
+    """The command line of a worker.
+
+    Raises:
+        ConfigurationError: another package named `workers` would be started in its place.
+    """
+    require_own_workers()
+    return [sys.executable, "-P", "-m", "workers", *arguments]
+
+
+def require_own_workers() -> None:
+    """Check what `python -P -m workers` imports: the package that came with this one, or a namesake before it.
+
+    Raises:
+        ConfigurationError: naming the namesake and how to get it out of the way.
+    """
+    ours = Path(forge_tools.__file__).resolve().parents[1] / "workers"
+    found = _found()
+    if found is None:
+        raise ConfigurationError(
+            f"Python finds no package `workers`; it belongs beside {ours.parent / 'forge_tools'}. "
+            "Install forge-tools again (in a checkout: pip install -e .)."
+        )
+    place = _place(found)
+    if place != ours:
+        raise ConfigurationError(
+            f"The name `workers` is taken by {place}, which comes before {ours} on sys.path. Rename that one, take its "
+            "folder out of PYTHONPATH, or uninstall the package that brought it."
+        )
+
+
+def _found() -> ModuleSpec | None:
+    # -P leaves out the folder that Python puts first: the script's, or the current one for `python -m`.
+    path = sys.path if sys.flags.safe_path else sys.path[1:]
+    return PathFinder.find_spec("workers", path) or _found_by_hook()
+
+
+def _found_by_hook() -> ModuleSpec | None:
+    """Editable installs of some tools are no path but a finder."""
+    finders = [finder for finder in sys.meta_path if finder is not PathFinder and hasattr(finder, "find_spec")]
+    return next(filter(None, (finder.find_spec("workers", None) for finder in finders)), None)
+
+
+def _place(found: ModuleSpec) -> Path:
+    if found.origin is not None:
+        file = Path(found.origin).resolve()
+        return file.parent if file.name == "__init__.py" else file
+    return Path(next(iter(found.submodule_search_locations or ["an unknown place"]))).resolve()

@@ -1,0 +1,165 @@
+"""The command line as its users run it: child processes, in a folder of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from forge_tools.sandbox.launcher import descendants
+
+COMMAND = (sys.executable, "-P", "-m", "forge_tools.cli")
+
+TOOLS = '''
+"""Tools of a user's own."""
+
+import asyncio
+import time
+
+from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+
+
+class Add(BaseTool):
+    """Add two numbers."""
+
+    name = "Add"
+    category = ToolCategory.OTHER
+    parameters = (
+        ToolParameter(name="a", type="integer", description="One.", aliases=("first",)),
+        ToolParameter(name="b", type="integer", description="Another."),
+    )
+
+    async def _execute(self, context: ExecutionContext, a: int, b: int) -> ToolResult:
+        return ToolResult.ok(a + b)
+
+
+class Wait(BaseTool):
+    """Await some seconds."""
+
+    name = "Wait"
+    category = ToolCategory.OTHER
+    lane = "async"
+    parameters = (ToolParameter(name="seconds", type="number", description="How long."),)
+
+    async def _execute(self, context: ExecutionContext, seconds: float) -> ToolResult:
+        await asyncio.sleep(seconds)
+        return ToolResult.ok(f"waited {seconds:g}s")
+
+
+class Block(BaseTool):
+    """Block for a minute."""
+
+    name = "Block"
+    category = ToolCategory.OTHER
+    parameters = ()
+
+    async def _execute(self, context: ExecutionContext) -> ToolResult:
+        time.sleep(60)
+        return ToolResult.ok()
+
+
+class Login(BaseTool):
+    """Take a secret."""
+
+    name = "Login"
+    category = ToolCategory.OTHER
+    lane = "async"
+    parameters = (
+        ToolParameter(name="user", type="string", description="Who."),
+        ToolParameter(name="password", type="string", description="The secret.", sensitive=True),
+    )
+
+    async def _execute(self, context: ExecutionContext, user: str, password: str) -> ToolResult:
+        return ToolResult.fail(f"{user} has no access with {password}", error_code="NO_ACCESS")
+
+
+TOOLS = (Add, Wait, Block, Login)
+'''
+
+
+class Cli:
+    """`forge-tools` in a folder; `settings` are its only FORGE_ variables."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        self.settings = settings
+
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGE_")}
+        return {**kept, "COLUMNS": "80", **self.settings}
+
+    def start(self, *words: str, **options: Any) -> "subprocess.Popen[str]":
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen(
+            [*COMMAND, *words], cwd=self.folder, env=self.environment(), text=True, **pipes | options
+        )
+
+    def run(self, *words: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end; no command ever shows a traceback or sends escapes to a pipe."""
+        with self.start(*words) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert "Traceback" not in out + err, out + err
+        assert "\x1b" not in err
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        """Run a command with `--output json`; return its one document."""
+        done = self.run(*words, "--output", "json")
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def lines(self, *words: str) -> list[Any]:
+        """Run a command with `--output json`; return its object of each line."""
+        done = self.run(*words, "--output", "json")
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Up:
+    """A running `forge-tools up` with its log."""
+
+    def __init__(self, cli: Cli, *words: str) -> None:
+        self.log = cli.folder / "up.log"
+        with self.log.open("w") as log:
+            self.process = cli.start("up", "--concurrency", "1", *words, stdout=log, stderr=log)
+
+    def wait_ready(self) -> "Up":
+        wait_until(lambda: "Ready." in self.said() or self.process.poll() is not None, 60, self.said)
+        assert self.process.poll() is None, self.said()
+        return self
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def tree(self) -> list[int]:
+        return [process.pid for process in descendants(self.process.pid)]
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def wait_until(
+    condition: Callable[[], bool], timeout: float, otherwise: Callable[[], str] = lambda: "never happened"
+) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.05)

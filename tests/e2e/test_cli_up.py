@@ -1,0 +1,55 @@
+"""`forge-tools up` with real workers: how it begins, and how it ends, whoever ends it."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli_driver import TOOLS, Cli, Up, is_gone, wait_until
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    (tmp_path / "mytools.py").write_text(TOOLS)
+    return Cli(tmp_path)
+
+
+def test_ctrl_c_stops_everything_and_says_so(cli: Cli) -> None:
+    up = Up(cli).wait_ready()
+    tree = up.tree()
+    assert up.stop(signal.SIGINT) == 0
+    assert "Stopping valkey, async, process, background" in up.said()
+    assert "no process is left" in up.said()
+    assert [pid for pid in tree if not is_gone(pid)] == []
+
+
+def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> None:
+    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    begun = cli.run("run", "Add", "a=1", "b=1", "--queue", "nowhere", "--background").stdout.strip()
+    assert up.stop() == 0
+    assert cli.json("show", begun)["status"] == "queued"
+    assert "none runs in this folder" in cli.run("doctor").stdout
+
+
+def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
+    killed = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    tree = killed.tree()
+    os.kill(killed.process.pid, signal.SIGKILL)
+    killed.process.wait()
+    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    try:
+        wait_until(lambda: all(map(is_gone, tree)), 15)
+        assert cli.json("run", "Add", "a=1", "b=2")["output"] == 3
+    finally:
+        assert up.stop() == 0
+
+
+def test_what_runs_is_json_for_programs(cli: Cli) -> None:
+    up = Up(cli, "--output", "json").wait_ready()
+    try:
+        said = up.said()
+        assert '"name": "valkey"' in said
+        assert str(cli.folder / ".forge") in said
+    finally:
+        assert up.stop() == 0

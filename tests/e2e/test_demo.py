@@ -1,0 +1,64 @@
+"""The demo keeps its promises, says so when it cannot, and leaves nothing behind."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from forge_tools.sandbox.launcher import descendants
+from tests.e2e.cli_driver import Cli, is_gone, wait_until
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    return folder
+
+
+def cli_in(folder: Path, temporary: Path, **settings: str) -> Cli:
+    folder.mkdir(exist_ok=True)
+    return Cli(folder, TMPDIR=str(temporary), **settings)
+
+
+def test_the_demo_works_over_an_empty_folder(tmp_path: Path, temporary: Path) -> None:
+    done = cli_in(tmp_path / "empty", temporary).run("demo", timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("✓") == 11
+    assert "All as promised" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert list(temporary.glob("forge-demo-*")) == []
+
+
+def test_the_demo_works_on_the_files_of_its_folder(tmp_path: Path, temporary: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.txt").write_text("the import of it\n" * 5)
+    report = cli_in(folder, temporary, FORGE_BROKER_URL="redis://127.0.0.1:1/0").json("demo")
+    assert report["ok"] is True
+    assert [section["title"] for section in report["sections"]][2] == "50 calls at once: Grep and Read on 4 files"
+    assert all(section["claims"] for section in report["sections"])
+
+
+def test_a_promise_that_is_broken_is_exit_code_1(tmp_path: Path, temporary: Path) -> None:
+    cli = cli_in(tmp_path / "broken", temporary, FORGE_MAX_TIMEOUT="0.001")
+    done = cli.run("demo", "--output", "json", timeout=100)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"]["code"] == "BROKEN_PROMISE"
+    assert "50 of 50 succeeded" in json.loads(done.stdout)["error"]["message"]
+    assert "The logs are in" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, temporary: Path, number: signal.Signals) -> None:
+    with cli_in(tmp_path / "cut", temporary).start("demo") as process:
+        wait_until(lambda: len(descendants(process.pid)) >= 8, 30)
+        tree = [one.pid for one in descendants(process.pid)]
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert [pid for pid in tree if not is_gone(pid)] == []
+    assert list(temporary.glob("forge-demo-*")) == []

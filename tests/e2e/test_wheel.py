@@ -1,0 +1,83 @@
+"""The wheel, installed alone in an empty environment, does the whole job from folders that are not the checkout."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fleet import ROOT, is_alive, wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of an environment that holds the built wheel and what it requires."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source, venv = folder / "source", folder / "venv"
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in filter(None, files.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
+    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    [wheel] = folder.glob("*.whl")
+    subprocess.run([*pip, "--python", venv, "install", "-c", ROOT / "constraints.txt", wheel], check=True)
+    return venv / "bin"
+
+
+@pytest.fixture(params=["an empty folder", "a folder with a workers package of its own"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if "workers" in request.param:
+        (tmp_path / "workers").mkdir()
+        (tmp_path / "workers" / "__init__.py").write_text(
+            "raise SystemExit('the wrong workers package was imported')\n"
+        )
+    return tmp_path
+
+
+def test_the_wheel_runs_the_stack_from_any_folder(installed: Path, folder: Path) -> None:
+    (folder / "note.txt").write_text("the needle is here\n")
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
+
+    def forge(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [str(installed / "forge-tools"), *arguments]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=90)
+
+    with (folder / "up.log").open("wb") as log:
+        up = subprocess.Popen([installed / "forge-tools", "up"], cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        wait_until(
+            lambda: b"Ready" in (folder / "up.log").read_bytes() or up.poll() is not None, 60, "the stack is not ready"
+        )
+        found = forge("run", "Grep", "pattern=needle", "output_mode=content")
+        shell = forge("run", "run_command", "command=echo from $((40 + 2))")
+        history = forge("history", "--output", "json")
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.wait(20)
+
+    assert "note.txt:1:the needle is here" in found.stdout, found.stderr + (folder / "up.log").read_text()
+    assert "from 42" in shell.stdout, shell.stderr
+    assert history.stdout.count('"succeeded"') == 2
+    assert not is_alive(up.pid)
+
+
+def test_a_shadowing_workers_package_is_refused_by_name(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "__init__.py").touch()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "FORGE_HOME": str(tmp_path / "home")}
+
+    command = [str(installed / "forge-tools"), "worker", "--lane", "async"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 78
+    assert str(tmp_path / "workers") in done.stderr
+    assert "Traceback" not in done.stderr

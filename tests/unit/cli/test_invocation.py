@@ -1,0 +1,78 @@
+"""Lines that are printed to be copied work where they are pasted."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from forge_tools.cli import invocation
+from forge_tools.cli.readiness import until_ready
+from forge_tools.config import Settings
+from forge_tools.embedded import ProcessStatus, StackStatus
+from forge_tools.errors import StackError
+from forge_tools.storage.migrate import upgrade
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An interpreter without any script beside it, and nothing on PATH."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path / "bin"
+
+
+def script_in(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    script = folder / "forge-tools"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o700)
+    return script
+
+
+def test_without_a_script_the_module_is_run(bare_python: Path) -> None:
+    assert invocation.command_line(Settings()) == f"{bare_python / 'python'} -m forge_tools.cli"
+
+
+def test_a_script_beside_python_is_named_relative_to_the_folder(bare_python: Path) -> None:
+    script_in(bare_python)
+    assert invocation.command_line(Settings()) == "bin/forge-tools"
+
+
+def test_a_script_on_path_needs_no_folder(bare_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_in(bare_python)
+    monkeypatch.setenv("PATH", str(bare_python))
+    assert invocation.command_line(Settings()) == "forge-tools"
+
+
+def test_another_installation_on_path_is_not_meant(bare_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_in(bare_python)
+    monkeypatch.setenv("PATH", str(script_in(bare_python.parent / "other").parent))
+    assert invocation.command_line(Settings()) == "bin/forge-tools"
+
+
+def test_an_unusual_folder_is_part_of_the_line(bare_python: Path) -> None:
+    script_in(bare_python)
+    line = invocation.command_line(Settings(home=bare_python.parent / "a b"))
+    assert line == f"FORGE_HOME='{bare_python.parent / 'a b'}' bin/forge-tools"
+
+
+def a_stack(home: Path) -> StackStatus:
+    worker = ProcessStatus(
+        name="async", pid=1, log=home / "logs" / "async.log", state="restarting", restarts=2, last_exit="exit code 1"
+    )
+    return StackStatus(home=home, pid=1, broker="", database="", processes=(worker,))
+
+
+async def test_a_worker_that_does_not_come_up_is_named_with_its_log(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    upgrade(settings.database)
+    with pytest.raises(StackError, match=r"async \(restarting, its log is .*async.log\)"):
+        await until_ready(settings, lambda: a_stack(tmp_path), timeout=0.3, is_given_up=lambda: False)
+
+
+async def test_nobody_waits_for_a_stack_that_is_given_up(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    upgrade(settings.database)
+    assert not await until_ready(settings, lambda: a_stack(tmp_path), is_given_up=lambda: True)

@@ -1,0 +1,116 @@
+"""The list of commands, exit codes, and errors that never become tracebacks."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from forge_tools import __version__
+from forge_tools.cli import exits, main
+from forge_tools.cli.lazy import Lazy
+from forge_tools.cli.main import Commands
+from forge_tools.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    DatabaseUnavailableError,
+    ExecutionNotFoundError,
+    ForgeError,
+    InvalidToolError,
+    StackError,
+)
+
+
+def run(*words: str) -> int:
+    """Run a command in this process; return its exit code."""
+    try:
+        return main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigurationError("x"), 78),
+        (InvalidToolError("T", "x"), 78),
+        (DatabaseUnavailableError("x"), 69),
+        (BrokerUnavailableError("x"), 69),
+        (StackError("x"), 69),
+        (ExecutionNotFoundError("x"), 1),
+        (ForgeError("x"), 1),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error: ForgeError, code: int) -> None:
+    assert exits.code_for(error) == code
+
+
+def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in Commands.registry)
+    assert all(str(code) in shown for code in (0, 1, 2, 69, 78, 130))
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", [name for name in Commands.registry if name != "worker"])
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(name, "--help") == 0
+    assert f"forge-tools {name}" in capsys.readouterr().out
+
+
+def test_help_loads_no_heavy_library() -> None:
+    probe = (
+        "import sys; from forge_tools.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'celery', 'sqlalchemy', 'alembic', 'redis', 'pydantic_settings', 'langchain_core'} & sys.modules.keys()\n"
+        "sys.exit(f'loaded: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"forge-tools {__version__}\n"
+
+
+def test_an_unknown_command_is_a_usage_error_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("histroy") == 2
+    assert "No such command: histroy. Did you mean history?" in capsys.readouterr().err
+
+
+def test_a_command_name_with_control_characters_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("no\x1b[2Jpe") == 2
+    complaint = capsys.readouterr().err
+    assert "no\\x1b[2Jpe" in complaint
+    assert "\x1b" not in complaint
+
+
+def test_an_unexpected_error_is_one_line_and_the_way_to_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Commands, "registry", {"broken": Lazy("forge_tools.no_such_module", "Break.")})
+    assert run("broken") == 1
+    complaint = capsys.readouterr().err
+    assert "ModuleNotFoundError" in complaint
+    assert "forge-tools --debug" in complaint
+    assert "Traceback" not in complaint
+
+
+def test_a_configuration_error_is_json_for_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORGE_LEASE", "3")
+    assert run("--output", "json", "history") == 78
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "CONFIGURATION_ERROR"
+
+
+def test_the_output_may_be_chosen_before_or_after_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: object
+) -> None:
+    monkeypatch.setenv("FORGE_HOME", f"{tmp_path}/nothing")
+    for words in (("-o", "json", "stats"), ("stats", "-o", "json")):
+        assert run(*words) == 69
+        assert "error" in json.loads(capsys.readouterr().out)

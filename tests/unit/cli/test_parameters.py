@@ -1,0 +1,126 @@
+"""key=value on the command line, by the types that tools declare."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from forge_tools.cli.parameters import parse_parameters
+from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
+
+
+def parameter(name: str, type: str, **fields: object) -> ToolParameter:
+    return ToolParameter(name=name, type=type, description="x", **fields)  # type: ignore[arg-type]  # test fields
+
+
+SPEC = ToolSpec(
+    name="Sample",
+    description="Takes one of each.",
+    category=ToolCategory.OTHER,
+    parameters=(
+        parameter("text", "string", aliases=("words",)),
+        parameter("count", "integer", aliases=("n",)),
+        parameter("ratio", "number"),
+        parameter("flag", "boolean"),
+        parameter("names", "array", items={"type": "string"}),
+        parameter("sizes", "array", items={"type": "integer"}),
+        parameter("env", "object"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("text=12", "12"),
+        ("text=", ""),
+        ("text=a=b:=c", "a=b:=c"),
+        ("words=true", "true"),
+        ("count=-3", -3),
+        ("n=7", 7),
+        ("ratio=2", 2),
+        ("ratio=1e-3", 0.001),
+        ("flag=Yes", True),
+        ("flag=0", False),
+        ("names=a", ["a"]),
+        ('names=["a", "b"]', ["a", "b"]),
+        ("sizes=4", [4]),
+        ('env={"A": 1}', {"A": 1}),
+        ("text:=null", None),
+        ('text:="@x"', "@x"),
+        ("unknown=5", "5"),
+        ("unknown:=5", 5),
+    ],
+)
+def test_a_value_is_read_by_the_declared_type(word: str, value: object) -> None:
+    assert list(parse_parameters([word], None, SPEC).values()) == [value]
+
+
+def test_an_array_is_built_from_repeated_keys() -> None:
+    assert parse_parameters(["names=a", "names=b,c", 'names=["d"]'], None, SPEC) == {"names": ["a", "b,c", "d"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["count=abc"], "count takes an integer"),
+        (["count=1.5"], "count takes an integer"),
+        (["count=١"], "count takes an integer"),
+        (["ratio=fast"], "ratio takes a number"),
+        (["flag=maybe"], "flag takes true or false"),
+        (["sizes=x"], "sizes takes an integer"),
+        (["env=A"], "env: not JSON"),
+        (["text:=bare"], "Text needs quotes: text:="),
+        (["text=a", "text=b"], "text is given twice"),
+        (["nothing"], "'nothing' is no parameter. Write key=value"),
+        (["=value"], "is no parameter"),
+        (["text=@/no/such/file"], "'/no/such/file' cannot be read: No such file or directory"),
+        (["text:=" + "[" * 100_000], "text: not JSON"),
+        (["count=" + "9" * 5000], "count takes an integer"),
+    ],
+)
+def test_what_cannot_be_read_says_how_to_write_it(words: list[str], said: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 the words are matched below, without regular expressions
+        parse_parameters(words, None, SPEC)
+    assert said in str(caught.value)
+
+
+def test_a_file_stands_for_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "input"
+    file.write_text("grüße\n", encoding="utf-8")
+    assert parse_parameters([f"text=@{file}"], None, SPEC) == {"text": "grüße\n"}
+
+
+def test_a_file_may_hold_the_json_of_an_object(tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    file.write_text('{"A": "1"}')
+    assert parse_parameters([f"env=@{file}"], None, SPEC) == {"env": {"A": "1"}}
+
+
+def test_a_binary_file_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
+        parse_parameters([f"text=@{file}"], None, SPEC)
+
+
+def test_the_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("piped"))
+    assert parse_parameters(["text=@-"], None, SPEC) == {"text": "piped"}
+
+
+def test_words_override_the_whole_object() -> None:
+    assert parse_parameters(["count=2"], '{"count": 1, "text": "a"}', SPEC) == {"count": 2, "text": "a"}
+
+
+@pytest.mark.parametrize(
+    ("whole", "kind"), [("[1]", "an array"), ('"a"', "a text"), ("null", "null"), ("3", "a number")]
+)
+def test_the_whole_must_be_an_object(whole: str, kind: str) -> None:
+    with pytest.raises(ValueError, match=f"--json is {kind}; it must be an object"):
+        parse_parameters([], whole, SPEC)
+
+
+def test_without_a_definition_every_value_is_text() -> None:
+    assert parse_parameters(["count=1", "flag=true"], None, None) == {"count": "1", "flag": "true"}
