@@ -115,6 +115,12 @@ async def test_an_idempotent_call_without_attempts_left_is_lost(store: Store) ->
     assert await store.queue.recover("boot-1", "dead") == ([], [claim.id])
 
 
+async def test_a_call_that_is_not_idempotent_never_runs_again_whatever_attempts_are_left(store: Store) -> None:
+    claim = await running(store, idempotent=False, max_attempts=3)
+    assert await store.queue.recover("boot-1", "dead") == ([], [claim.id])
+    assert await store.queue.claim([Ring(claim.id, 1)], SCOPE) == []
+
+
 async def test_recovery_gives_a_long_running_call_its_waiting_time_again(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=2)
     await overdue(store, claim.id)
