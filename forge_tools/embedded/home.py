@@ -119,6 +119,7 @@ def open_home(home: Path) -> Path:
         _close_to_others(home, status.st_mode)
         for name in ("logs", "valkey"):
             (home / name).mkdir(mode=0o700, exist_ok=True)
+        (home / ".gitignore").write_text("*\n")  # neither commits nor searches of the workspace want what is in here
     return home
 
 

@@ -1,6 +1,8 @@
 """The catalogue: every definition of a tool that a worker ever published."""
 
 from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
 
 from sqlalchemy import select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -11,6 +13,12 @@ from forge_tools.storage.models import from_now, tools, workers
 
 LIVE_SECONDS = 60.0
 """A boot silent for longer is not asked what it hosts."""
+
+
+class _Host(NamedTuple):
+    boot: str
+    hostname: str
+    tools: dict[str, str]
 
 
 class Catalogue:
@@ -37,9 +45,14 @@ class Catalogue:
             if specs:
                 await connection.execute(seen, [_values(spec) for spec in sorted(specs, key=_identity)])
             await connection.execute(update(workers).where(workers.c.id == boot).values(tools=hosted))
-            return await _disagreements(connection, hosted, boot)
+            return _disagreements(await _live(connection), boot)
 
         return await self._database.write(work)
+
+    async def disagreements(self) -> list[str]:
+        """Say for which tools live workers host different definitions under one version."""
+        async with self._database.reading() as connection:
+            return _disagreements(await _live(connection))
 
     async def specs(self) -> list[ToolSpec]:
         """The enabled tools by name; of several definitions, the one seen last."""
@@ -49,16 +62,23 @@ class Catalogue:
         return [ToolSpec.model_validate(newest[name]) for name in sorted(newest)]
 
 
-async def _disagreements(connection: AsyncConnection, hosted: dict[str, str], boot: str) -> list[str]:
-    others = select(workers.c.id, workers.c.hostname, workers.c.tools).where(
-        workers.c.id != boot, workers.c.stopped_at.is_(None), workers.c.last_seen_at >= from_now(-LIVE_SECONDS)
+async def _live(connection: AsyncConnection) -> list[_Host]:
+    rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(
+        workers.c.stopped_at.is_(None), workers.c.last_seen_at >= from_now(-LIVE_SECONDS)
     )
+    return [_Host(*row) for row in await connection.execute(rows.order_by(workers.c.id))]
+
+
+def _disagreements(hosts: Sequence[_Host], boot: str | None = None) -> list[str]:
+    """Say where two live boots (or `boot` and another) host different definitions under one version."""
     return [
-        f"Tool '{name}' {ours.split()[0]} differs from the one that worker {row.id} on {row.hostname} hosts under the same "
-        "version; calls may meet either. Deploy one definition, or raise the version."
-        for row in await connection.execute(others.order_by(workers.c.id))
-        for name, ours in sorted(hosted.items())
-        if _differs(ours, row.tools.get(name))
+        f"Tool '{name}' {theirs.partition(' ')[0]} of worker {one.boot} on {one.hostname} differs from the one that worker "
+        f"{other.boot} on {other.hostname} hosts under the same version; calls may meet either. Deploy one definition, or "
+        "raise the version."
+        for one, other in combinations(hosts, 2)
+        if boot in {None, one.boot, other.boot}
+        for name, theirs in sorted(one.tools.items())
+        if _differs(theirs, other.tools.get(name))
     ]
 
 

@@ -60,6 +60,15 @@ class Store:
         self.catalogue = Catalogue(database)
         self.workers = Workers(hot, database, patience=patience)
 
+    async def server(self) -> str:
+        """Name the database and its version, such as `PostgreSQL 18.6`."""
+        is_sqlite = self.dialect == "sqlite"
+        question = (
+            "SELECT sqlite_version()" if is_sqlite else "SELECT split_part(current_setting('server_version'), ' ', 1)"
+        )
+        async with self._database.reading() as connection:
+            return f"{'SQLite' if is_sqlite else 'PostgreSQL'} {await connection.scalar(text(question))}"
+
     async def close(self) -> None:
         """Wait for what is being written, then let go of every connection."""
         self._database.guard()

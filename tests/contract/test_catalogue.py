@@ -40,6 +40,7 @@ async def test_a_live_worker_with_another_definition_of_the_same_version_is_warn
     assert "Tool 'Grep' 1.0.0" in first
     assert "boot-1 on host-1" in first
     assert "boot-2" in second
+    assert await store.catalogue.disagreements() == [first, second]
 
 
 async def test_another_version_or_a_stopped_worker_is_no_disagreement(store: Store) -> None:

@@ -37,6 +37,7 @@ asyncio.run(main())
 
 async def test_a_store_knows_its_dialect(store: Store, migrated_url: str) -> None:
     assert store.dialect == ("sqlite" if migrated_url.startswith("sqlite") else "postgresql")
+    assert (await store.server()).lower().startswith(store.dialect)
 
 
 async def test_a_database_that_was_never_migrated_says_what_to_run(database_url: str) -> None:

@@ -55,7 +55,7 @@ async def is_worker_alive(settings: Settings) -> bool:
 
 
 async def _check(store: Store, settings: Settings) -> list[Finding]:
-    found = [ok("database", f"{without_password(settings.database)}, migrated")]
+    found = [ok("database", f"{await store.server()} at {without_password(settings.database)}, migrated")]
     await store.workers.take_lease("doctor", "doctor", 1.0)  # raises where the database cannot be written to
     found.append(ok("writes", "the database takes them"))
     known = [one for one in await store.workers.list() if one.stopped_at is None]
@@ -67,6 +67,7 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
     )
     found += _clock(await store.workers.list())
     found += _workers(fleet)
+    found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
     found += _queues(fleet, settings)
     return found
 

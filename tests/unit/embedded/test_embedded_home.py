@@ -35,6 +35,12 @@ def test_a_new_home_is_private_whatever_the_umask(tmp_path: Path) -> None:
     assert [mode(home), mode(home / "logs"), mode(home / "valkey")] == [0o700, 0o700, 0o700]
 
 
+def test_a_home_hides_itself_from_git_and_searches(tmp_path: Path) -> None:
+    home = open_home(tmp_path / "home")
+
+    assert (home / ".gitignore").read_text() == "*\n"
+
+
 def test_a_home_of_ours_is_closed_to_others(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir(mode=0o755)
     (tmp_path / "home" / "forge.db").touch()
