@@ -29,7 +29,7 @@ def worker(**fields: object) -> WorkerRecord:
 
 
 def tool(lane: str) -> ToolSpec:
-    return ToolSpec(name=f"In{lane}", description="x", category=ToolCategory.OTHER, lane=lane)  # type: ignore[arg-type]
+    return ToolSpec(name=f"In{lane}", description="x", category=ToolCategory.OTHER, lane=lane)  # type: ignore[arg-type]  # a lane all the same
 
 
 def problems(findings: list[Finding]) -> list[Finding]:

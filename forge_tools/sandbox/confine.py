@@ -1,0 +1,151 @@
+"""Opens that cannot leave a folder, whatever symlinks and races lie on the way: by the kernel, else step by step."""
+
+import ctypes
+import errno
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+
+RootParts = Callable[[str], list[str] | None]
+"""Turns an absolute path into parts below the root, or None where it is outside."""
+
+_SYS_OPENAT2 = 437
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_BENEATH = 0x08
+_MAX_LINKS = 40
+_MAX_RACES = 64
+_STEP = os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
+
+
+def open_beneath(root: int, path: str, flags: int, root_parts: RootParts) -> int:
+    """Open the relative `path` below the folder handle `root` and return its descriptor.
+
+    Symlinks that stay inside are followed, absolute ones too.
+
+    Raises:
+        OSError: as the kernel says; EXDEV where the path would leave the root.
+    """
+    flags |= os.O_CLOEXEC
+    if kernel_confines():
+        try:
+            return _openat2(root, path, flags)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+    # EXDEV also means an absolute symlink, which may still lead back inside: only a walk can tell.
+    return _Walk(root, root_parts).open(path, flags)
+
+
+@cache
+def kernel_confines() -> bool:
+    """Whether this kernel has openat2 and lets us call it (Linux 5.6; some seccomp filters refuse it)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    here = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(_openat2(here, ".", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    finally:
+        os.close(here)
+    return True
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+@cache
+def _syscall() -> Callable[..., int]:
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    return function
+
+
+def _openat2(root: int, path: str, flags: int) -> int:
+    how = _OpenHow(flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+    encoded = os.fsencode(path)
+    for _ in range(_MAX_RACES):
+        fd = _syscall()(
+            ctypes.c_long(_SYS_OPENAT2),
+            ctypes.c_int(root),
+            ctypes.c_char_p(encoded),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+        if fd >= 0:
+            return fd
+        code = ctypes.get_errno()
+        # EAGAIN: something was renamed while the kernel resolved a `..`, so it could not vouch for the answer.
+        if code not in (errno.EAGAIN, errno.EINTR):
+            break
+    raise OSError(code, os.strerror(code))
+
+
+class _Walk:
+    """Goes one component at a time, each relative to an open handle and never through a symlink it did not read itself."""
+
+    def __init__(self, root: int, root_parts: RootParts) -> None:
+        self._root = root
+        self._root_parts = root_parts
+        self._handles: list[int] = []
+        self._links = 0
+
+    def open(self, path: str, flags: int) -> int:
+        todo = _parts(path)
+        try:
+            while todo:
+                name = todo.pop(0)
+                if name == "..":
+                    self._up()
+                    continue
+                fd = self._step(name, _STEP if todo else flags | os.O_NOFOLLOW, todo)
+                if fd is not None and not todo:
+                    return fd
+                if fd is not None:
+                    self._handles.append(fd)
+            return os.open(".", flags, dir_fd=self._here)
+        finally:
+            for handle in self._handles:
+                os.close(handle)
+
+    @property
+    def _here(self) -> int:
+        return self._handles[-1] if self._handles else self._root
+
+    def _up(self) -> None:
+        if not self._handles:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        os.close(self._handles.pop())
+
+    def _step(self, name: str, flags: int, todo: list[str]) -> int | None:
+        """Open one component, or put the target of a symlink in front of what is left to do."""
+        try:
+            return os.open(name, flags, dir_fd=self._here)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            todo[:0] = self._target(name, error)
+            return None
+
+    def _target(self, name: str, error: OSError) -> list[str]:
+        try:
+            target = os.readlink(name, dir_fd=self._here)
+        except OSError:
+            raise error from None
+        self._links += 1
+        if self._links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if not target.startswith("/"):
+            return _parts(target)
+        parts = self._root_parts(target)
+        if parts is None:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        while self._handles:
+            self._up()
+        return parts
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]

@@ -1,0 +1,400 @@
+"""Runs commands whose whole process tree ends with their owner. A script of its own: standard library only.
+
+Started as `python -I -S launcher.py`, either with `--serve` (a supervisor is forked for each request: a millisecond, not
+twenty), or for one command, whose status it exits with (128 + n after signal n):
+`--parent-fd N --grace S [--status-fd N] [--kill-leftovers] [--pass-fd N ...] -- command ...`
+
+The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and the
+grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on `status-fd`:
+`starting 0`; `error ERRNO` where it could not start; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers
+COUNT` where it left any behind; `gone 0`, then end of file, when nothing of the tree is left.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+REQUEST_LENGTH = struct.Struct(">I")
+
+_ON_LINUX = sys.platform.startswith("linux")
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGQUIT, signal.SIGCHLD, *_FORWARDED)  # what a command starts with
+_STRAGGLERS = 0.1  # seconds in which what a command leaves behind may still end by itself
+_UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
+
+_prctl: Callable[..., int] = ctypes.CDLL(None).prctl if _ON_LINUX else lambda *_: 0
+
+
+class Status(NamedTuple):
+    """One line of `status-fd`."""
+
+    kind: str
+    number: int
+
+    @property
+    def exit_code(self) -> int:
+        """The status as a shell would give it."""
+        if self.kind == "error":
+            return 127 if self.number == errno.ENOENT else 126
+        return self.number + (128 if self.kind == "signal" else 0)
+
+
+class Supervisor:
+    """Starts one command and stays until its tree is gone. `owner` is a handle whose end of file ends the tree."""
+
+    def __init__(self, owner: int, grace: float, *, report: int = -1, kill_leftovers: bool = False) -> None:
+        self._owner = owner
+        self._grace = grace
+        self._report = report
+        self._kill_leftovers = kill_leftovers
+        self._child = 0
+        self._status: Status | None = None
+
+    def run(self, start: Callable[[], int], handles: Sequence[int] = ()) -> Status:
+        """Let `start` return the command's pid, close the `handles` that only the command needs, supervise to the end."""
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        signals = _Signals(*_FORWARDED, signal.SIGCHLD)
+        self._tell(Status("starting", 0))
+        try:
+            self._child = start()
+        except OSError as error:
+            return self._tell(Status("error", error.errno or errno.EINVAL))
+        for handle in handles:
+            os.close(handle)
+        deadline = self._watch(signals)
+        if deadline is None and self._kill_leftovers:
+            self._count_leftovers(signals)
+            deadline = time.monotonic() + self._grace
+        if deadline is not None:
+            self._end_tree(signals, deadline)
+        self._tell(Status("gone", 0))
+        return self._status or Status("signal", signal.SIGKILL)
+
+    def _watch(self, signals: "_Signals") -> float | None:
+        """Wait until the command is over (None), or the tree has to end: return the time by which it must."""
+        deadline: float | None = None
+        while self._reap() and self._status is None:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                break
+            owner_spoke, received = signals.wait(remaining, self._owner)
+            if owner_spoke and _is_closed(self._owner):
+                return time.monotonic() + self._grace
+            for number in received:
+                if number in _FORWARDED:
+                    _kill(self._child, number)
+                if number in (signal.SIGTERM, signal.SIGHUP) and deadline is None:
+                    deadline = time.monotonic() + self._grace
+        return deadline
+
+    def _count_leftovers(self, signals: "_Signals") -> None:
+        patience = time.monotonic() + _STRAGGLERS
+        while self._reap() and (remaining := patience - time.monotonic()) > 0:
+            signals.wait(remaining)
+        if self._reap() and (tree := descendants(os.getpid())):
+            self._tell(Status("leftovers", len(tree)))
+
+    def _end_tree(self, signals: "_Signals", deadline: float) -> None:
+        """Ask the command's group to end, and all once it is over (a worker outlives its tools), then kill what is left."""
+        asked: set[int] = set()
+        while self._reap():
+            now = time.monotonic()
+            if now > deadline + _UNKILLABLE:
+                return
+            tree = descendants(os.getpid())
+            if now >= deadline:
+                kill_all(tree)
+                signals.wait(0.005)
+                continue
+            asking = {p.pid for p in tree if self._status is not None or p.group == self._child} - asked
+            for pid in asking:
+                _kill(pid, signal.SIGTERM)
+                _kill(pid, signal.SIGCONT)  # a stopped process hears nothing but this and KILL
+            asked |= asking
+            signals.wait(min(0.05, deadline - now))
+
+    def _reap(self) -> bool:
+        """Collect every ended child, adopted ones too; say whether any child is left."""
+        while True:
+            try:
+                pid, code = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._child and self._status is None:
+                self._status = self._tell(_status(code))
+
+    def _tell(self, status: Status) -> Status:
+        if self._report >= 0:
+            with contextlib.suppress(OSError):  # the owner may be gone; the tree has to end all the same
+                os.write(self._report, f"{status.kind} {status.number}\n".encode())
+        return status
+
+
+class Process(NamedTuple):
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    group: int
+
+
+def descendants(ancestor: int) -> list[Process]:
+    """List the living descendants of a process, nearest first. Zombies are left out."""
+    children: dict[int, list[Process]] = {}
+    for process in _process_table():
+        children.setdefault(process.parent, []).append(process)
+    found = list(children.get(ancestor, ()))
+    for process in found:
+        found.extend(children.get(process.pid, ()))
+    return found
+
+
+def kill_all(tree: Sequence[Process]) -> None:
+    """Kill processes and their groups: a group dies in one stroke, so that nothing in it can fork away."""
+    for group in {process.group for process in tree} - {os.getpgrp(), 0}:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    for process in tree:
+        _kill(process.pid, signal.SIGKILL)
+
+
+def serve() -> None:
+    """Fork a supervisor for each request until the owner closes its end of the socket, and outlast them all.
+
+    A request is one byte with five handles: control socket, working directory, standard input, output and error. The command
+    follows over its control socket: its length (`REQUEST_LENGTH`), then NUL-separated the grace in seconds, the umask, the
+    number of arguments, the arguments, the environment.
+    """
+    os.closerange(3, 1 << 20)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    requests = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    signals = _Signals(signal.SIGCHLD)
+    supervisors: set[int] = set()
+    is_open = True
+    while is_open or supervisors:
+        is_ready, _ = signals.wait(None, requests.fileno() if is_open else -1)
+        _bury(supervisors)
+        if is_ready:
+            is_open = _accept(requests, supervisors)
+
+
+def main(arguments: list[str]) -> int:
+    """Run as the command line says and return the exit code."""
+    if arguments == ["--serve"]:
+        serve()
+        return 0
+    split = arguments.index("--")
+    options, command = _options(arguments[:split]), arguments[split + 1 :]
+    owner, report = int(options["--parent-fd"][0]), int(options.get("--status-fd", ["-1"])[0])
+    _keep(owner, report)
+    leftovers = "--kill-leftovers" in options
+    supervisor = Supervisor(owner, float(options["--grace"][0]), report=report, kill_leftovers=leftovers)
+    return supervisor.run(lambda: _fork(command), [int(fd) for fd in options.get("--pass-fd", ())]).exit_code
+
+
+class _Signals:
+    """Signals as something to wait for beside a handle; each process that waits makes its own."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
+        for number in numbers:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def wait(self, seconds: float | None, handle: int = -1) -> tuple[bool, bytes]:
+        """Return whether `handle` has something to read, and the numbers of the signals that came."""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        if handle >= 0:
+            poll.register(handle, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(None if seconds is None else max(0, seconds) * 1000)]
+        return handle in ready, os.read(self._read, 4096) if self._read in ready else b""
+
+
+def _fork(command: list[str]) -> int:
+    """Start a command that the kernel kills with this process; return its pid."""
+    read, write = os.pipe()
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        number = errno.EINVAL
+        try:
+            _prepare_child(supervisor)
+            os.execvp(command[0], command)  # noqa: S606  no shell is the point
+        except OSError as error:
+            number = error.errno or number
+        finally:
+            os.write(write, str(number).encode())
+            os._exit(127)
+    os.close(write)
+    failure = os.read(read, 16)
+    os.close(read)
+    if failure:
+        raise OSError(int(failure), "")
+    return child
+
+
+def _prepare_child(supervisor: int) -> None:
+    os.setsid()
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor:
+        os._exit(127)
+    for number in _DEFAULTED:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequence[int]) -> int:
+    """Start a command without copying this process, which is twice as fast; return its pid.
+
+    The kernel does not kill it with us, but `serve` does.
+    """
+    folders = environment.get(b"PATH", b"").split(b":")
+    names = [command[0]] if b"/" in command[0] else [folder + b"/" + command[0] for folder in folders if folder]
+    moves = [(os.POSIX_SPAWN_DUP2, stream, target) for target, stream in enumerate(streams)]
+    missing = OSError(errno.ENOENT, "")
+    for path in names:
+        try:
+            return os.posix_spawn(path, command, environment, file_actions=moves, setsid=True, setsigdef=_DEFAULTED)
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            missing = error
+    raise missing
+
+
+def _accept(requests: socket.socket, supervisors: set[int]) -> bool:
+    """Fork a supervisor for the next request; say whether there can be more."""
+    data, handles, _, _ = socket.recv_fds(requests, 1, 5)
+    if not data:
+        return False
+    with contextlib.suppress(OSError):  # no process to be had: the requester sees its control socket close
+        pid = os.fork()
+        if pid == 0:
+            try:
+                requests.close()
+                _serve_one(*handles)
+            finally:
+                os._exit(0)
+        supervisors.add(pid)
+    for handle in handles:
+        os.close(handle)
+    return True
+
+
+def _serve_one(control: int, folder: int, *streams: int) -> None:
+    _keep(control, folder, *streams)
+    fields = _receive(control).split(b"\0")
+    grace, umask, count = float(fields[0]), int(fields[1]), int(fields[2])
+    command, environment = fields[3 : 3 + count], dict(field.split(b"=", 1) for field in fields[3 + count :])
+    os.fchdir(folder)
+    os.umask(umask)
+    supervisor = Supervisor(control, grace, report=control, kill_leftovers=True)
+    supervisor.run(lambda: _spawn(command, environment, streams), (folder, *streams))
+
+
+def _keep(*handles: int) -> None:
+    """Let no command inherit these."""
+    for handle in handles:
+        if handle >= 0:
+            os.set_inheritable(handle, False)  # noqa: FBT003  the function takes no keyword
+
+
+def _receive(control: int) -> bytes:
+    with os.fdopen(control, "rb", closefd=False) as stream:
+        (length,) = REQUEST_LENGTH.unpack(stream.read(REQUEST_LENGTH.size))
+        request = stream.read(length)
+    if len(request) < length:
+        raise EOFError  # the owner went away before it had asked for anything
+    return request
+
+
+def _bury(supervisors: set[int]) -> None:
+    """Reap. A supervisor that was killed (its own command may do that) leaves its tree to us: end that too.
+
+    One look at the process table may miss children of a stray that is just ending; they are ours once it is reaped, so
+    every stray that is buried calls for another look.
+    """
+    while True:
+        try:
+            pid, code = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        is_stray = pid not in supervisors
+        supervisors.discard(pid)
+        if is_stray or os.WIFSIGNALED(code):
+            me = os.getpid()
+            strays = [p for p in descendants(me) if p.parent == me and p.pid not in supervisors]
+            kill_all([p for stray in strays for p in (stray, *descendants(stray.pid))])
+
+
+def _process_table() -> Iterator[Process]:
+    if not _ON_LINUX:
+        yield from _process_table_of_ps()
+        return
+    for name in os.listdir("/proc"):  # noqa: PTH208  pathlib costs the start-up 10 ms
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123  as above
+                # The name in parentheses may hold anything, parentheses too.
+                state, parent, group = file.read().rpartition(b")")[2].split()[:3]
+        except OSError:
+            continue
+        if state not in (b"Z", b"X"):
+            yield Process(int(name), int(parent), int(group))
+
+
+def _process_table_of_ps() -> Iterator[Process]:
+    with os.popen("ps -axo pid=,ppid=,pgid=,state=") as table:  # noqa: S605,S607  constant text; no /proc here
+        for line in table:
+            pid, parent, group, state = line.split()[:4]
+            if not state.startswith("Z"):
+                yield Process(int(pid), int(parent), int(group))
+
+
+def _status(code: int) -> Status:
+    return Status("signal", os.WTERMSIG(code)) if os.WIFSIGNALED(code) else Status("exit", os.WEXITSTATUS(code))
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _is_closed(handle: int) -> bool:
+    try:
+        return not os.read(handle, 4096)
+    except OSError:
+        return True
+
+
+def _options(arguments: list[str]) -> dict[str, list[str]]:
+    options: dict[str, list[str]] = {}
+    rest = iter(arguments)
+    for name in rest:
+        values = options.setdefault(name, [])
+        if name != "--kill-leftovers":
+            values.append(next(rest))
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

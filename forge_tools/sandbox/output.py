@@ -1,0 +1,132 @@
+"""What a command wrote, as text for a reader: escapes and progress lines taken out, the middle of too much left out."""
+
+import codecs
+import re
+from collections import deque
+
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
+_ESCAPE = re.compile(
+    r"\x1b(?:"
+    r"\[[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
+    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # strings: titles, links
+    r"|[ -/]+[0-~]"  # character sets
+    r"|[0-Z\\`-~]"  # single functions
+    r")"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_MAX_HELD = 8192  # characters of an unfinished line or escape that may still be taken back
+
+
+class HeadTail:
+    """Text of which at most `limit` characters are kept: 40 % from the head, the rest from the tail."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(limit, 1)
+        self._head: list[str] = []
+        self._head_room = limit * 2 // 5
+        self._tail: deque[str] = deque()
+        self._tail_chars = 0
+        self.chars = 0
+        self.newlines = 0
+        self._last = ""
+
+    def add(self, text: str) -> None:
+        if not text:
+            return
+        self.chars += len(text)
+        self.newlines += text.count("\n")
+        self._last = text[-1]
+        if self._head_room:
+            part = text[: self._head_room]
+            self._head.append(part)
+            self._head_room -= len(part)
+            text = text[len(part) :]
+        if text:
+            self._keep_tail(text[-self._limit :])
+
+    @property
+    def lines(self) -> int:
+        return self.newlines + (self._last not in ("", "\n"))
+
+    def render(self, limit: int) -> tuple[str, bool]:
+        """Return the text within `limit` characters (at most the limit it was made with), and whether any was left out."""
+        head, tail = "".join(self._head), "".join(self._tail)
+        if self.chars <= limit:
+            return head + tail, False
+        room = max(0, limit - len(self._marker(self.chars, self.lines)) - 2)
+        first, last = self._cut(head, room * 2 // 5), self._cut_tail(head + tail, room - room * 2 // 5)
+        omitted = self.chars - len(first) - len(last)
+        lines = self.newlines - first.count("\n") - last.count("\n")
+        parts = (first.removesuffix("\n"), self._marker(omitted, max(lines, 1)), last)
+        return "\n".join(part for part in parts if part), True
+
+    def _keep_tail(self, text: str) -> None:
+        self._tail.append(text)
+        self._tail_chars += len(text)
+        while self._tail_chars - len(self._tail[0]) >= self._limit:
+            self._tail_chars -= len(self._tail.popleft())
+
+    @staticmethod
+    def _marker(chars: int, lines: int) -> str:
+        return f"[... {chars:,} characters ({lines:,} lines) omitted; filter the output or write it to a file ...]"
+
+    @staticmethod
+    def _cut(text: str, room: int) -> str:
+        """Cut at the end of a line where one ends in the last tenth of the room."""
+        end = text.rfind("\n", room - room // 10, room) + 1
+        return text[: end or room]
+
+    @staticmethod
+    def _cut_tail(text: str, room: int) -> str:
+        if not room:
+            return ""
+        start = text.find("\n", len(text) - room, len(text) - room + room // 10) + 1
+        return text[start or len(text) - room :]
+
+
+class TerminalText:
+    """Feeds the bytes of a terminal's output to a `HeadTail` as the text that a person would be left with.
+
+    UTF-8, other bytes as U+FFFD; colours and cursor movements gone; of a line that was rewritten with carriage returns the
+    last state; other control characters as visible escapes.
+    """
+
+    def __init__(self, kept: HeadTail) -> None:
+        self._kept = kept
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self._is_clean = True
+
+    def feed(self, data: bytes) -> None:
+        # A test at the speed of memory, so that gigabytes of plain output cost next to nothing.
+        self._is_clean = self._is_clean and len(data.translate(None, _CONTROLS)) == len(data)
+        text = self._held + self._decoder.decode(data)
+        end = text.rfind("\n") + 1
+        self._kept.add(self._plain(text[:end]))
+        self._hold(text[end:])
+
+    def finish(self) -> None:
+        self._kept.add(self._plain(self._held + self._decoder.decode(b"", final=True)))
+        self._held = ""
+
+    def _hold(self, rest: str) -> None:
+        """Keep an unfinished line back: a carriage return may still replace it, an escape in it may be incomplete."""
+        if len(rest) > _MAX_HELD:
+            rest = self._plain(rest)
+        if len(rest) > _MAX_HELD:
+            self._kept.add(rest)
+            rest = ""
+        self._held = rest
+        self._is_clean = self._is_clean or not _CONTROL.search(rest)
+
+    def _plain(self, text: str) -> str:
+        return text if self._is_clean else _plain(text)
+
+
+def _plain(text: str) -> str:
+    if not _CONTROL.search(text):
+        return text
+    text = _ESCAPE.sub("", text)
+    if "\r" in text:
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

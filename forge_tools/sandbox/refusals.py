@@ -1,0 +1,47 @@
+"""What a tool says about a path it may not, or cannot, open: a sentence and a stable code for each errno."""
+
+import errno
+import os
+
+from forge_tools.errors import ErrorCode, SandboxError
+
+NOT_FOUND = "FILE_NOT_FOUND"
+NOT_A_FILE = "NOT_A_FILE"
+NOT_A_DIRECTORY = "NOT_A_DIRECTORY"
+OUTSIDE = "PATH_OUTSIDE_WORKSPACE"
+PERMISSION_DENIED = "PERMISSION_DENIED"
+
+_SENTENCES = {
+    errno.EXDEV: (OUTSIDE, "Path is outside the workspace: {}"),
+    errno.ENOENT: (NOT_FOUND, "File not found: {}"),
+    errno.ENOTDIR: (NOT_A_DIRECTORY, "{} goes through a file as if it were a directory"),
+    errno.ELOOP: (NOT_A_FILE, "{} is a symbolic link that cannot be followed: it leads in a circle"),
+    errno.EACCES: (PERMISSION_DENIED, "Permission denied: {}"),
+    errno.EPERM: (PERMISSION_DENIED, "Permission denied: {}"),
+    errno.ENXIO: (NOT_A_FILE, "{} is not a regular file; only files and directories can be opened"),
+    errno.ENODEV: (NOT_A_FILE, "{} is not a regular file; only files and directories can be opened"),
+    errno.ENAMETOOLONG: (ErrorCode.VALIDATION_ERROR, "Path has a name that is too long for this file system: {}"),
+}
+
+
+def refusal(error: OSError, shown: str) -> SandboxError:
+    """Turn what the kernel said into what the caller reads; nothing about the target of a link is revealed."""
+    code = error.errno or 0
+    if code in _SENTENCES:
+        name, sentence = _SENTENCES[code]
+        return SandboxError(sentence.format(shown), name)
+    return SandboxError(f"Cannot open {shown}: {os.strerror(code)}", ErrorCode.EXECUTION_ERROR)
+
+
+def printable(path: str) -> str:
+    """Show a path in one line of valid Unicode: control characters and undecodable bytes as escapes."""
+    if path.isprintable():
+        return path
+    return "".join(c if c.isprintable() else _escape(c) for c in path)
+
+
+def _escape(char: str) -> str:
+    number = ord(char)
+    if 0xDC80 <= number <= 0xDCFF:
+        return f"\\x{number - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode("ascii")

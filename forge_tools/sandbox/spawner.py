@@ -1,0 +1,129 @@
+"""Our end of the launcher that serves requests: one for each process of ours, started with its first command."""
+
+import atexit
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from forge_tools.sandbox.environment import child_environment
+from forge_tools.sandbox.launcher import REQUEST_LENGTH
+
+LAUNCHER = str(Path(__file__).with_name("launcher.py"))
+
+_UMASK = 0o022
+_PATIENCE = 5.0  # seconds for the launcher to take a request, or to end
+
+
+class Spawner:
+    """Starts commands that end with us. Safe from many threads; a forked child makes its own launcher."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requests: socket.socket | None = None
+        self.pid = 0
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._forget)
+
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        folder: int,
+        streams: tuple[int, int, int],
+        grace: float,
+    ) -> socket.socket:
+        """Start `command` in `folder` and return its control socket: status lines come out, closing it ends the tree.
+
+        Raises:
+            OSError: the launcher cannot be started, or takes no request.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._ask([theirs.fileno(), folder, *streams])
+            _send(ours, command, environment, grace)
+        except BaseException:
+            ours.close()
+            raise
+        return ours
+
+    def close(self) -> None:
+        """End the launcher; commands that still run are ended with it."""
+        with self._lock:
+            self._stop()
+
+    def _ask(self, handles: list[int]) -> None:
+        with self._lock:
+            for is_last in (False, True):
+                requests = self._requests or self._launch()
+                try:
+                    socket.send_fds(requests, [b"."], handles)
+                    return
+                except (BrokenPipeError, ConnectionResetError):
+                    # Somebody killed the launcher; its commands are over, the next one gets a new launcher.
+                    self._stop()
+                    if is_last:
+                        raise
+
+    def _launch(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", LAUNCHER, "--serve"],
+                child_environment(),
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
+                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+                setsid=True,
+                setsigmask=(),
+            )
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # it may be gone already, which the first request will tell
+                resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))  # no core files in workspaces
+        self._requests = ours
+        return ours
+
+    def _stop(self) -> None:
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+            _reap(self.pid)
+
+    def _forget(self) -> None:
+        # Only the handle: the launcher is our parent's child, and must see the end of file when our parent ends.
+        self._lock = threading.Lock()
+        if self._requests is not None:
+            self._requests.close()
+            self._requests = None
+
+
+def _send(control: socket.socket, command: Sequence[str], environment: Mapping[str, str], grace: float) -> None:
+    fields = [str(grace), str(_UMASK), str(len(command)), *command, *(f"{k}={v}" for k, v in environment.items())]
+    request = b"\0".join(os.fsencode(field) for field in fields)
+    control.settimeout(_PATIENCE)
+    control.sendall(REQUEST_LENGTH.pack(len(request)) + request)
+
+
+def _reap(pid: int) -> None:
+    """Wait for a launcher that has to end; one that does not is killed, and its supervisors end by themselves."""
+    deadline = time.monotonic() + _PATIENCE
+    with contextlib.suppress(ChildProcessError):  # somebody else in this process reaps every child
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.002)
+
+
+SPAWNER = Spawner()
+"""The one of this process."""

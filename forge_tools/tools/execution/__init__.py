@@ -1,0 +1,1 @@
+"""Tools that run the commands an agent gives."""

@@ -1,0 +1,172 @@
+"""Globs of the file tools: one meaning on every host and in every engine.
+
+`*` and `?` stay within a name, `**` as a whole name crosses folders, `[...]` and `[!...]` are sets, `{a,b}` alternatives, a
+backslash takes the meaning from the next character.
+"""
+
+import re
+from collections.abc import Iterator
+
+from forge_tools.errors import SandboxError
+
+MAX_ALTERNATIVES = 1000
+_SPECIAL = re.compile(r"([\\*?\[\]{}!# ])")
+_SET_SPECIAL = re.compile(r"([\\\[\]^&~|])")
+_STAR = "*"
+
+
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """Turn a glob into an expression for whole relative paths. A pattern without `/` matches names in every folder.
+
+    Raises:
+        SandboxError: what is wrong with it, and where (INVALID_GLOB).
+    """
+    if "\n" in pattern:
+        raise _invalid("a glob holds no line break")
+    alternatives = [_expression(_anywhere(one), pattern) for one in alternatives_of(pattern)]
+    try:
+        return re.compile("|".join(f"(?:{one})" for one in alternatives), re.DOTALL)
+    except re.error as error:
+        raise _invalid(f"'{pattern}': {error.msg}") from None
+
+
+def alternatives_of(pattern: str) -> list[str]:
+    """Write out the braces of a glob.
+
+    Raises:
+        SandboxError: an unclosed brace, or too many alternatives (INVALID_GLOB).
+    """
+    found = [pattern]
+    while any(spans := [_first_braces(one, pattern) for one in found]):
+        found = [expanded for one, span in zip(found, spans, strict=True) for expanded in _expand(one, span)]
+        if len(found) > MAX_ALTERNATIVES:
+            raise _invalid(f"'{pattern}' has more than {MAX_ALTERNATIVES:,} alternatives")
+    return found
+
+
+def ignore_rules(folder: str, glob: str | None) -> str:
+    """Write rules of the lowest precedence that hide all but `folder` (below the root, "." for all) and what matches.
+
+    They only save work: a rule of a .gitignore can bring a file back, so results are matched once more.
+    """
+    rules: list[str] = []
+    above = ""
+    for name in [] if folder == "." else folder.split("/"):
+        rules += [f"{above}/*", f"!{above}/{_quoted(name)}/"]
+        above += f"/{_quoted(name)}"
+    if glob is not None:
+        rules += [f"{above}/**", f"!{above}/**/"]
+        rules += [f"!{above}/{_anywhere(one)}" for one in alternatives_of(glob)]
+    # A space at the end of a rule counts only when it is quoted.
+    return "".join(f"{rule[:-1]}\\ \n" if rule.endswith(" ") else f"{rule}\n" for rule in rules)
+
+
+def _anywhere(pattern: str) -> str:
+    return pattern.lstrip("/") if "/" in pattern else f"**/{pattern}"
+
+
+def _quoted(name: str) -> str:
+    return _SPECIAL.sub(r"\\\1", name)
+
+
+def _first_braces(pattern: str, whole: str) -> tuple[int, int] | None:
+    """Find the first outermost pair of braces that is not quoted."""
+    depth, start = 0, 0
+    for index, char in _unquoted(pattern):
+        if char == "{":
+            start = start if depth else index
+            depth += 1
+        elif char == "}" and depth:
+            depth -= 1
+            if not depth:
+                return start, index
+    if depth:
+        raise _invalid(f"'{whole}': unclosed '{{' at position {start + 1}")
+    return None
+
+
+def _expand(pattern: str, span: tuple[int, int] | None) -> list[str]:
+    if span is None:
+        return [pattern]
+    start, end = span
+    before, inside, after = pattern[:start], pattern[start + 1 : end], pattern[end + 1 :]
+    return [before + choice + after for choice in _split(inside)]
+
+
+def _split(inside: str) -> list[str]:
+    """Split at the commas of this level."""
+    choices, depth, begin = [], 0, 0
+    for index, char in _unquoted(inside):
+        depth += (char == "{") - (char == "}")
+        if char == "," and not depth:
+            choices.append(inside[begin:index])
+            begin = index + 1
+    return [*choices, inside[begin:]]
+
+
+def _unquoted(pattern: str) -> Iterator[tuple[int, str]]:
+    is_quoted = False
+    for index, char in enumerate(pattern):
+        if not is_quoted and char != "\\":
+            yield index, char
+        is_quoted = char == "\\" and not is_quoted
+
+
+def _expression(pattern: str, whole: str) -> str:
+    names = pattern.split("/")
+    parts = []
+    for index, name in enumerate(names):
+        is_last = index == len(names) - 1
+        if name == "**":
+            parts.append(".*" if is_last else "(?:[^/]+/)*")
+        else:
+            parts.append(_name(name, whole) + ("" if is_last else "/"))
+    return "".join(parts)
+
+
+def _name(name: str, whole: str) -> str:
+    """Translate one name. All stars but the last take the shortest way that fits and never go back on it.
+
+    That finds a match whenever there is one, and keeps patterns like `*a*a*a*b` from trying every split.
+    """
+    pieces = [""]
+    for token in _tokens(name, whole):
+        if token == _STAR:
+            pieces.append("")
+        else:
+            pieces[-1] += token
+    if len(pieces) == 1:
+        return pieces[0]
+    first, *middle, last = pieces
+    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle if piece) + "[^/]*" + last
+
+
+def _tokens(name: str, whole: str) -> Iterator[str]:
+    index = 0
+    while index < len(name):
+        char, index = name[index], index + 1
+        if char == "*":
+            yield _STAR
+        elif char == "?":
+            yield "[^/]"
+        elif char == "[":
+            end = name.find("]", index + 1 + (name[index : index + 1] in ("!", "^")))
+            if end < 0:
+                raise _invalid(f"'{whole}': unclosed '[' at position {whole.find('[') + 1}")
+            yield _set(name[index:end])
+            index = end + 1
+        elif char == "\\" and index < len(name):
+            yield re.escape(name[index])
+            index += 1
+        else:
+            yield re.escape(char)
+
+
+def _set(inside: str) -> str:
+    is_negated = inside[0] in "!^"
+    members = _SET_SPECIAL.sub(r"\\\1", inside[1:] if is_negated else inside)
+    return f"[^/{members}]" if is_negated else f"[{members}]"
+
+
+def _invalid(message: str) -> SandboxError:
+    return SandboxError(f"Invalid glob: {message}", "INVALID_GLOB")

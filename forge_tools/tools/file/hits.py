@@ -1,0 +1,184 @@
+"""What ripgrep prints, as records of a page: whole ones only, within a count and a budget of characters."""
+
+import base64
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from forge_tools.tools.file.text import visible
+
+MAX_LINE_BYTES = 4 << 20
+"""A longer line of ripgrep's answer (a match in a line of megabytes) is reported without its text."""
+
+Shown = Callable[[str], str | None]
+"""Turns ripgrep's path into the one people see, or None where the file was not asked for."""
+
+_NAME = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>)")
+_COUNT = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>\d+)\r?\n")
+_SEARCHED = re.compile(rb"^(\d+) files? searched\r?$", re.MULTILINE)
+_LINE_NUMBER = re.compile(rb'"line_number":(\d+)')
+_PATH = re.compile(rb'^\{"type":"match","data":\{"path":(\{[^}]*\})')
+
+
+class Page:
+    """The records from `offset` on: at most `limit`, together at most `room` characters."""
+
+    def __init__(self, *, offset: int, limit: int, room: int) -> None:
+        self.records: list[str] = []
+        self.seen = 0
+        self.has_more = False
+        self._offset = offset
+        self._limit = limit
+        self._room = room
+
+    def add(self, record: str) -> bool:
+        """Take the next record; False means that the page is full and another one follows."""
+        if self.seen >= self._offset:
+            if len(self.records) == self._limit or (self.records and self._room < len(record)):
+                self.has_more = True
+                return False
+            self.records.append(record[: max(self._room, 1)] if len(record) > self._room else record)
+            self._room -= len(record) + 1
+        self.seen += 1
+        return True
+
+    def replace_from(self, index: int, record: str) -> None:
+        """Put one record in the place of those from `index` on."""
+        self.records[index:] = [record]
+
+    @property
+    def next(self) -> dict[str, int] | None:
+        """The arguments that show what follows."""
+        return {"offset": self.seen} if self.has_more else None
+
+
+class NameSink:
+    """Reads `--null` output of files or counts, with the statistics at its end."""
+
+    def __init__(self, page: Page, shown: Shown, *, has_counts: bool) -> None:
+        self.searched: int | None = None
+        self._page = page
+        self._shown = shown
+        self._entry = _COUNT if has_counts else _NAME
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bool:
+        data, end = self._rest + data, 0
+        for entry in self._entry.finditer(data):
+            end = entry.end()
+            name = self._shown(os.fsdecode(entry["path"]))
+            if name is not None and not self._page.add(f"{name}:{int(entry['count'])}" if entry["count"] else name):
+                return False
+        self._rest = data[end:]
+        return True
+
+    def finish(self) -> None:
+        if found := _SEARCHED.search(self._rest):
+            self.searched = int(found[1])
+
+
+class MatchSink:
+    """Reads `--json` output: matching lines and those around them."""
+
+    def __init__(self, page: Page, shown: Shown, *, max_columns: int, has_numbers: bool, has_context: bool) -> None:
+        self.searched: int | None = None
+        self._page = page
+        self._shown = shown
+        self._max_columns = max_columns
+        self._has_numbers = has_numbers
+        self._has_context = has_context
+        self._rest = bytearray()
+        self._head: bytes | None = None
+        self._name: str | None = None
+        self._first = 0
+        self._last: tuple[str, int] | None = None
+
+    def feed(self, data: bytes) -> bool:
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            self._rest += data[start:end]
+            start = end + 1
+            if not self._line():
+                return False
+        self._rest += data[start:]
+        if len(self._rest) > MAX_LINE_BYTES:
+            self._head = self._head or bytes(self._rest[:8192])
+            del self._rest[:-8192]
+        return True
+
+    def finish(self) -> None:
+        """Nothing is left over: every message ends its line."""
+
+    def _line(self) -> bool:
+        line, head = bytes(self._rest), self._head
+        self._rest.clear()
+        self._head = None
+        if head is not None:
+            return self._oversized(head, line)
+        message = json.loads(line)
+        return self._take(message["type"], message["data"])
+
+    def _take(self, kind: str, data: dict[str, Any]) -> bool:
+        if kind == "begin":
+            self._name = self._shown(os.fsdecode(_raw(data["path"])))
+            self._first = len(self._page.records)
+        elif kind == "summary":
+            self.searched = data["stats"]["searches"]
+        elif self._name is None:
+            pass
+        elif kind == "end" and data["binary_offset"] is not None:
+            self._page.replace_from(self._first, f"{self._name}: binary file matches")
+        elif kind in ("match", "context"):
+            return self._record(self._name, kind == "match", data)
+        return True
+
+    def _record(self, name: str, is_match: bool, data: dict[str, Any]) -> bool:
+        number = data["line_number"] or 0
+        raw = _raw(data["lines"])
+        text, codec = _decoded(raw)
+        column = len(raw[: data["submatches"][0]["start"]].decode(codec, "replace")) if data["submatches"] else 0
+        mark = ":" if is_match else "-"
+        shown = []
+        for index, line in enumerate(text.removesuffix("\n").split("\n")):
+            where = f"{name}{mark}{number + index}{mark}" if self._has_numbers else f"{name}{mark}"
+            shown.append(where + self._cut(line.removesuffix("\r"), column if index == 0 else 0))
+        group = self._separator(name, number)
+        self._last = (name, number + len(shown))
+        return self._page.add(group + "\n".join(shown))
+
+    def _separator(self, name: str, number: int) -> str:
+        is_new_group = self._has_context and self._last is not None and self._last != (name, number)
+        return "--\n" if is_new_group and self._page.records else ""
+
+    def _cut(self, line: str, column: int) -> str:
+        """Show at most `max_columns` characters of a line, those around the match."""
+        width = self._max_columns
+        if len(line) <= width:
+            return visible(line)
+        start = max(0, min(column - width // 3, len(line) - width))
+        before = f"[{start:,} chars …] " if start else ""
+        after = len(line) - start - width
+        return f"{before}{visible(line[start : start + width])}{f' [… {after:,} chars]' if after else ''}"
+
+    def _oversized(self, head: bytes, tail: bytes) -> bool:
+        path, number = _PATH.match(head), _LINE_NUMBER.search(tail)
+        name = self._shown(os.fsdecode(_raw(json.loads(path[1])))) if path else None
+        if name is None:
+            return True
+        where = f"{name}:{int(number[1])}:" if number and self._has_numbers else f"{name}:"
+        return self._page.add(f"{where}[matches in a line of megabytes; Read it in parts with column]")
+
+
+def _raw(value: dict[str, str]) -> bytes:
+    """Decode ripgrep's texts: UTF-8 as it is, other bytes as base64."""
+    return value["text"].encode() if "text" in value else base64.b64decode(value["bytes"])
+
+
+def _decoded(raw: bytes) -> tuple[str, str]:
+    """Read a line as UTF-8, else as Latin-1, and say which."""
+    try:
+        return raw.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return raw.decode("latin-1"), "latin-1"

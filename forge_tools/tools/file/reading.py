@@ -1,0 +1,203 @@
+"""One reading of a text file: surveyed where its size allows, then shown line by line within a budget."""
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any
+
+from forge_tools.errors import InvalidCallError
+from forge_tools.records import ToolResult
+from forge_tools.sandbox.paths import Handle
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, tail_start
+from forge_tools.tools.file.text import SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
+
+SURVEYED_BYTES = 64 << 20
+"""Up to this size a file is counted and hashed as a whole."""
+
+_NOTE_ROOM = 160  # characters of the output kept free for the line that says how to go on
+_MARK_ROOM = 60  # and of a line that is cut, for the mark that says so
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the caller wants to see: `count` lines from `offset` on, or the last ones."""
+
+    offset: int
+    count: int
+    is_tail: bool
+    column: int
+    encoding: str | None
+    is_numbered: bool
+
+
+@dataclass(slots=True)
+class _Page:
+    """What is shown; `next` are the arguments that show what follows. `first` is None where nobody counted lines."""
+
+    first: int | None
+    lines: list[str] = field(default_factory=list)
+    next: dict[str, int] | None = None
+    is_cut: bool = False
+
+
+class Reading:
+    """Runs on a thread of its own; it stops between chunks when its time is up or nobody waits any more."""
+
+    def __init__(
+        self, file: Handle, wish: Wish, deadline: Deadline, is_cancelled: threading.Event, max_chars: int
+    ) -> None:
+        self._is_cancelled = is_cancelled
+        self._file = file
+        self._wish = wish
+        self._deadline = deadline
+        self._room = max(1, max_chars - _NOTE_ROOM)
+        self._is_partial = False
+
+    def run(self) -> ToolResult:
+        """Return the lines asked for, or say why there are none."""
+        sample = self._read(0, SAMPLE_BYTES)
+        if not sample:
+            return ToolResult.ok("(empty file)", **self._facts(Encoding("utf-8"), Count(), blake2b(digest_size=16)))
+        encoding = self._encoding(sample)
+        if not encoding.bom and not self._wish.encoding and (kind := binary_kind(sample)):
+            return self._refuse_binary(kind, sample)
+        count, digest = self._survey(encoding)
+        page = self._page(*self._lines(encoding, count))
+        if not page.lines and not self._is_partial:
+            known = "" if count is None else f" ({count.lines:,} lines)"
+            raise InvalidCallError(f"offset {self._wish.offset} is past the end of {self._file.name}{known}")
+        facts = self._facts(encoding, count, digest)
+        facts |= {"shown_lines": len(page.lines), "truncated": page.is_cut or bool(page.next)}
+        if page.next:
+            facts["next"] = page.next
+        return ToolResult.ok("\n".join([*page.lines, *self._notes(page, count)]), **facts)
+
+    def _encoding(self, sample: bytes) -> Encoding:
+        try:
+            return sniff(sample, self._wish.encoding)
+        except LookupError:
+            raise InvalidCallError(f"Unknown text encoding {self._wish.encoding!r}. Try latin-1 or utf-16-le") from None
+
+    def _refuse_binary(self, kind: str, sample: bytes) -> ToolResult:
+        size = self._file.stat.st_size
+        return ToolResult.fail(
+            f"{self._file.name} is binary ({kind}, {_human(size)}); text tools cannot read it",
+            error_code="BINARY_FILE",
+            error_details={"kind": kind, "bytes": size, "head": sample[:64].hex(" ")},
+        )
+
+    def _survey(self, encoding: Encoding) -> tuple[Count | None, Any]:
+        """Count and hash the whole file, unless it is large or time runs out."""
+        if self._file.stat.st_size > SURVEYED_BYTES:
+            return None, None
+        digest, count = blake2b(encoding.bom, digest_size=16), Count()
+
+        def hashed() -> Iterator[bytes]:
+            for chunk in self._chunks(len(encoding.bom)):
+                digest.update(chunk)
+                yield chunk
+
+        for chunk in as_utf8(hashed(), encoding):
+            count.add(chunk)
+        return (None, None) if self._is_partial else (count, digest)
+
+    def _lines(self, encoding: Encoding, count: Count | None) -> tuple[int | None, Iterator[Line]]:
+        """Return the number of the first line, None if nobody counted, and the lines from there."""
+        wish, start = self._wish, len(encoding.bom)
+        if not wish.is_tail:
+            return wish.offset, lines_from(as_utf8(self._chunks(start), encoding), wish.offset, wish.column)
+        if count is not None:
+            first = max(1, count.lines - wish.count + 1)
+            return first, lines_from(as_utf8(self._chunks(start), encoding), first, wish.column)
+        if encoding.codec is not None:
+            return None, iter(last_lines(as_utf8(self._chunks(start), encoding), wish.count))
+        position = tail_start(self._read, start, self._file.stat.st_size, wish.count, SAMPLE_BYTES)
+        return None, lines_from(self._chunks(position), 1, wish.column)
+
+    def _page(self, first: int | None, lines: Iterator[Line]) -> _Page:
+        """Take as many whole lines as are wanted and fit; only a first line that does not fit is cut."""
+        page, used, column = _Page(first), 0, 0
+        for index, line in enumerate(lines):
+            number = None if first is None else first + index
+            if not index:
+                self._check_column(line, number)
+                line = self._fitted(number, line)  # noqa: PLW2901  the cut line is the line from here on
+                column = line.start + len(line.text) if line.hidden else 0
+            record = self._record(number, line)
+            if index == self._wish.count or (index and used + len(record) > self._room):
+                page.next = {"offset": number} if number else {"tail": self._wish.count - index}
+                break
+            page.lines.append(record)
+            page.is_cut = page.is_cut or bool(line.hidden)
+            used += len(record) + 1
+        if len(page.lines) == 1 and column:
+            page.next = {"column": column} if first is None else {"offset": first, "column": column}
+        elif self._is_partial and page.next is None and first is not None:
+            page.next = {"offset": first + len(page.lines)}
+        return page
+
+    def _check_column(self, line: Line, number: int | None) -> None:
+        if line.start < self._wish.column:
+            where = f"line {number}" if number else "the line"
+            raise InvalidCallError(f"column {self._wish.column} is past the end of {where} ({line.start:,} characters)")
+
+    def _fitted(self, number: int | None, line: Line) -> Line:
+        if len(self._record(number, line)) <= self._room:
+            return line
+        shown = line.text[: max(1, self._room - _MARK_ROOM)]
+        return Line(shown, line.start, line.hidden + len(line.text) - len(shown))
+
+    def _record(self, number: int | None, line: Line) -> str:
+        prefix = f"{number:6}\t" if number and self._wish.is_numbered else ""
+        more = f"… [+{line.hidden:,} chars; use column={line.start + len(line.text)}]" if line.hidden else ""
+        return f"{prefix}{visible(line.text)}{more}"
+
+    def _notes(self, page: _Page, count: Count | None) -> list[str]:
+        """Say at the end what is missing; text without line numbers is left alone."""
+        notes = ["[stopped early: the time for this call was over]"] if self._is_partial else []
+        if page.next and page.first is not None and self._wish.is_numbered:
+            last = page.first + len(page.lines) - 1
+            total = "" if count is None else f" of {count.lines:,}"
+            how = ", ".join(f"{name}={value}" for name, value in page.next.items())
+            notes.append(f"[lines {page.first:,}-{last:,}{total}; continue with {how}]")
+        return notes
+
+    def _chunks(self, position: int) -> Iterator[bytes]:
+        while chunk := self._read(position, SAMPLE_BYTES):
+            yield chunk
+            position += len(chunk)
+            if self._is_cancelled.is_set() or self._deadline.is_over:
+                self._is_partial = True
+                return
+
+    def _read(self, position: int, size: int) -> bytes:
+        return os.pread(self._file.fd, size, position)
+
+    def _facts(self, encoding: Encoding, count: Count | None, digest: Any) -> dict[str, Any]:
+        stat = self._file.stat
+        facts = {
+            "lines": count and count.lines,
+            "total_lines": count and count.lines,
+            "total_chars": count and count.chars,
+            "shown_lines": 0,
+            "truncated": False,
+            "bytes": stat.st_size,
+            "encoding": encoding.name,
+            "eol": count and count.eol,
+            "bom": bool(encoding.bom),
+            "etag": digest and f"b2:{digest.hexdigest()}",
+            "mtime": datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
+        }
+        return facts | {"partial": True} if self._is_partial else facts
+
+
+def _human(size: float) -> str:
+    units = iter(("bytes", "KB", "MB", "GB", "TB"))
+    unit = next(units)
+    while size >= 1024:
+        size, unit = size / 1024, next(units, "PB")
+    return f"{size:.0f} {unit}"

@@ -1,0 +1,61 @@
+"""Workspaces to break out of, and processes to find."""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    """A workspace folder beside a folder of almost the same name."""
+    for name in ("ws/src", "ws-evil"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "ws/src/foo.py").write_text("inside")
+    (tmp_path / "ws-evil/secret").write_text("outside")
+    return tmp_path / "ws"
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """A number of seconds to sleep that no other process sleeps; nothing may sleep it in the end."""
+    text = f"61.{os.getpid()}{next(_numbers):04}"
+    yield text
+    assert until(lambda: not sleeping(text)), f"left behind: {sleeping(text)}"
+
+
+@pytest.fixture
+def sleepers(marker: str) -> Callable[[], list[int]]:
+    """Find the processes that sleep the marker."""
+    return lambda: sleeping(marker)
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[..., bool]:
+    return until
+
+
+def sleeping(seconds: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and (folder / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Wait for a condition, at most so long; say whether it came true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True

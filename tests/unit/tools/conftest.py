@@ -1,0 +1,49 @@
+"""Tools called as an executor calls them, in a workspace of files that are hard to read."""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.base import BaseTool
+from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.sandbox.paths import ROOT
+
+Call = Callable[..., Awaitable[ToolResult]]
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Path]:
+    """The workspace root, set as the executor sets it."""
+    root = tmp_path / "ws"
+    root.mkdir()
+    (tmp_path / "secret").write_text("hit outside")
+    token = ROOT.set(root)
+    yield root
+    ROOT.reset(token)
+
+
+@pytest.fixture
+def write(ws: Path) -> Callable[[str, bytes], Path]:
+    def write_file(name: str, content: bytes) -> Path:
+        path = ws / os.fsdecode(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    return write_file
+
+
+@pytest.fixture
+def caller(ws: Path) -> Callable[[BaseTool], Call]:
+    """Make a function of a tool; its first argument holds what differs from the usual context."""
+
+    def of(tool: BaseTool) -> Call:
+        async def call(context: dict[str, Any] | None = None, /, **parameters: Any) -> ToolResult:
+            return await tool.execute(ExecutionContext(**({"working_dir": "."} | (context or {}))), **parameters)
+
+        return call
+
+    return of

@@ -1,0 +1,81 @@
+"""Globs mean the same in every engine."""
+
+import time
+
+import pytest
+
+from forge_tools.errors import SandboxError
+from forge_tools.tools.file.globs import alternatives_of, compile_glob, ignore_rules
+
+
+@pytest.mark.parametrize(
+    ("glob", "yes", "no"),
+    [
+        ("*.py", ["a.py", "x/y/a.py", ".py"], ["a.pyc", "a.py/b"]),
+        ("src/*.py", ["src/a.py"], ["src/x/a.py", "x/src/a.py"]),
+        ("/*.py", ["a.py"], ["x/a.py"]),
+        ("src/**/*.py", ["src/a.py", "src/x/y/a.py"], ["a.py"]),
+        ("**/test_*", ["test_a", "x/test_b"], ["x/atest_"]),
+        ("src/**", ["src/a", "src/x/a"], ["src", "a"]),
+        ("a?c", ["abc", "x/aéc"], ["a/c", "ac"]),
+        ("[ab].txt", ["a.txt"], ["c.txt"]),
+        ("[!ab].txt", ["c.txt"], ["a.txt", "/.txt"]),
+        ("[]a].txt", ["].txt", "a.txt"], ["b.txt"]),
+        ("[^a-c]", ["d"], ["b"]),
+        ("[[&~|]", ["[", "&", "~", "|"], ["a"]),
+        ("*.{ts,tsx}", ["a.ts", "x/a.tsx"], ["a.t"]),
+        ("{a,{b,c}}/*", ["a/x", "b/x", "c/x"], ["d/x"]),
+        ("{a}", ["a"], ["{a}"]),
+        ("\\*.py", ["*.py"], ["a.py"]),
+        ("\\{x\\}", ["{x}"], ["x"]),
+        ("a**b", ["ab", "axxb"], ["a/b"]),
+        ("**/**/a", ["a", "x/y/a"], ["b"]),
+        ("a.c+(d)$", ["a.c+(d)$"], ["abc+(d)$"]),
+        ("*x*y*z", ["xyz", "1x2y3z", "xyxyz"], ["zyx", "xy"]),
+    ],
+)
+def test_a_glob_means_the_same_everywhere(glob: str, yes: list[str], no: list[str]) -> None:
+    matcher = compile_glob(glob)
+    assert [path for path in yes if not matcher.fullmatch(path)] == []
+    assert [path for path in no if matcher.fullmatch(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("glob", "says"),
+    [
+        ("[ab", r"unclosed '\[' at position 1"),
+        ("x/[!", r"unclosed '\[' at position 3"),
+        ("{a,b", "unclosed '{' at position 1"),
+        ("[z-a]", "bad character range"),
+        ("a\nb", "no line break"),
+        ("{a,b}" * 11, "more than 1,000 alternatives"),
+    ],
+)
+def test_a_broken_glob_is_refused_with_the_place(glob: str, says: str) -> None:
+    with pytest.raises(SandboxError, match=says) as refused:
+        compile_glob(glob)
+    assert refused.value.code == "INVALID_GLOB"
+
+
+def test_many_stars_do_not_try_every_split() -> None:
+    started = time.perf_counter()
+    assert not compile_glob("*a*a*a*a*a*a*a*a*b").fullmatch("a" * 255)
+    assert time.perf_counter() - started < 0.5
+
+
+def test_alternatives_are_written_out_in_order() -> None:
+    assert alternatives_of("x{a,b{1,2}}y") == ["xay", "xb1y", "xb2y"]
+
+
+def test_rules_hide_all_but_the_folder_and_what_matches() -> None:
+    assert ignore_rules(".", None) == ""
+    assert ignore_rules("a/b c", "*.py").splitlines() == [
+        "/*",
+        "!/a/",
+        "/a/*",
+        "!/a/b\\ c/",
+        "/a/b\\ c/**",
+        "!/a/b\\ c/**/",
+        "!/a/b\\ c/**/*.py",
+    ]
+    assert ignore_rules(".", "x ") == "/**\n!/**/\n!/**/x\\ \n"
