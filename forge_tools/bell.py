@@ -1,0 +1,129 @@
+"""Wake-ups back: workers ring the submitter's channel with the ids that ended; results are read from SQL."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from forge_tools.errors import ConfigurationError
+
+PREFIX = "forge:bell:"
+RECONNECT_SECONDS = 0.5
+SILENCE_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+def rings_over(broker_url: str) -> bool:
+    """Whether that broker can carry the bell; where it cannot, waiting clients poll SQL."""
+    return broker_url.startswith(("redis", "valkey", "unix"))
+
+
+def _client(broker_url: str, **options: Any) -> Redis | None:
+    """The client for a broker that carries the bell; it connects at its first use."""
+    if not rings_over(broker_url):
+        return None
+    url = broker_url.replace("redis+socket://", "unix://", 1)
+    try:
+        return Redis.from_url(url, socket_connect_timeout=3, retry=Retry(NoBackoff(), 0), **options)
+    except ValueError as error:
+        raise ConfigurationError(f"FORGE_BROKER_URL is no URL of a broker: {error}") from error
+
+
+class Ringer:
+    """The worker's half: tells submitters which of their executions ended. Losing a ring costs a client one poll."""
+
+    def __init__(self, broker_url: str) -> None:
+        self._redis = _client(broker_url, socket_timeout=3)
+        self._is_down = False
+
+    async def ring(self, ended: Mapping[str, Sequence[str]]) -> None:
+        """Publish `{submitter: ids}` in one round trip."""
+        if self._redis is None or not ended:
+            return
+        try:
+            pipeline = self._redis.pipeline(transaction=False)
+            for submitter, ids in ended.items():
+                pipeline.publish(PREFIX + submitter, " ".join(ids))
+            await pipeline.execute()
+            self._is_down = False
+        except (RedisError, OSError, TimeoutError) as error:
+            if not self._is_down:
+                logger.warning("Bell unavailable; clients will poll for results", extra={"error": str(error)})
+            self._is_down = True
+
+    async def close(self) -> None:
+        if self._redis is not None:
+            await self._redis.aclose()
+
+
+class Listener:
+    """The client's half: calls `on_ended` with ids as they end, `on_gap` when rings may be lost; reconnects by itself."""
+
+    def __init__(
+        self,
+        broker_url: str,
+        submitter: str,
+        on_ended: Callable[[list[str]], None],
+        on_gap: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._redis = _client(broker_url)
+        self._channel = PREFIX + submitter
+        self._on_ended = on_ended
+        self._on_gap = on_gap
+        self._task: asyncio.Task[None] | None = None
+        self._subscribed = asyncio.Event()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether the subscription stands at this moment."""
+        return self._subscribed.is_set()
+
+    def start(self) -> None:
+        """Begin to listen in the background; returns at once, and again does nothing."""
+        if self._task is None and self._redis is not None:
+            self._task = asyncio.ensure_future(self._listen(self._redis))
+
+    async def ready(self, timeout: float) -> bool:
+        """Wait until the subscription stands, at most `timeout` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._subscribed.wait()
+        return self.is_listening
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _listen(self, redis: Redis) -> None:
+        while True:
+            with suppress(RedisError, OSError, TimeoutError):
+                await self._subscription(redis)
+            if self.is_listening:
+                self._subscribed.clear()
+                self._on_gap()
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def _subscription(self, redis: Redis) -> None:
+        async with redis, redis.pubsub() as pubsub:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                await pubsub.subscribe(self._channel)
+            is_silent = False
+            while True:
+                message = await pubsub.get_message(timeout=SILENCE_SECONDS)
+                if message is None and is_silent:
+                    return  # not even a ping was answered: the connection is half-open, or the broker hangs
+                is_silent = message is None
+                if message is None:
+                    await pubsub.ping()
+                elif message["type"] == "subscribe":
+                    self._subscribed.set()
+                elif message["type"] == "message":
+                    self._on_ended(message["data"].decode(errors="replace").split(" "))

@@ -1,0 +1,377 @@
+"""ExecutorClient: the executor interface, run on workers; every accepted call is a row before it is anything else."""
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from forge_tools.bell import Listener
+from forge_tools.client.handle import Handle
+from forge_tools.client.intake import Accepted, Call, Intake, Rejected
+from forge_tools.client.snapshot import Snapshot
+from forge_tools.client.waiting import ResultWaiter
+from forge_tools.config import Settings
+from forge_tools.dispatch import Bells, Dispatcher, Limits
+from forge_tools.errors import ConfigurationError, ExecutionNotFoundError, ForgeError
+from forge_tools.records import (
+    Event,
+    ExecutionContext,
+    ExecutionRecord,
+    NewExecution,
+    Ring,
+    Schema,
+    StoredResult,
+    ToolCategory,
+    ToolExecution,
+    ToolResult,
+    new_id,
+)
+from forge_tools.storage import Store, open_store
+
+REFRESH_INTERVAL = 1.0
+SERVED_INTERVAL = 5.0
+HISTORY_LIMIT = 10_000
+
+logger = logging.getLogger(__name__)
+
+
+class ExecutorClient:
+    """Runs tools on workers. One client per event loop and process; many concurrent calls per client.
+
+    async with ExecutorClient.connect() as client:
+        result = await client.execute("Grep", ExecutionContext(working_dir="."), pattern="TODO")
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings or Settings.load()
+        self._id = new_id()
+        self._store: Store | None = None
+        self._snapshot = Snapshot()
+        self._refreshed_at = 0.0
+        self._refreshing = asyncio.Lock()
+        self._intake = Intake(self._settings, self._id)
+        self._dispatcher = Dispatcher(self._settings.broker)
+        self._waiter = ResultWaiter(self._read_results)
+        self._listener = Listener(self._settings.broker, self._id, self._waiter.ended, self._waiter.missed)
+        self._executions: deque[ToolExecution] = deque(maxlen=HISTORY_LIMIT)
+        self._background: set[asyncio.Task[Any]] = set()
+        self._checked: set[tuple[str, str]] = set()
+        self._checked_at = 0.0
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+    @classmethod
+    def connect(cls, settings: Settings | None = None, **overrides: Any) -> Self:
+        """Make a client from the environment, to be entered with `async with`; keywords override settings."""
+        return cls(settings or Settings.load(**overrides))
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect to the database and read the catalogue; the broker is met at the first call.
+
+        Raises:
+            DatabaseUnavailableError: naming the database and the way out.
+            SchemaVersionError: it is not migrated, or newer than this code.
+        """
+        self._home = (os.getpid(), asyncio.get_running_loop())
+        self._store = await open_store(self._settings.database, connect_timeout=self._settings.connect_timeout)
+        try:
+            await self.refresh()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Send pending rings, end every wait and let go of connections; accepted calls go on."""
+        await self._waiter.close()
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
+        await self._listener.close()
+        await self._dispatcher.close()
+        if self._store is not None:
+            store, self._store = self._store, None
+            await store.close()
+
+    async def refresh(self) -> None:
+        """Read the catalogue again."""
+        began = time.monotonic()
+        self._snapshot = Snapshot(await self._open_store.catalogue.specs())
+        self._refreshed_at = began
+
+    async def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
+        """Run a tool on a worker and wait for its result. Failures are results; cancelling this cancels the call."""
+        return await self.run(Call(tool_name, parameters, context))
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None, **options: Any
+    ) -> ToolResult:
+        """Run a tool with its arguments as one object; keywords are the fields of `Call`."""
+        return await self.run(Call(name, arguments, context, **options))
+
+    async def run(self, call: Call) -> ToolResult:
+        """Submit and wait: what `execute` and `call` do."""
+        started = datetime.now(UTC)
+        try:
+            handle = await self._submit_one(call)
+        except ConfigurationError:
+            raise
+        except ForgeError as error:
+            result = ToolResult.fail(error.message, error_code=error.code, **_identity(error))
+        else:
+            result = await self._result_of(handle, call)
+        self._remember(call, result, started)
+        return result
+
+    async def submit(
+        self,
+        name: str,
+        context: ExecutionContext | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Handle:
+        """Accept a call and return its handle at once; keywords are the fields of `Call`.
+
+        An unknown tool or invalid parameters give a handle whose result is already there, recorded as `rejected`.
+
+        Raises:
+            DatabaseUnavailableError: nothing was accepted.
+            SubmitOutcomeUnknownError: it may have been; the error has the id to attach to.
+        """
+        return await self._submit_one(Call(name, parameters or {}, context, **options))
+
+    async def submit_many(self, calls: Sequence[Call]) -> list[Handle | ForgeError]:
+        """Accept many calls in one go: one handle, or the error that kept it out, per call and in order."""
+        self._check_home()
+        prepared = [await self._prepare(call) for call in calls]
+        accepted = [one.new for one in prepared if isinstance(one, Accepted)]
+        rejected = [one for one in prepared if isinstance(one, Rejected)]
+        errors = await self._commit(accepted)
+        settled = await asyncio.gather(*map(self._try_to_record, rejected))
+        answers: dict[str, Handle | ForgeError] = {
+            one.new.id: answer for one, answer in zip(rejected, settled, strict=True)
+        }
+        answers |= {new.id: error for new, error in zip(accepted, errors, strict=True) if error is not None}
+        return [answers.get(one.new.id) or Handle(one.new.id, self) for one in prepared]
+
+    def attach(self, execution_id: str) -> Handle:
+        """A handle for an execution that somebody submitted, in whatever process."""
+        return Handle(execution_id, self)
+
+    async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
+        """Cancel an execution; the request is stored in SQL and the worker sees it within a heartbeat."""
+        answer = await self._open_store.queue.cancel(execution_id, actor=f"client {self._id}", reason=reason)
+        if answer != "requested":  # it is over, and no worker will ring for that
+            self._waiter.ended([execution_id])
+        return answer
+
+    async def get(self, execution_id: str) -> ExecutionRecord:
+        """Read one execution, by id or a unique prefix of it."""
+        return await self._open_store.history.get(execution_id)
+
+    async def events_of(self, execution_id: str) -> list[Event]:
+        """Read what was done to an execution, oldest first."""
+        return await self._open_store.history.events(execution_id)
+
+    async def history(self, **filters: Any) -> list[ExecutionRecord]:
+        """Read executions, newest first; the filters are those of `History.list`."""
+        return await self._open_store.history.list(**filters)
+
+    async def wait_for(self, execution_id: str) -> ToolResult:
+        """Wait until an execution is over and return its result.
+
+        Raises:
+            ExecutionNotFoundError: SQL holds no such execution.
+        """
+        self._check_home()
+        if self._waiter.expects(execution_id):
+            stored = await self._waiter.wait(execution_id)
+        else:
+            stored = await self._look_up(execution_id)
+        metadata = {**stored.result.metadata, "execution_id": stored.id, "attempt": stored.attempt}
+        return stored.result.model_copy(update={"metadata": metadata})
+
+    def get_all_schemas(self, format: str = "openai") -> list[Schema]:
+        """Schemas of every enabled tool, from the catalogue snapshot; no I/O."""
+        return self._snapshot.schemas(format)
+
+    def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
+        """Schemas of one category, from the catalogue snapshot; no I/O."""
+        return self._snapshot.schemas(format, category)
+
+    def get_executions(self) -> list[ToolExecution]:
+        """Calls this client has awaited, in order; the audit is `history`."""
+        return list(self._executions)
+
+    def clear_executions(self) -> None:
+        """Forget this client's own list; SQL keeps its rows."""
+        self._executions.clear()
+
+    @property
+    def _open_store(self) -> Store:
+        self._check_home()
+        if self._store is None:
+            raise ConfigurationError("The client is not connected; enter it with `async with ExecutorClient.connect()`")
+        return self._store
+
+    def _check_home(self) -> None:
+        if self._home is None:
+            raise ConfigurationError("The client is not connected; enter it with `async with ExecutorClient.connect()`")
+        pid, loop = self._home
+        if pid != os.getpid():
+            raise ConfigurationError(f"This client was connected in process {pid}; connect another one after fork")
+        if loop is not asyncio.get_running_loop():
+            raise ConfigurationError(
+                "This client belongs to another event loop; connect one per loop, or share a SyncExecutorClient"
+            )
+
+    async def _submit_one(self, call: Call) -> Handle:
+        self._check_home()
+        prepared = await self._prepare(call)
+        if isinstance(prepared, Rejected):
+            return await self._record_rejection(prepared)
+        [error] = await self._commit([prepared.new], detached=call.detached)
+        if error is not None:
+            raise error
+        return Handle(prepared.new.id, self)
+
+    async def _commit(self, accepted: Sequence[NewExecution], *, detached: bool = False) -> list[ForgeError | None]:
+        """Store calls, then ring for those that are stored; an error or None for each."""
+        ids = [new.id for new in accepted]
+        if self._listener.is_listening:
+            self._waiter.expect(ids)  # before the commit: a worker may be faster than this task
+        try:
+            errors = await self._open_store.queue.submit_many(accepted)
+        except BaseException as error:
+            self._waiter.forget(ids)
+            if isinstance(error, asyncio.CancelledError) and not detached:
+                self._in_background(self._take_back(accepted))
+            raise
+        self._waiter.forget([new.id for new, error in zip(accepted, errors, strict=True) if error is not None])
+        self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
+        return errors
+
+    async def _take_back(self, doubtful: Sequence[NewExecution]) -> None:
+        """Cancel calls whose submitter was cancelled while they were being stored.
+
+        The flush goes on without its waiter; storing them again waits for it, and adds nothing to what it stored.
+        """
+        await self._open_store.queue.submit_many(doubtful)
+        for new in doubtful:
+            await self.cancel(new.id, "the submitting task was cancelled")
+
+    async def _prepare(self, call: Call) -> Accepted | Rejected:
+        now = time.monotonic()
+        prepared = self._intake.prepare(call, self._snapshot)
+        if isinstance(prepared, Accepted):
+            return prepared
+        # The tool may have come, or have changed, since the snapshot was read.
+        is_known = self._snapshot.find(call.label) is not None
+        await self._refresh_since(now - REFRESH_INTERVAL if is_known else now)
+        return self._intake.prepare(call, self._snapshot)
+
+    async def _refresh_since(self, moment: float) -> None:
+        """See to it that the snapshot was read after `moment`; those who ask meanwhile share the next read."""
+        async with self._refreshing:
+            if self._refreshed_at < moment:
+                await self.refresh()
+
+    async def _record_rejection(self, rejected: Rejected) -> Handle:
+        await self._open_store.queue.record(rejected.new, rejected.outcome)
+        metadata = {**rejected.result.metadata, "execution_id": rejected.new.id}
+        return Handle(rejected.new.id, self, rejected.result.model_copy(update={"metadata": metadata}))
+
+    async def _try_to_record(self, rejected: Rejected) -> Handle | ForgeError:
+        try:
+            return await self._record_rejection(rejected)
+        except ForgeError as error:
+            return error
+
+    def _ring(self, accepted: Sequence[NewExecution]) -> None:
+        self._listener.start()
+        for new in accepted:
+            if not new.delay:
+                limits = Limits(soft=int(new.soft_time_limit), hard=int(new.time_limit))
+                self._dispatcher.ring(Bells(new.queue, new.lane, (Ring(new.id, 0),), limits))
+        self._check_served({(new.queue, new.lane) for new in accepted})
+
+    def _check_served(self, places: set[tuple[str, str]]) -> None:
+        """Warn of queues that nobody serves; look at each once an interval at most."""
+        now = time.monotonic()
+        if now - self._checked_at > SERVED_INTERVAL:
+            self._checked, self._checked_at = set(), now
+        unchecked = places - self._checked
+        if unchecked:
+            self._checked |= unchecked
+            self._in_background(self._warn_of_unserved(unchecked))
+
+    async def _warn_of_unserved(self, places: set[tuple[str, str]]) -> None:
+        for queue, lane in sorted(places - await self._open_store.workers.live_queues(self._settings.lease)):
+            logger.warning(
+                "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one with:"
+                " forge-tools worker --lane %s --queues %s",
+                *(queue, lane, lane, queue),
+            )
+
+    async def _look_up(self, execution_id: str) -> StoredResult:
+        """Find the result of an execution that will not ring here, or has rung already."""
+        for stored in await self._open_store.queue.results([execution_id]):
+            return stored
+        return await self._waiter.wait((await self.get(execution_id)).id)
+
+    async def _result_of(self, handle: Handle, call: Call) -> ToolResult:
+        try:
+            return await handle.result()
+        except asyncio.CancelledError:
+            if not call.detached:
+                self._in_background(self.cancel(handle.id, "the awaiting task was cancelled"))
+            raise
+        except ForgeError as error:
+            return ToolResult.fail(error.message, error_code=error.code, execution_id=handle.id)
+
+    async def _read_results(self, ids: Sequence[str]) -> Any:
+        return await self._open_store.queue.results(ids)
+
+    def _in_background(self, work: Any) -> None:
+        task = asyncio.ensure_future(_logged(work))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _remember(self, call: Call, result: ToolResult, started: datetime) -> None:
+        spec = self._snapshot.find(call.label)
+        completed = started + timedelta(milliseconds=result.duration_ms or 0.0)
+        self._executions.append(
+            ToolExecution.model_construct(
+                tool_name=call.label,
+                parameters=spec.redact(call.arguments) if spec else call.arguments,
+                context=call.effective_context,
+                result=result,
+                started_at=started,
+                completed_at=max(completed, datetime.now(UTC)),
+            )
+        )
+
+
+def _identity(error: ForgeError) -> dict[str, str]:
+    execution_id = getattr(error, "execution_id", None)
+    return {"execution_id": execution_id} if execution_id else {}
+
+
+async def _logged(work: Any) -> None:
+    try:
+        await work
+    except ExecutionNotFoundError:
+        pass
+    except ForgeError as error:
+        logger.warning("Background step failed", extra={"error": str(error)})

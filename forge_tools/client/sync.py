@@ -1,0 +1,176 @@
+"""The synchronous face: the same client on a helper thread, for scripts, threads and forked processes."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from forge_tools.client.executor import ExecutorClient
+from forge_tools.client.handle import Handle
+from forge_tools.client.intake import Call
+from forge_tools.config import Settings
+from forge_tools.errors import ForgeError
+from forge_tools.records import (
+    ExecutionContext,
+    ExecutionRecord,
+    ExecutionStatus,
+    Schema,
+    ToolCategory,
+    ToolExecution,
+    ToolResult,
+)
+
+T = TypeVar("T")
+
+THREAD_END = 5.0
+
+_left_behind: list[object] = []
+"""Clients of a parent process, kept for ever in its forked children: collecting them would close connections that the
+parent uses, and SQLite forbids it.
+"""
+
+
+class SyncExecutorClient:
+    """`ExecutorClient` without `await`. Share one among threads; in a forked child it connects anew by itself."""
+
+    def __init__(self, settings: Settings | None = None, **overrides: Any) -> None:
+        self._settings = settings or Settings.load(**overrides)
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: ExecutorClient | None = None
+
+    def __enter__(self) -> Self:
+        self._connected()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Send pending rings, end every wait and let go of connections; the next use connects anew."""
+        self._leave_parent_behind()
+        with self._lock:
+            client, loop, thread = self._client, self._loop, self._thread
+            self._client = self._loop = self._thread = None
+        if client is None or loop is None or thread is None:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(client.close(), loop).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(THREAD_END)
+
+    def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
+        return self._run(lambda client: client.execute(tool_name, context, **parameters))
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None, **options: Any
+    ) -> ToolResult:
+        return self._run(lambda client: client.call(name, arguments, context, **options))
+
+    def submit(
+        self,
+        name: str,
+        context: ExecutionContext | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> "SyncHandle":
+        return SyncHandle(self._run(lambda client: client.submit(name, context, parameters, **options)), self)
+
+    def submit_many(self, calls: Sequence[Call]) -> "list[SyncHandle | ForgeError]":
+        handles = self._run(lambda client: client.submit_many(calls))
+        return [SyncHandle(one, self) if isinstance(one, Handle) else one for one in handles]
+
+    def attach(self, execution_id: str) -> "SyncHandle":
+        return SyncHandle(self._connected()[0].attach(execution_id), self)
+
+    def get(self, execution_id: str) -> ExecutionRecord:
+        return self._run(lambda client: client.get(execution_id))
+
+    def history(self, **filters: Any) -> list[ExecutionRecord]:
+        return self._run(lambda client: client.history(**filters))
+
+    def refresh(self) -> None:
+        self._run(lambda client: client.refresh())
+
+    def get_all_schemas(self, format: str = "openai") -> list[Schema]:
+        return self._connected()[0].get_all_schemas(format)
+
+    def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
+        return self._connected()[0].get_schemas_by_category(category, format)
+
+    def get_executions(self) -> list[ToolExecution]:
+        return self._connected()[0].get_executions()
+
+    def clear_executions(self) -> None:
+        self._connected()[0].clear_executions()
+
+    def _run(self, work: Callable[[ExecutorClient], Coroutine[Any, Any, T]]) -> T:
+        self._leave_parent_behind()
+        with self._lock:  # so that what is scheduled comes before a close, which then ends it
+            client, loop = self._connected()
+            future = asyncio.run_coroutine_threadsafe(work(client), loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _connected(self) -> tuple[ExecutorClient, asyncio.AbstractEventLoop]:
+        self._leave_parent_behind()
+        with self._lock:
+            if self._client is None or self._loop is None:
+                self._client, self._loop, self._thread = self._open()
+            return self._client, self._loop
+
+    def _open(self) -> tuple[ExecutorClient, asyncio.AbstractEventLoop, threading.Thread]:
+        client, loop = ExecutorClient(self._settings), asyncio.new_event_loop()
+        thread = threading.Thread(target=_serve, args=(loop,), name="forge-client", daemon=True)
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(client.open(), loop).result()
+        except BaseException:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(THREAD_END)
+            raise
+        return client, loop, thread
+
+    def _leave_parent_behind(self) -> None:
+        """After a fork: the helper thread, and whoever held the lock, are in the parent."""
+        if self._pid != os.getpid():
+            _left_behind.append((self._client, self._loop))
+            self._pid, self._lock = os.getpid(), threading.RLock()
+            self._client = self._loop = self._thread = None
+
+
+class SyncHandle:
+    """`Handle` without `await`; outlives a close or fork of its client, which then connects anew."""
+
+    def __init__(self, handle: Handle, client: SyncExecutorClient) -> None:
+        self.id = handle.id
+        self._handle = handle
+        self._client = client
+
+    def result(self, timeout: float | None = None) -> ToolResult:
+        return self._client._run(lambda client: self._handle.on(client).result(timeout))  # noqa: SLF001 the two halves of one bridge
+
+    def record(self) -> ExecutionRecord:
+        return self._client.get(self.id)
+
+    def status(self) -> ExecutionStatus:
+        return self.record().status
+
+    def cancel(self, reason: str = "") -> Literal["cancelled", "requested", "over"]:
+        return self._client._run(lambda client: client.cancel(self.id, reason))  # noqa: SLF001 as above
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped; then cancel what is left, so that no thread waits for it in vain."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()

@@ -1,0 +1,162 @@
+"""Waits for executions to end: the bell wakes, SQL answers, and silence is polled with back-off."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from forge_tools.errors import ConfigurationError, ForgeError
+from forge_tools.records import StoredResult
+
+FIRST_POLL = 0.05
+BELL_SILENCE = 1.0
+SLOWEST_POLL = 2.0
+BATCH = 1000
+
+logger = logging.getLogger(__name__)
+
+ReadResults = Callable[[Sequence[str]], Awaitable[Sequence[StoredResult]]]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    future: asyncio.Future[StoredResult]
+    interval: float
+    due: float = field(init=False)
+    waiters: int = 0
+
+    def __post_init__(self) -> None:
+        self.due = time.monotonic() + self.interval
+
+    def back_off(self, now: float) -> None:
+        self.interval = min(self.interval * 1.5, SLOWEST_POLL)
+        self.due = now + self.interval
+
+
+class ResultWaiter:
+    """One future per execution, however many wait for it; reads gather while one read is under way.
+
+    An id is *expected* from its submit until its ring: only then is it worth waiting for the ring before SQL is read.
+    """
+
+    def __init__(self, read: ReadResults) -> None:
+        self._read = read
+        self._waiting: dict[str, _Waiting] = {}
+        self._expected: set[str] = set()
+        self._unread: set[str] = set()
+        self._reading: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._next_poll = 0.0
+        self._is_sooner = asyncio.Event()
+        self._is_closed = False
+
+    def expect(self, ids: Iterable[str]) -> None:
+        """Say that those ids, about to be submitted, will ring here when they end."""
+        self._expected.update(ids)
+
+    def expects(self, execution_id: str) -> bool:
+        return execution_id in self._expected
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Say that those ids will not ring after all."""
+        self._expected.difference_update(ids)
+
+    async def wait(self, execution_id: str) -> StoredResult:
+        """Wait until the execution is over.
+
+        Raises:
+            ConfigurationError: the client was closed before.
+        """
+        if self._is_closed:
+            raise _closed(execution_id)
+        waiting = self._waiting.get(execution_id) or self._begin(execution_id)
+        waiting.waiters += 1
+        try:
+            return await asyncio.shield(waiting.future)
+        finally:
+            waiting.waiters -= 1
+            if not waiting.waiters:
+                self._waiting.pop(execution_id, None)
+
+    def ended(self, ids: Sequence[str]) -> None:
+        """Take a ring: read the results that somebody waits for; who waits later will read at once."""
+        self._expected.difference_update(ids)
+        self._read_soon(ids)
+
+    def missed(self) -> None:
+        """Take it that rings were lost: nobody relies on one that may have been among them."""
+        self._expected.clear()
+        self._read_soon(self._waiting)
+
+    async def close(self) -> None:
+        """End every wait; the executions go on."""
+        self._is_closed = True
+        tasks = [task for task in (self._reading, self._polling) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for execution_id, waiting in self._waiting.items():
+            if not waiting.future.done():
+                waiting.future.set_exception(_closed(execution_id))
+                waiting.future.exception()  # seen: whoever waited may be gone by now
+        self._expected.clear()
+
+    def _begin(self, execution_id: str) -> _Waiting:
+        is_expected = execution_id in self._expected
+        future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(future, BELL_SILENCE if is_expected else FIRST_POLL)
+        self._waiting[execution_id] = waiting
+        if not is_expected:
+            self._read_soon([execution_id])
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.ensure_future(self._poll())
+        elif waiting.due < self._next_poll:
+            self._is_sooner.set()
+        return waiting
+
+    def _read_soon(self, ids: Iterable[str]) -> None:
+        self._unread.update(i for i in ids if i in self._waiting)
+        if self._unread and self._reading is None and not self._is_closed:
+            self._reading = asyncio.ensure_future(self._read_rung())
+
+    async def _read_rung(self) -> None:
+        try:
+            while self._unread:
+                ids = list(self._unread)[:BATCH]
+                self._unread.difference_update(ids)
+                for result in await self._read(ids):
+                    self._resolve(result)
+        except ForgeError as error:
+            logger.warning("Results cannot be read; polling goes on", extra={"error": str(error)})
+        finally:
+            self._reading = None
+
+    def _resolve(self, result: StoredResult) -> None:
+        self._expected.discard(result.id)
+        waiting = self._waiting.get(result.id)
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_result(result)
+
+    async def _poll(self) -> None:
+        while self._waiting:
+            now = time.monotonic()
+            silent = [i for i, waiting in self._waiting.items() if waiting.due <= now]
+            for execution_id in silent:
+                self._waiting[execution_id].back_off(now)
+            self._read_soon(silent)
+            self._next_poll = max(min(waiting.due for waiting in self._waiting.values()), now + FIRST_POLL)
+            await self._sleep_until(self._next_poll)
+
+    async def _sleep_until(self, moment: float) -> None:
+        self._is_sooner.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(moment - time.monotonic()):
+                await self._is_sooner.wait()
+
+
+def _closed(execution_id: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The client was closed before execution {execution_id} was over. It goes on; attach to it with another client."
+    )
