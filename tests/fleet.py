@@ -1,0 +1,134 @@
+"""Real worker processes for tests, started as operators start them and stopped by pid."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from forge_tools.config import Settings
+from forge_tools.sandbox.spawner import LAUNCHER
+from forge_tools.storage.migrate import upgrade
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLE_TOOLS = "tests.sample_tools:TOOLS"
+
+
+class WorkerProcess:
+    """One `python -m workers` with its log."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, lifeline: int = -1) -> None:
+        self.process = process
+        self.log = log
+        self._lifeline = lifeline
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_ready(self, timeout: float = 30) -> None:
+        wait_until(
+            lambda: b"Worker ready" in self.log.read_bytes() or self.process.poll() is not None,
+            timeout,
+            f"worker is not ready; its log: {self.log.read_text()}",
+        )
+        assert self.process.poll() is None, self.log.read_text()
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def let_go(self) -> None:
+        """Do to it what the death of its supervisor would do."""
+        os.close(self._lifeline)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout: float = 25) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"worker did not stop within {timeout}s: {self.log.read_text()}") from None
+
+
+class Fleet:
+    """A migrated database, a broker, and the workers of one test."""
+
+    def __init__(self, folder: Path, broker_url: str, database_url: str, **overrides: object) -> None:
+        self.folder = folder
+        self.settings = Settings.load(
+            home=folder / "home", broker_url=broker_url, database_url=database_url, workspace=folder, **overrides
+        )
+        self.workers: list[WorkerProcess] = []
+        upgrade(database_url)
+
+    def start(
+        self,
+        lane: str,
+        *,
+        queues: str = "default,background",
+        concurrency: int = 2,
+        supervised: bool = False,
+        **environment: str,
+    ) -> WorkerProcess:
+        """Start one worker with the sample tools and wait until it serves; keywords are FORGE_* settings."""
+        log = self.folder / f"worker-{len(self.workers)}.log"
+        argv = [sys.executable, "-P", "-m", "workers", "--lane", lane, "--queues", queues]
+        argv += ["--concurrency", str(concurrency), "--tools", SAMPLE_TOOLS, "--categories", "file,execution,other"]
+        handles = os.pipe() if supervised else ()
+        if handles:
+            argv = [sys.executable, "-I", "-S", LAUNCHER, "--parent-fd", str(handles[0]), "--grace", "10", "--", *argv]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                argv,
+                cwd=ROOT,
+                env=self.environment(**environment),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=handles[:1],
+            )
+        for handle in handles[:1]:
+            os.close(handle)
+        worker = WorkerProcess(process, log, *handles[1:])
+        self.workers.append(worker)
+        worker.wait_ready()
+        return worker
+
+    def environment(self, **overrides: str) -> dict[str, str]:
+        settings = {
+            "FORGE_HOME": str(self.settings.home),
+            "FORGE_BROKER_URL": self.settings.broker_url,
+            "FORGE_DATABASE_URL": self.settings.database_url,
+            "FORGE_WORKSPACE": str(self.settings.workspace),
+            "FORGE_KILL_GRACE": str(self.settings.kill_grace),
+        }
+        return {**os.environ, **settings, **{f"FORGE_{k.upper()}": v for k, v in overrides.items()}}
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.terminate()
+        for worker in self.workers:
+            worker.stop()
+
+
+def wait_until(is_so: Callable[[], object], timeout: float, what: str) -> None:
+    """Wait for a condition with a limit."""
+    deadline = time.monotonic() + timeout
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that pid runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

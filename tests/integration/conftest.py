@@ -1,0 +1,48 @@
+"""Fleets of real workers: one shared by a module's harmless tests, and a fresh one for tests that break things."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.records import ExecutionContext
+from tests.fleet import Fleet
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def fleet(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey_server: Any
+) -> Iterator[Fleet]:
+    """One worker a lane, on each database in turn."""
+    folder = tmp_path_factory.mktemp("fleet")
+    postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    url = postgres.create_database() if postgres else f"sqlite:///{folder / 'forge.db'}"
+    valkey_server.flush()
+    fleet = Fleet(folder, valkey_server.url, url, kill_grace=1.0)
+    fleet.start("async", concurrency=50)
+    fleet.start("process")
+    yield fleet
+    fleet.stop()
+    if postgres:
+        postgres.drop_database(url)
+
+
+@pytest.fixture
+async def client(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(fleet.settings) as client:
+        yield client
+
+
+@pytest.fixture
+def context(fleet: Fleet) -> ExecutionContext:
+    return ExecutionContext(working_dir=str(fleet.folder), agent_id="agent-1", session_id="session-1")
+
+
+@pytest.fixture
+def fresh_fleet(tmp_path: Path, valkey: Any, database_url: str) -> Iterator[Fleet]:
+    """No worker yet; the test starts, kills and freezes them as it likes."""
+    fleet = Fleet(tmp_path, valkey.url, database_url, kill_grace=1.0)
+    yield fleet
+    fleet.stop()

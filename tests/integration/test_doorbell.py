@@ -1,0 +1,76 @@
+"""Messages are only doorbells: forged, repeated, malformed or unheard, they change nothing."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.dispatch import TASK, celery_app, queue_name
+from forge_tools.records import ExecutionContext, new_id
+from tests.fleet import Fleet, wait_until
+
+
+def send(fleet: Fleet, *arguments: Any, lane: str = "async") -> None:
+    """Publish whatever anybody who reaches the broker could."""
+    app = celery_app(fleet.settings.broker)
+    app.send_task(TASK, args=list(arguments), queue=queue_name("default", lane), retry=False)
+    app.close()
+
+
+async def test_a_repeated_ring_starts_no_second_body(
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    handle = await client.submit("Sleep", context, {"seconds": 1, "mark": str(mark)})
+    for attempt in (0, 0, 1, 2):
+        await asyncio.to_thread(send, fleet, [[handle.id, attempt]])
+
+    assert (await handle.result(timeout=30)).success
+    await asyncio.to_thread(send, fleet, [[handle.id, 0], [handle.id, 1]])
+    assert (await client.execute("Echo", context, message="after")).output == "after"
+    assert len(mark.read_text().splitlines()) == 1
+
+
+def forged() -> list[tuple[Any, ...]]:
+    """Arguments that no client of ours would send."""
+    return [
+        ([],),
+        ([["not-an-id", 0]],),
+        ([[new_id(), 0]],),
+        ([[new_id(), -1], [new_id(), 2**40]],),
+        ([[new_id()], [new_id(), "0"], {"id": "x"}, [["nested"]]],),
+        ("text",),
+        (None,),
+        (),
+        ([["' OR 1=1 --", 0]],),
+    ]
+
+
+@pytest.mark.parametrize("name", ["Echo", "EchoInProcess"])
+async def test_forged_messages_harm_nobody(
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext, name: str
+) -> None:
+    lane = "async" if name == "Echo" else "process"
+    for arguments in forged():
+        await asyncio.to_thread(send, fleet, *arguments, lane=lane)
+
+    assert (await client.execute(name, context, message="still here")).output == "still here"
+
+
+async def test_nothing_but_ids_reaches_the_broker(
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext, valkey_server: Any
+) -> None:
+    secret = "canary-" + new_id()
+    handles = [
+        await client.submit("Login", context, {"user": secret, "password": secret}),
+        await client.submit("Echo", context, {"message": secret}, queue="nowhere", expires_in=30),
+    ]
+    await handles[0].result(timeout=30)
+
+    def written() -> bytes:
+        return b"".join(path.read_bytes() for path in Path(valkey_server.folder).rglob("*") if path.is_file())
+
+    await asyncio.to_thread(wait_until, lambda: handles[1].id.encode() in written(), 10, "the ring is not on disk")
+    assert secret.encode() not in written()

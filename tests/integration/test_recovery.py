@@ -1,0 +1,131 @@
+"""Workers die, stop and are rung in vain; no call is lost that need not be, and none runs twice that must not."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.errors import ErrorCode
+from forge_tools.records import ExecutionContext, ExecutionStatus
+from tests.fleet import Fleet, is_alive, wait_until
+
+
+@pytest.fixture
+async def client(fresh_fleet: Fleet) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        yield client
+
+
+@pytest.fixture
+def context(fresh_fleet: Fleet) -> ExecutionContext:
+    return ExecutionContext(working_dir=str(fresh_fleet.folder))
+
+
+async def test_a_call_submitted_before_any_worker_lives_runs_when_one_comes(
+    fresh_fleet: Fleet, context: ExecutionContext
+) -> None:
+    await asyncio.to_thread(lambda: fresh_fleet.start("async").stop())  # it leaves the catalogue behind
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        handle = await client.submit("Echo", context, {"message": "early"})
+        await asyncio.to_thread(fresh_fleet.start, "async")
+        result = await handle.result(timeout=30)
+
+    assert result.output == "early"
+
+
+async def test_rows_that_nobody_rang_for_are_found_by_an_idle_worker(
+    fresh_fleet: Fleet, context: ExecutionContext, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(fresh_fleet.start, "async")
+    await asyncio.to_thread(fresh_fleet.start, "process")
+    silent = fresh_fleet.settings.model_copy(update={"broker_url": f"redis+socket://{tmp_path}/nobody.sock"})
+
+    async with ExecutorClient(silent) as client:
+        results = await asyncio.gather(
+            client.execute("Echo", context, message="a"), client.execute("EchoInProcess", context, message="b")
+        )
+
+    assert [result.output for result in results] == ["a", "b"]
+
+
+async def test_what_a_killed_worker_ran_is_run_again_if_harmless_and_lost_if_not(
+    fresh_fleet: Fleet, client: ExecutorClient, context: ExecutionContext
+) -> None:
+    marks = {tool: fresh_fleet.folder / tool for tool in ("Block", "BlockIdempotent")}
+    doomed = await asyncio.to_thread(fresh_fleet.start, "process")
+    handles = [await client.submit(tool, context, {"seconds": 5, "mark": str(mark)}) for tool, mark in marks.items()]
+    await asyncio.to_thread(wait_until, lambda: all(mark.exists() for mark in marks.values()), 20, "no body started")
+    children = [int(mark.read_text()) for mark in marks.values()]
+    doomed.kill()
+    await asyncio.to_thread(fresh_fleet.start, "process")
+    lost, again = [await handle.result(timeout=60) for handle in handles]
+
+    assert not any(is_alive(child) for child in children)
+    assert (lost.error_code, again.success) == (ErrorCode.LOST, True)
+    assert [len(mark.read_text().splitlines()) for mark in marks.values()] == [1, 2]
+    assert "worker" in (lost.error or "").lower()
+
+
+async def test_a_stopping_worker_lets_short_work_finish(fresh_fleet: Fleet, context: ExecutionContext) -> None:
+    worker = await asyncio.to_thread(fresh_fleet.start, "async")
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        handle = await client.submit("Sleep", context, {"seconds": 1.5, "mark": str(fresh_fleet.folder / "mark")})
+        await asyncio.to_thread(wait_until, (fresh_fleet.folder / "mark").exists, 20, "the body did not start")
+        code = await asyncio.to_thread(worker.stop)
+        result = await handle.result(timeout=10)
+
+    assert (code, result.output) == (0, "slept 1.5s")
+
+
+@pytest.mark.parametrize("lane", ["async", "process"])
+async def test_a_stopping_worker_ends_within_its_drain_and_says_what_it_left(
+    fresh_fleet: Fleet, context: ExecutionContext, lane: str
+) -> None:
+    worker = await asyncio.to_thread(fresh_fleet.start, lane, drain="0.5")
+    tool, mark = ("Sleep" if lane == "async" else "Block"), fresh_fleet.folder / "mark"
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+        await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
+        await asyncio.to_thread(worker.stop, 15)
+        result = await handle.result(timeout=10)
+
+    assert result.error_code == ErrorCode.LOST
+    assert "was stopped" in (result.error or "")
+
+
+async def test_a_frozen_worker_that_thaws_after_its_lease_writes_nothing(
+    fresh_fleet: Fleet, context: ExecutionContext, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    frozen = await asyncio.to_thread(fresh_fleet.start, "async")
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        handle = await client.submit("Sleep", context, {"seconds": 1, "mark": str(mark)})
+        await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
+        frozen.signal(signal.SIGSTOP)
+        try:
+            await asyncio.to_thread(fresh_fleet.start, "async")
+            result = await handle.result(timeout=60)
+        finally:
+            frozen.signal(signal.SIGCONT)
+        async with asyncio.timeout(20):
+            while not [event for event in await client.events_of(handle.id) if event.kind == "late"]:
+                await asyncio.sleep(0.1)
+        record = await handle.record()
+
+    assert (result.error_code, record.status) == (ErrorCode.LOST, ExecutionStatus.LOST)
+
+
+async def test_a_worker_whose_supervisor_dies_is_told_to_stop_before_its_tools_are(
+    fresh_fleet: Fleet, context: ExecutionContext
+) -> None:
+    worker = await asyncio.to_thread(fresh_fleet.start, "async", supervised=True)
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        handle = await client.submit("Bash", context, {"command": "touch mark; sleep 2; echo finished"})
+        await asyncio.to_thread(wait_until, (fresh_fleet.folder / "mark").exists, 20, "the body did not start")
+        worker.let_go()
+        result = await handle.result(timeout=30)
+
+    assert result.output == "finished\n"

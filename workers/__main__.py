@@ -1,0 +1,140 @@
+"""The program `forge-tools worker` becomes: reads its arguments, starts the engine, runs the Celery worker."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from celery import signals
+
+from forge_tools.base import BaseTool
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, ForgeError
+from forge_tools.executor import ToolExecutor
+from forge_tools.plugins import admit, load_tools
+from forge_tools.records import ToolCategory
+from forge_tools.registry import ScopedRegistry
+from workers.app import run_worker, worker_app
+from workers.engine import Engine, Post
+
+EXIT_CONFIGURATION = 78
+EXIT_UNAVAILABLE = 69
+DEFAULT_CONCURRENCY = {"async": 200, "process": os.cpu_count() or 2}
+
+logger = logging.getLogger("workers")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a worker; returns the exit code (69: a service cannot be reached, 78: configuration)."""
+    options = parser().parse_args(arguments)
+    _log_to_stderr(options.log_level)
+    sys.path.append(str(Path.cwd()))  # last, so that the user's tools import and shadow nothing
+    try:
+        return run(options)
+    except ConfigurationError as error:
+        logger.error("%s", error)
+        return EXIT_CONFIGURATION
+    except ForgeError as error:
+        logger.error("%s", error)
+        return EXIT_UNAVAILABLE
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load tools, start the engine, run Celery until it is told to stop."""
+    settings = Settings.load()
+    registry = ScopedRegistry()
+    registry.register_many(offered(options, settings))
+    executor = ToolExecutor(registry, max_timeout=settings.max_timeout, root=settings.workspace, history_limit=0)
+    specs = [tool.spec for tool in registry.list_all()]
+    post = Post(
+        lane=options.lane,
+        queues=tuple(options.queues),
+        concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
+    )
+    engine = Engine(settings, post, executor, specs)
+    signal.signal(signal.SIGTERM, _end)  # until Celery takes it over
+    try:
+        engine.start()
+        signals.setup_logging.connect(_keep_logging)
+        app = worker_app(settings, post, engine, executor)
+        logger.info("Worker ready", extra={"lane": post.lane, "queues": ",".join(post.queues), "tools": len(specs)})
+        return run_worker(app, settings, post, engine)
+    finally:
+        engine.stop()
+
+
+def offered(options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
+    """The tools this worker hosts: those named by `--tools`, and of the rest what `--categories` admits.
+
+    The embedded stack trusts its user and offers everything; elsewhere running commands must be asked for by name.
+    """
+    named = load_tools(options.tools, builtins=False, entry_points=False)
+    found = load_tools(builtins=not options.no_builtins)
+    categories = options.categories
+    if categories is None and not settings.is_embedded:
+        categories = [category for category in ToolCategory if category != ToolCategory.EXECUTION]
+    names = {tool.name for tool in named}
+    return named + [tool for tool in admit(found, categories) if tool.name not in names]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `forge-tools worker`."""
+    parse = argparse.ArgumentParser(prog="forge-tools worker", description="Run tools for agents as a Celery worker.")
+    parse.add_argument("--lane", choices=("async", "process"), required=True, help="where bodies run")
+    parse.add_argument("--queues", type=_names, default=("default",), help="comma-separated; default: default")
+    parse.add_argument("--concurrency", type=int, help="bodies at once (async: 200) or child processes (one a core)")
+    parse.add_argument("--tools", action="append", default=[], metavar="MODULE:ATTRIBUTE", help="load these tools too")
+    parse.add_argument("--categories", type=_categories, help="offer only these, comma-separated")
+    parse.add_argument("--no-builtins", action="store_true", help="do not load the built-in tools")
+    parse.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    return parse
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("name at least one queue")
+    return names
+
+
+def _categories(text: str) -> list[ToolCategory]:
+    try:
+        return [ToolCategory(name) for name in _names(text)]
+    except ValueError as error:
+        known = ", ".join(ToolCategory)
+        raise argparse.ArgumentTypeError(f"{error}; known categories: {known}") from error
+
+
+class _WithData(logging.Formatter):
+    """Constant messages with their data behind them, as `name=value`."""
+
+    KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        data = " ".join(f"{name}={value!r}" for name, value in vars(record).items() if name not in self.KNOWN)
+        return f"{super().format(record)} {data}".rstrip()
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_WithData("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("celery.worker.request").setLevel(logging.CRITICAL)  # the engine says what a lost child means
+    if level == "INFO":  # two lines a call would only say what SQL holds
+        logging.getLogger("forge_tools.tools").setLevel(logging.WARNING)
+        logging.getLogger("celery").setLevel(logging.WARNING)
+
+
+def _end(*_: object) -> None:
+    sys.exit(0)
+
+
+def _keep_logging(**_: object) -> None:
+    """Celery configures logging unless somebody answers its signal: ours stands."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

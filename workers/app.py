@@ -1,0 +1,83 @@
+"""The Celery worker: the app that clients publish with, one task, and the engine behind it."""
+
+import logging
+import os
+import warnings
+from typing import Any
+
+from celery import Celery, Task, signals
+from celery.exceptions import SecurityWarning
+
+from forge_tools.config import Settings
+from forge_tools.dispatch import TASK, celery_app, queue_name, queue_of
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import Ring
+from workers.drain import Drain
+from workers.engine import Engine, Post
+from workers.lanes.child import Child
+from workers.lanes.children import ChildrenLane
+
+RING_THREADS = 4
+"""Celery threads of the async lane; each hands one message of up to 128 ids to the engine at a time."""
+
+logger = logging.getLogger(__name__)
+
+
+def worker_app(settings: Settings, post: Post, engine: Engine, executor: ToolExecutor) -> Celery:
+    """Bind the one task to this process's engine, or to the child that the pool forks."""
+    app = celery_app(settings.broker)
+    app.steps["worker"].add(type("EngineDrain", (Drain,), {"engine": engine}))
+    if isinstance(engine.lane, ChildrenLane):
+        _serve_from_children(app, Child(engine.lane.address, executor, settings.max_output_bytes))
+    else:
+        _serve_from_threads(app, engine)
+    return app
+
+
+def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> int:
+    """Run until stopped; returns the exit code."""
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    warnings.filterwarnings("ignore", message="This process .* is multi-threaded", category=DeprecationWarning)
+    if os.getuid() == 0:
+        logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
+    worker = app.Worker(
+        hostname=f"{post.lane}-{os.getpid()}@{settings.hostname}",
+        pool="prefork" if post.lane == "process" else "threads",
+        concurrency=post.concurrency if post.lane == "process" else RING_THREADS,
+        queues=[queue_name(queue, post.lane) for queue in post.queues],
+        optimization="fair",
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        quiet=True,
+    )
+    worker.start()
+    return int(worker.exitcode or 0)
+
+
+def _serve_from_threads(app: Celery, engine: Engine) -> None:
+    @app.task(name=TASK, bind=True)
+    def run(self: Task[Any, Any], rings: object = None, *_: object) -> None:
+        delivery = self.request.delivery_info or {}
+        engine.take(parse_rings(rings), queue_of(str(delivery.get("routing_key") or "")))
+
+
+def _serve_from_children(app: Celery, child: Child) -> None:
+    parent = os.getpid()
+
+    @signals.worker_process_init.connect(weak=False)
+    def start(**_: object) -> None:
+        child.start(parent)
+
+    @app.task(name=TASK)
+    def run(rings: object = None, *_: object) -> None:
+        child.ring([(ring.id, ring.attempt) for ring in parse_rings(rings)])
+
+
+def parse_rings(rings: object) -> list[Ring]:
+    """Read rings from a message anybody may have written; what is not an id and a number is dropped."""
+    return [
+        Ring(ring[0], ring[1])
+        for ring in (rings if isinstance(rings, list) else [])
+        if isinstance(ring, list) and len(ring) == 2 and isinstance(ring[0], str) and type(ring[1]) is int
+    ]

@@ -1,0 +1,334 @@
+"""The engine: one service loop on its own thread does all SQL, heartbeat, bell, cancel watch and recovery."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from forge_tools import __version__
+from forge_tools.bell import Ringer
+from forge_tools.config import Settings
+from forge_tools.dispatch import Bells, Dispatcher, Limits
+from forge_tools.errors import ForgeError
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import DEFAULT_TIMEOUT, Claim, Lane, Ring, Scope, ToolSpec, WorkerRecord, new_id
+from forge_tools.storage import open_store
+from workers.lanes.base import BodyLane
+from workers.lanes.children import ChildrenLane
+from workers.lanes.loop import LoopLane
+from workers.outcomes import handed_back, lost
+from workers.recorder import Recorder
+from workers.recovery import Recovery
+
+START_DEADLINE = 60.0
+STOP_MARGIN = 5.0
+BEATS_BETWEEN_PULLS = 5
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """What one worker process is there for."""
+
+    lane: Lane
+    queues: tuple[str, ...]
+    concurrency: int
+
+
+class Engine:
+    """Claims, hands over, records. Bodies run in its lane, never on its loop."""
+
+    def __init__(self, settings: Settings, post: Post, executor: ToolExecutor, specs: Sequence[ToolSpec]) -> None:
+        self.boot = new_id()
+        self._settings = settings
+        self._post = post
+        self._specs = list(specs)
+        self._scope = Scope(
+            boot=self.boot,
+            hostname=settings.hostname,
+            pid=os.getpid(),
+            lane=post.lane,
+            queues=post.queues,
+            tool_keys=tuple(sorted({spec.key for spec in specs})),
+        )
+        self._recorder = Recorder(self._announce, retry_seconds=settings.heartbeat)
+        self.lane: BodyLane = self._make_lane(executor)
+        self._ringer = Ringer(settings.broker)
+        self._dispatcher = Dispatcher(settings.broker)
+        self._thread = threading.Thread(target=self._serve, name="forge-engine", daemon=True)
+        self._ready: Future[None] = Future()
+        self._changed = asyncio.Condition()
+        self._over = asyncio.Event()
+        self._reserved = 0
+        self._claiming = 0
+        self._acknowledged_at = 0.0
+        self._rung_at = 0.0
+        self._pulled_at = 0.0
+        self._is_draining = False
+        self._drained_by = float("inf")
+        self._winding_down: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connect, register this boot, publish the catalogue, start the lane.
+
+        Raises:
+            ForgeError: what keeps this worker from starting, said for an operator.
+        """
+        self._thread.start()
+        try:
+            self._ready.result(timeout=START_DEADLINE)
+        except TimeoutError as error:
+            raise ForgeError(
+                f"The worker is not ready after {START_DEADLINE:g}s: the database, or the initialize() of a tool, hangs."
+            ) from error
+
+    def take(self, rings: Sequence[Ring], queue: str) -> None:
+        """Claim rings that came by `queue`; called on a Celery thread, and blocks while no slot is free."""
+        taking = self._on_engine(self._take(list(rings), queue))
+        if taking is not None:
+            with suppress(CancelledError):  # the engine has ended meanwhile; SQL keeps the rows
+                taking.result()
+
+    def stop(self, drain: float | None = None) -> None:
+        """Stop claiming, let bodies finish within `drain` seconds, settle the rest; returns when all is recorded.
+
+        A second stop may shorten the drain of the first.
+        """
+        if not self._ready.done() or self._ready.exception() is not None:
+            return
+        drain = self._settings.drain if drain is None else drain
+        stopping = self._on_engine(self._stop(drain))
+        if stopping is not None:
+            with suppress(TimeoutError, CancelledError):
+                stopping.result(timeout=drain + 3 * self._settings.kill_grace + STOP_MARGIN)
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(timeout=STOP_MARGIN)
+
+    def _on_engine(self, work: Coroutine[Any, Any, None]) -> Future[None] | None:
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop has ended
+            work.close()
+            return None
+
+    def _make_lane(self, executor: ToolExecutor) -> BodyLane:
+        grace = self._settings.kill_grace
+        if self._post.lane == "process":
+            return ChildrenLane(
+                self._claim_rung, self._recorder.add, hostname=self._settings.hostname, kill_grace=grace
+            )
+        return LoopLane(
+            executor,
+            self._recorder.add,
+            concurrency=self._post.concurrency,
+            kill_grace=grace,
+            max_output_bytes=self._settings.max_output_bytes,
+        )
+
+    def _serve(self) -> None:
+        with asyncio.Runner() as runner:  # at its end it cancels what is left, so that no thread waits for it in vain
+            self._loop = runner.get_loop()
+            runner.run(self._live())
+
+    async def _live(self) -> None:
+        try:
+            await self._open()
+        except BaseException as error:  # noqa: BLE001 whatever keeps the engine from starting is the starter's to report
+            self._ready.set_exception(error)
+            return
+        self._ready.set_result(None)
+        await self._over.wait()
+
+    async def _open(self) -> None:
+        settings = self._settings
+        self._store = await open_store(settings.database, connect_timeout=settings.connect_timeout, patience=None)
+        try:
+            await self._begin()
+        except BaseException:
+            await self.lane.stop()
+            await self._store.close()
+            raise
+
+    async def _begin(self) -> None:
+        await self.lane.start()
+        await self._store.workers.register(
+            WorkerRecord(
+                id=self.boot,
+                hostname=self._settings.hostname,
+                pid=os.getpid(),
+                lane=self._post.lane,
+                queues=self._post.queues,
+                concurrency=self._post.concurrency,
+                version=__version__,
+            )
+        )
+        for warning in await self._store.catalogue.publish(self._specs, self.boot):
+            logger.warning(warning)
+        self._acknowledged_at = time.monotonic()
+        services = (
+            self._recorder.run(self._store, self._ringer),
+            self._beat_for_ever(),
+            self._pull_for_ever(),
+            self._recover_for_ever(),
+        )
+        self._services = [asyncio.create_task(service) for service in services]
+        for service in self._services:
+            service.add_done_callback(_end_process_if_broken)
+
+    # Stopping: one winding down, however many ask for it.
+
+    async def _stop(self, drain: float) -> None:
+        self._is_draining = True
+        self._drained_by = min(self._drained_by, time.monotonic() + drain)
+        await self._announce()
+        if self._winding_down is None:
+            self._winding_down = asyncio.create_task(self._wind_down())
+        await asyncio.shield(self._winding_down)
+
+    async def _wind_down(self) -> None:
+        while self.lane.running() and (left := self._drained_by - time.monotonic()) > 0:
+            await self._until(lambda: not self.lane.running() or self._drained_by <= time.monotonic(), left)
+        for claim in await self.lane.stop():
+            self._recorder.add(lost(claim, f"The worker on {self._settings.hostname} was stopped"))
+        await self._until(
+            lambda: not self._claiming and self._recorder.is_idle, self._settings.kill_grace + STOP_MARGIN
+        )
+        for service in self._services:
+            service.cancel()
+        await asyncio.gather(*self._services, return_exceptions=True)
+        with suppress(ForgeError):
+            await self._store.workers.stop(self.boot)
+        await self._recorder.close(timeout=self._settings.kill_grace)
+        await self._dispatcher.close()
+        await self._ringer.close()
+        await self._store.close()
+
+    async def _announce(self) -> None:
+        """Wake whoever waits for a slot or for the end."""
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(is_so)
+
+    # Claiming: only what a free slot waits for, only while our heartbeat is acknowledged.
+
+    async def _take(self, rings: list[Ring], queue: str) -> None:
+        self._rung_at = time.monotonic()
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._is_draining or self._free() > 0)
+        count = 0 if self._is_draining else min(self._free(), len(rings))
+        if rings[count:]:
+            self._ring_elsewhere(rings[count:], queue)
+        await self._start(rings[:count])
+
+    async def _start(self, rings: Sequence[Ring]) -> None:
+        if not rings:
+            return
+        self._reserved += len(rings)
+        claims: list[Claim] = []
+        try:
+            claims = await self._claim(rings)
+            self.lane.run(claims)
+        finally:
+            self._reserved -= len(rings)
+            if len(claims) < len(rings):  # slots are free again without a body having ended
+                await self._announce()
+
+    async def _claim_rung(self, rings: Sequence[Ring]) -> list[Claim]:
+        self._rung_at = time.monotonic()
+        return await self._claim(rings)
+
+    def _free(self) -> int:
+        return self.lane.free_slots() - self._reserved
+
+    def _ring_elsewhere(self, rings: Sequence[Ring], queue: str) -> None:
+        limits = Limits.of(
+            DEFAULT_TIMEOUT,
+            claim_patience=self._settings.claim_patience,
+            kill_grace=self._settings.kill_grace,
+        )
+        self._dispatcher.ring(Bells(queue, self._post.lane, tuple(rings), limits))
+
+    async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
+        """Claim those rings that are still to be had; none while draining or while our beats go unacknowledged."""
+        if not self._may_claim():
+            return []
+        self._claiming += 1
+        try:
+            claims = await self._store.queue.claim(rings, self._scope)
+            self._recorder.claimed(claims)
+            if self._may_claim():
+                return claims
+            for claim in claims:
+                self._recorder.add(handed_back(claim))
+            return []
+        finally:
+            self._claiming -= 1
+            if self._is_draining:
+                await self._announce()
+
+    def _may_claim(self) -> bool:
+        return not self._is_draining and time.monotonic() - self._acknowledged_at <= self._settings.lease
+
+    # Watching: our own heartbeat, what was cancelled, due rows that nobody rang for, the dead.
+
+    async def _beat_for_ever(self) -> None:
+        while True:
+            sent_at = time.monotonic()  # not when the answer came: in between this process may have been suspended
+            try:
+                for ring in await self._store.workers.beat(self.boot):
+                    self.lane.cancel(ring.id, ring.attempt)
+                self._acknowledged_at = sent_at
+            except ForgeError as error:
+                logger.warning("Heartbeat failed", extra={"error": str(error)})
+            await asyncio.sleep(self._settings.heartbeat)
+
+    async def _pull_for_ever(self) -> None:
+        while True:
+            try:
+                await self._pull()
+            except ForgeError as error:
+                logger.warning("Due calls cannot be read", extra={"error": str(error)})
+            await asyncio.sleep(self._settings.heartbeat)
+
+    async def _pull(self) -> None:
+        """Ask SQL for due rows: at once when nobody rang lately, now and then when busy. Rings may be lost, rows are not."""
+        now, beat = time.monotonic(), self._settings.heartbeat
+        is_time = now - self._rung_at >= beat or now - self._pulled_at >= BEATS_BETWEEN_PULLS * beat
+        free = self._free()
+        if not is_time or free <= 0 or self._is_draining:
+            return
+        self._pulled_at = now
+        await self._start(await self._store.queue.due(self._scope, free))
+
+    async def _recover_for_ever(self) -> None:
+        recovery = Recovery(self._store, self.boot, self._settings.lease)
+        while True:
+            await asyncio.sleep(self._settings.heartbeat * 2)
+            try:
+                if time.monotonic() - self._acknowledged_at > self._settings.lease / 2:
+                    recovery.interrupted()
+                else:
+                    await recovery.step()
+            except ForgeError as error:
+                recovery.interrupted()
+                logger.warning("Recovery step failed", extra={"error": str(error)})
+
+
+def _end_process_if_broken(service: asyncio.Task[None]) -> None:
+    """A worker without its engine would only look alive: end it, so that its supervisor starts another."""
+    if not service.cancelled() and service.exception() is not None:
+        logger.critical("The engine failed; this worker ends", exc_info=service.exception())
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,88 @@
+"""What the engine asks of a lane, what a lane tells the engine, and the one way in which either runs a body."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import Claim, ExecutionContext, Outcome
+from workers.lanes.guard import Guard
+from workers.outcomes import cancelled, crashed, outcome_of
+
+Finished = Callable[[Outcome], None]
+"""Called on the engine's loop with each outcome a lane produces."""
+
+Verdict = Callable[[Claim, float], Outcome]
+"""How a body that did not stop by itself is recorded, given the milliseconds it took."""
+
+
+class BodyLane(Protocol):
+    """Runs claimed executions. Every method is called on the engine's loop, and none of them blocks it."""
+
+    async def start(self) -> None: ...
+
+    def free_slots(self) -> int:
+        """How many more bodies could start now."""
+        ...
+
+    def run(self, claims: Sequence[Claim]) -> None:
+        """Start bodies; each ends in exactly one `Finished` call, unless the lane is stopped before."""
+        ...
+
+    def cancel(self, execution_id: str, attempt: int) -> None:
+        """Stop that attempt's body, if it still runs here."""
+        ...
+
+    def running(self) -> list[Claim]: ...
+
+    async def stop(self) -> list[Claim]:
+        """End what is left and let go of threads and sockets; returns the claims that are told of no more."""
+        ...
+
+
+@dataclass(slots=True)
+class Body:
+    """One running body as the engine sees it."""
+
+    claim: Claim
+    started: float = field(default_factory=time.monotonic)
+    guard: Guard | None = None
+    is_cancelled: bool = False
+    is_over: bool = False
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """A worker that was condemned and lives may run two attempts of one execution."""
+        return self.claim.id, self.claim.attempt
+
+    @property
+    def elapsed_ms(self) -> float:
+        return (time.monotonic() - self.started) * 1000
+
+
+async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int) -> Outcome:
+    """Run a claimed execution through the same executor that a notebook uses; whatever the row holds, there is an outcome.
+
+    Raises:
+        asyncio.CancelledError: the body was cancelled from outside.
+    """
+    started = time.monotonic()
+    try:
+        context = ExecutionContext.model_validate(json.loads(claim.context)).model_copy(
+            update={"timeout": claim.timeout}
+        )
+        result = await executor.call(claim.tool, json.loads(claim.parameters), context)
+        return outcome_of(claim, result, max_output_bytes)
+    except Exception as error:  # noqa: BLE001 a claim without an outcome would never end
+        return crashed(claim, error, (time.monotonic() - started) * 1000)
+
+
+def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float) -> Outcome:
+    """The outcome of the task that ran `execute`, however it ended."""
+    if body.cancelled():
+        return cancelled(claim, after_ms)
+    error = body.exception()
+    return body.result() if error is None else crashed(claim, error, after_ms)

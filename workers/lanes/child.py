@@ -1,0 +1,133 @@
+"""The process lane, child's half: the tool's loop on a background thread, the main thread waits for Celery."""
+
+import asyncio
+import logging
+import os
+import signal
+import stat
+import threading
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import Claim, Outcome
+from workers.lanes.base import execute, outcome_of_task
+from workers.lanes.frames import read_frame, write_frame
+
+SECRETS = ("FORGE_DATABASE_URL", "FORGE_BROKER_URL", "DATABASE_URL", "PGPASSWORD")
+
+logger = logging.getLogger(__name__)
+
+
+class Child:
+    """Runs one call at a time for the engine in the parent, whether Celery rang here or the engine pulled the call."""
+
+    def __init__(self, address: Path, executor: ToolExecutor, max_output_bytes: int) -> None:
+        self._address = address
+        self._executor = executor
+        self._max_output_bytes = max_output_bytes
+        self._writer: asyncio.StreamWriter | None = None
+        self._body: asyncio.Task[Outcome] | None = None
+        self._overdue_at = 0.0
+        self._resting: Future[None] | None = None
+        self._ready: Future[None] = Future()
+
+    def start(self, parent: int) -> None:
+        """Become a process group of our own, forget what a tool must not know, and connect to the engine.
+
+        A child whose parent died while it was being forked would live for ever: it ends here instead.
+        """
+        os.setpgid(0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        _let_go_of_sockets()
+        for name in SECRETS:
+            os.environ.pop(name, None)
+        self._folder = Path.cwd()
+        self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
+        threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
+        self._ready.result(timeout=30)
+
+    def ring(self, rings: list[tuple[str, int]]) -> None:
+        """Pass rings to the engine and wait until what it ran here, if anything, is over."""
+        signal.signal(signal.SIGUSR1, self._on_soft_limit)
+        self._resting = Future()
+        self._loop.call_soon_threadsafe(self._send, {"ring": rings})
+        self._resting.result()
+
+    def _on_soft_limit(self, *_: object) -> None:
+        """Celery's soft limit: by then the body's own time is up, and one more cancel may help. Never raises here."""
+        self._loop.call_soon_threadsafe(self._cancel_overdue)
+
+    def _cancel_overdue(self) -> None:
+        """A signal that comes late meant the body before this one."""
+        if self._loop.time() >= self._overdue_at:
+            self._cancel_body()
+
+    def _cancel_body(self) -> None:
+        if self._body is not None:
+            self._body.cancel()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._talk())
+        finally:
+            os._exit(0)  # the engine is gone; nobody would hear what this process does next
+
+    async def _talk(self) -> None:
+        try:
+            reader, self._writer = await asyncio.open_unix_connection(self._address)
+            engine = self._writer.get_extra_info("socket").fileno()
+            os.register_at_fork(after_in_child=partial(_let_go, engine))  # or our death would go unnoticed
+            await self._executor.initialize()
+            self._send({"hello": os.getpid()})
+        except BaseException as error:
+            self._ready.set_exception(error)
+            raise
+        self._ready.set_result(None)
+        while (frame := await read_frame(reader)) is not None:
+            self._hear(frame)
+
+    def _hear(self, frame: dict[str, Any]) -> None:
+        if "run" in frame:
+            claim = Claim(**frame["run"])
+            self._send({"started": True, "id": claim.id})
+            self._overdue_at = self._loop.time() + claim.timeout
+            self._body = self._loop.create_task(execute(self._executor, claim, self._max_output_bytes))
+            self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
+        elif "cancel" in frame:
+            self._cancel_body()
+        elif self._resting is not None and not self._resting.done():
+            self._resting.set_result(None)
+
+    def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:
+        self._body = None
+        frame = asdict(outcome_of_task(body, claim, (self._loop.time() - started) * 1000))
+        del frame["token"]
+        self._send(frame)
+        with suppress(OSError):  # a tool may have moved us; the next one starts where the worker did
+            os.chdir(self._folder)
+
+    def _send(self, frame: dict[str, Any]) -> None:
+        if self._writer is not None:
+            write_frame(self._writer, frame)
+
+
+def _let_go_of_sockets() -> None:
+    """Close what the fork handed down: the parent's database, broker and other children are not a tool's to reach."""
+    for fd in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
+        with suppress(OSError):  # the descriptor of the listing itself is closed by now
+            if fd > 2 and stat.S_ISSOCK(os.fstat(fd).st_mode):
+                _let_go(fd)
+
+
+def _let_go(fd: int) -> None:
+    """Replace rather than close: an object of the parent's may still count on the number."""
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(nothing, fd, inheritable=False)
+    os.close(nothing)

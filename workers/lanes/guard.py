@@ -1,0 +1,34 @@
+"""The timer that ends a body which did not stop by itself."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+STALL_SECONDS = 0.5
+
+
+class Guard:
+    """Calls `fire` once after `seconds`, unless stopped.
+
+    When the loop itself was late (a suspended process, a stalled engine), the body may have returned in time and its outcome
+    may be waiting behind this timer: it then waits the same `patience` once more before it judges.
+    """
+
+    def __init__(self, seconds: float, fire: Callable[[], None], *, patience: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fire = fire
+        self._patience = patience
+        self._arm(seconds)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _arm(self, seconds: float) -> None:
+        self._due = time.monotonic() + seconds
+        self._timer = self._loop.call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        if time.monotonic() - self._due > STALL_SECONDS:
+            self._arm(self._patience)
+        else:
+            self._fire()

@@ -1,0 +1,93 @@
+"""Turns what a body returned, or failed to, into the outcome that SQL keeps."""
+
+from typing import Any
+
+from forge_tools.errors import ErrorCode, InvalidCallError
+from forge_tools.records import Claim, ExecutionStatus, Outcome, ToolResult
+from forge_tools.validation import clean_text, encode_json
+
+MAX_ERROR_CHARS = 10_000
+STATUS_BY_CODE = {ErrorCode.TIMEOUT: ExecutionStatus.TIMED_OUT, ErrorCode.CANCELLED: ExecutionStatus.CANCELLED}
+
+
+def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
+    """Encode a result; one that JSON or the limit cannot carry becomes a failed result that says so."""
+    try:
+        return _encode(claim, result, max_bytes)
+    except InvalidCallError as error:
+        failed = ToolResult.fail(
+            f"The tool ran, but its result cannot be stored: {error.message}",
+            error_code=ErrorCode.UNSTORABLE,
+            duration_ms=result.duration_ms,
+        )
+        return _encode(claim, failed, max_bytes)
+
+
+def timed_out(claim: Claim, after_ms: float) -> Outcome:
+    """The outcome of a body that did not stop when its time was up and was ended by force."""
+    result = ToolResult.fail(f"Tool timed out after {claim.timeout:g}s", error_code=ErrorCode.TIMEOUT, forced=True)
+    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+
+
+def cancelled(claim: Claim, after_ms: float) -> Outcome:
+    """The outcome of a body that was cancelled and ended by force."""
+    result = ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED, forced=True)
+    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+
+
+def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
+    """The outcome of a body that ended in what no tool should raise, or whose row cannot be read."""
+    result = ToolResult.fail(
+        f"Unexpected error: {type(error).__name__}: {error}"[:MAX_ERROR_CHARS],
+        error_code=ErrorCode.EXECUTION_ERROR,
+    )
+    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+
+
+def handed_back(claim: Claim) -> Outcome:
+    """The attempt never started a body: it goes back to its queue uncounted."""
+    return Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.QUEUED, give_back=True)
+
+
+def lost(claim: Claim, what: str, after_ms: float | None = None) -> Outcome:
+    """The process that ran the body is gone: run it again if that is harmless, else say that nobody knows."""
+    again = claim.idempotent and claim.attempt < claim.max_attempts
+    advice = (
+        "It is run again elsewhere."
+        if again
+        else "Whether it took effect is unknown: check its effects before you call it again."
+    )
+    return Outcome(
+        id=claim.id,
+        attempt=claim.attempt,
+        token=claim.token,
+        status=ExecutionStatus.LOST,
+        duration_ms=after_ms,
+        error=f"{what} while the tool ran (attempt {claim.attempt} of {claim.max_attempts}). {advice}",
+        error_code=ErrorCode.LOST,
+        retry_in=0.0 if again else None,
+    )
+
+
+def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
+    failed = ExecutionStatus.FAILED if result.error_code is None else _status(result.error_code)
+    return Outcome(
+        id=claim.id,
+        attempt=claim.attempt,
+        token=claim.token,
+        status=ExecutionStatus.SUCCEEDED if result.success else failed,
+        duration_ms=result.duration_ms,
+        output=_json_or_none(result.output, "output", max_bytes),
+        error=None if result.error is None else clean_text(result.error),
+        error_code=result.error_code,
+        error_details=_json_or_none(result.error_details, "error_details", max_bytes),
+        metadata=encode_json(result.metadata, "metadata", max_bytes),
+    )
+
+
+def _status(code: str) -> ExecutionStatus:
+    return next((status for known, status in STATUS_BY_CODE.items() if known == code), ExecutionStatus.FAILED)
+
+
+def _json_or_none(value: Any, what: str, max_bytes: int) -> str | None:
+    return None if value is None else encode_json(value, what, max_bytes)
