@@ -15,6 +15,7 @@ from forge_tools.errors import ConfigurationError
 
 PREFIX = "forge:bell:"
 RECONNECT_SECONDS = 0.5
+CANCEL_SECONDS = 0.5
 SILENCE_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
@@ -98,9 +99,9 @@ class Listener:
         return self.is_listening
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        while self._task is not None and not self._task.done():
+            self._task.cancel()  # once is not enough: redis-py swallows a cancellation that meets its own time-out
+            await asyncio.wait([self._task], timeout=CANCEL_SECONDS)
 
     async def _listen(self, redis: Redis) -> None:
         while True:

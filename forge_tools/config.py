@@ -96,9 +96,10 @@ class Settings(BaseSettings):
 def broker_socket(home: Path) -> Path:
     """Where the embedded broker of `home` listens; moved to a private folder when the path is too long for a socket."""
     here = home.resolve() / "valkey.sock"
-    if len(os.fsencode(here)) <= MAX_SOCKET_PATH:
-        return here
     name = hashlib.blake2b(os.fsencode(here), digest_size=8).hexdigest()
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime) if runtime else Path(tempfile.gettempdir()) / f"forge-tools-{os.getuid()}"
-    return folder / f"{name}.sock"
+    private = f"forge-tools-{os.getuid()}"
+    folders = [Path(tempfile.gettempdir()) / private, Path("/tmp") / private]  # noqa: S108 made 0700, its owner checked
+    if runtime := os.environ.get("XDG_RUNTIME_DIR"):
+        folders.insert(0, Path(runtime))
+    places = [here, *(folder / f"{name}.sock" for folder in folders)]
+    return next((place for place in places if len(os.fsencode(place)) <= MAX_SOCKET_PATH), places[-1])

@@ -193,7 +193,7 @@ class Intake:
         spec = spec or ToolSpec(
             name=clean_text(call.label)[:MAX_NAME], description="unknown", category=ToolCategory.OTHER
         )
-        result = ToolResult.fail(error, error_code=code, duration_ms=0.0, **metadata)
+        result = ToolResult.fail(error, error_code=code, **metadata)
         new = NewExecution(
             **self._request(call, spec),
             parameters=_kept(spec.redact(call.arguments), self._settings.max_parameter_bytes),

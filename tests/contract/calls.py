@@ -11,6 +11,9 @@ from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, R
 from forge_tools.storage import Store
 from forge_tools.storage.models import execution_queue, from_now
 
+UNKNOWN = "01a00000-0000-7000-8000-00000000abcd"
+"""An id that no execution has."""
+
 SCOPE = Scope(boot="boot-1", hostname="host-1", pid=11, lane="async", queues=("default",), tool_keys=("Grep@1",))
 
 

@@ -3,9 +3,21 @@
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Ring, new_id
+from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store
-from tests.contract.calls import SCOPE, boot, call, claimed, ended, finished, overdue, running, scope, submitted
+from tests.contract.calls import (
+    SCOPE,
+    UNKNOWN,
+    boot,
+    call,
+    claimed,
+    ended,
+    finished,
+    overdue,
+    running,
+    scope,
+    submitted,
+)
 
 
 async def test_a_queued_call_is_cancelled_at_once(store: Store) -> None:
@@ -37,7 +49,7 @@ async def test_cancelling_what_is_over_changes_nothing(store: Store) -> None:
     assert await store.queue.statuses([id_]) == {id_: ExecutionStatus.SUCCEEDED}
 
 
-@pytest.mark.parametrize("id_", [new_id(), "nope", "", "'; DROP TABLE executions"])
+@pytest.mark.parametrize("id_", [UNKNOWN, "nope", "", "'; DROP TABLE executions"])
 async def test_cancelling_what_does_not_exist_says_so(store: Store, id_: str) -> None:
     with pytest.raises(ExecutionNotFoundError, match="No execution has the id"):
         await store.queue.cancel(id_, actor="ann")

@@ -5,7 +5,7 @@ import pytest
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import ExecutionStatus, Outcome, new_id
 from forge_tools.storage import Store
-from tests.contract.calls import boot, call, claimed, ended, finished, running, submitted
+from tests.contract.calls import UNKNOWN, boot, call, claimed, ended, finished, running, submitted
 
 
 async def test_a_finished_call_tells_what_was_asked_and_what_came_of_it(store: Store) -> None:
@@ -64,7 +64,7 @@ async def test_an_ambiguous_beginning_asks_for_more(store: Store) -> None:
         await store.history.get(base[:-1])
 
 
-@pytest.mark.parametrize("id_", [new_id(), "0123456", "", "zzzzzzzz", "not-a-uuid-at-all", "%" * 36, "1" * 400])
+@pytest.mark.parametrize("id_", [UNKNOWN, "0123456", "", "zzzzzzzz", "not-a-uuid-at-all", "%" * 36, "1" * 400])
 async def test_an_id_that_fits_nothing_is_not_found(store: Store, id_: str) -> None:
     with pytest.raises(ExecutionNotFoundError):
         await store.history.get(id_)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -202,3 +202,17 @@ async def test_over_another_broker_nobody_listens_and_ringing_does_nothing() -> 
     assert not await listener.ready(0.01)
     assert not listener.is_listening
     await listener.close()
+
+
+async def test_closing_ends_a_subscription_that_swallowed_its_first_cancellation(valkey_url: str) -> None:
+    async def stubborn() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    listener = Listener(valkey_url, "client", lambda _: None)
+    listener._task = asyncio.ensure_future(stubborn())
+    await asyncio.sleep(0)
+
+    async with asyncio.timeout(10):
+        await listener.close()

@@ -89,3 +89,13 @@ def test_a_socket_path_that_is_too_long_moves_to_a_private_folder(
     assert broker_socket(long.parent / ("e" * 100)) != moved
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
     assert broker_socket(long).parent == Path("/run/user/7")
+
+
+def test_a_temporary_folder_that_is_itself_too_deep_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+
+    assert len(str(broker_socket(deep / "home"))) <= MAX_SOCKET_PATH

@@ -1,0 +1,98 @@
+"""A handle waits, tells, follows and cancels; it holds nothing but an id."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+
+from forge_tools.client.handle import Handle
+from forge_tools.errors import ResultTimeoutError
+from forge_tools.records import TERMINAL, Event, ExecutionStatus, ToolResult
+
+NOW = datetime.now(UTC)
+
+
+@dataclass
+class Executions:
+    """What a handle needs of a client, step by step."""
+
+    statuses: Iterator[ExecutionStatus] = field(default_factory=lambda: iter(()))
+    events: list[Event] = field(default_factory=list)
+    seconds: float = 0.0
+    waits: int = 0
+    failure: BaseException | None = None
+
+    async def wait_for(self, execution_id: str) -> ToolResult:
+        self.waits += 1
+        await asyncio.sleep(self.seconds)
+        if self.failure:
+            raise self.failure
+        return ToolResult.ok(execution_id)
+
+    async def get(self, execution_id: str) -> Any:
+        status = next(self.statuses)
+        return SimpleNamespace(status=status, is_over=status in TERMINAL)
+
+    async def events_of(self, execution_id: str) -> list[Event]:
+        return self.events
+
+    async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
+        return "requested"
+
+
+async def test_a_result_is_fetched_once() -> None:
+    executions = Executions()
+    handle = Handle("id", executions)
+
+    assert (await handle.result()).output == (await handle.result(1)).output == "id"
+    assert executions.waits == 1
+
+
+async def test_a_wait_that_takes_too_long_says_that_the_execution_goes_on() -> None:
+    with pytest.raises(ResultTimeoutError, match=r"id is not over after 0.01s. It goes on"):
+        await Handle("id", Executions(seconds=5)).result(timeout=0.01)
+
+
+async def test_a_time_out_of_something_else_is_not_taken_for_the_waits_own() -> None:
+    with pytest.raises(TimeoutError, match="of the driver") as caught:
+        await Handle("id", Executions(failure=TimeoutError("of the driver"))).result()
+
+    assert not isinstance(caught.value, ResultTimeoutError)
+
+
+async def test_a_handle_that_has_its_result_asks_nobody() -> None:
+    executions = Executions()
+
+    result = await Handle("id", executions, ToolResult.fail("rejected")).result(timeout=0.01)
+
+    assert (result.error, executions.waits) == ("rejected", 0)
+
+
+async def test_events_and_changes_of_status_come_once_each_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forge_tools.client.handle.EVENT_POLL", 0.0)
+    steps = [ExecutionStatus.QUEUED, ExecutionStatus.RUNNING, ExecutionStatus.RUNNING, ExecutionStatus.CANCELLED]
+    asked = Event(at=NOW, kind="cancel", actor="me")
+
+    seen = [event async for event in Handle("id", Executions(iter(steps), [asked])).events()]
+
+    assert seen == [asked, "queued", "running", "cancelled"]
+
+
+async def test_status_and_cancel_ask_the_client() -> None:
+    handle = Handle("id", Executions(iter([ExecutionStatus.RUNNING])))
+
+    assert (await handle.status(), await handle.cancel("why")) == (ExecutionStatus.RUNNING, "requested")
+    assert repr(handle) == "Handle('id')"
+
+
+async def test_a_handle_seen_through_another_client_is_the_same_execution() -> None:
+    one, other = Executions(), Executions()
+    handle = Handle("id", one)
+
+    assert handle.on(one) is handle
+    assert (await handle.on(other).result()).output == "id"
+    assert (one.waits, other.waits) == (0, 1)

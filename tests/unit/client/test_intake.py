@@ -1,0 +1,207 @@
+"""Calls become rows, or rejections that say what to mend; nothing a caller passes raises."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forge_tools.client.intake import MAX_ATTEMPTS, Accepted, Call, Intake, Rejected
+from forge_tools.client.snapshot import Snapshot
+from forge_tools.config import Settings
+from forge_tools.errors import ErrorCode
+from forge_tools.records import (
+    Capabilities,
+    ExecutionContext,
+    ExecutionStatus,
+    ToolCategory,
+    ToolParameter,
+    ToolSpec,
+)
+
+GREET = ToolSpec(
+    name="Greet",
+    description="Greet somebody.",
+    category=ToolCategory.OTHER,
+    parameters=(
+        ToolParameter(name="who", type="string", description="Whom.", aliases=("name",)),
+        ToolParameter(name="times", type="integer", description="How often.", required=False, default=1),
+        ToolParameter(name="key", type="string", description="A secret.", required=False, sensitive=True),
+    ),
+    version="2.3.4",
+    capabilities=Capabilities(idempotent=True),
+    aliases=("hello",),
+    lane="async",
+    timeout=7.0,
+)
+SNAPSHOT = Snapshot([GREET])
+CONTEXT = ExecutionContext(working_dir=".", agent_id="agent", session_id="session")
+CALL = Call("Greet", {"who": "Ada"}, CONTEXT)
+
+
+def prepare(call: Call, **settings: Any) -> Accepted | Rejected:
+    return Intake(Settings.load(**settings), "submitter").prepare(call, SNAPSHOT)
+
+
+def accepted(call: Call, **settings: Any) -> Accepted:
+    prepared = prepare(call, **settings)
+    assert isinstance(prepared, Accepted), prepared
+    return prepared
+
+
+def rejected(call: Call, **settings: Any) -> Rejected:
+    prepared = prepare(call, **settings)
+    assert isinstance(prepared, Rejected), prepared
+    return prepared
+
+
+def test_an_accepted_call_carries_all_a_worker_needs() -> None:
+    new = accepted(CALL).new
+
+    assert (new.tool, new.tool_key, new.tool_version, new.lane) == ("Greet", "Greet@2", "2.3.4", "async")
+    assert (new.agent_id, new.session_id, new.reply_to) == ("agent", "session", "submitter")
+    assert (new.max_attempts, new.idempotent, new.queue) == (3, True, "default")
+    assert (new.timeout, new.timeout_source, new.soft_time_limit, new.time_limit) == (7.0, "tool", 12, 14)
+
+
+def test_aliases_are_resolved_and_defaults_filled_in() -> None:
+    new = accepted(Call("hello", {"name": "Ada"}, CONTEXT)).new
+
+    assert json.loads(new.parameters) == {"who": "Ada", "times": 1}
+
+
+def test_a_call_without_a_context_gets_the_plain_one() -> None:
+    assert json.loads(accepted(Call("Greet", {"who": "Ada"})).new.context)["working_dir"] == "."
+
+
+def test_sensitive_values_go_to_the_row_and_to_nobody_who_looks() -> None:
+    one = accepted(Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT))
+
+    assert json.loads(one.new.parameters)["key"] == "hunter22"
+    assert one.new.sensitive == ("key",)
+    assert one.parameters["key"] == "[redacted]"
+
+
+def test_a_rejected_call_shows_no_sensitive_value_either() -> None:
+    one = rejected(Call("Greet", {"key": "hunter22"}, CONTEXT))
+
+    assert "hunter22" not in one.new.parameters
+
+
+@pytest.mark.parametrize(
+    ("asked", "queue"), [(None, "default"), ("background", "background"), ("host.box-1", "host.box-1")]
+)
+def test_the_queue_is_the_callers_choice_or_the_default(asked: str | None, queue: str) -> None:
+    assert accepted(replace(CALL, queue=asked)).new.queue == queue
+
+
+def test_configuration_routes_a_tool_or_its_category() -> None:
+    assert accepted(CALL, routes={"Greet": "gpu"}).new.queue == "gpu"
+    assert accepted(CALL, routes={"other": "slow"}).new.queue == "slow"
+
+
+def test_a_background_call_may_wait_longer() -> None:
+    assert accepted(CALL).new.expires_in == 600.0
+    assert accepted(replace(CALL, queue="background")).new.expires_in == 86_400.0
+
+
+def test_a_delayed_call_expires_after_it_is_due_and_not_before() -> None:
+    new = accepted(replace(CALL, delay=1000.0, expires_in=5.0)).new
+
+    assert (new.delay, new.expires_in) == (1000.0, 1005.0)
+
+
+def test_the_operators_maximum_caps_a_timeout_and_says_so() -> None:
+    call = replace(CALL, context=CONTEXT.model_copy(update={"timeout": 1e9}))
+
+    new = accepted(call, max_timeout=60.0).new
+
+    assert new.timeout == 60.0
+    assert "operator maximum" in new.timeout_source
+
+
+def test_attempts_are_the_callers_choice_within_reason() -> None:
+    assert accepted(replace(CALL, max_attempts=5)).new.max_attempts == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"parameters": {}}, "Missing required parameter: who"),
+        ({"parameters": {"who": 1}}, "Invalid type for who"),
+        ({"parameters": {"who": "Ada", "x": float("inf")}}, "parameters.x"),
+        ({"parameters": {"who": "Ada", 1: 2}}, "parameters"),
+        ({"parameters": ["who"]}, "Invalid parameters: expected an object with names as keys, not list"),
+        ({"parameters": None}, "Invalid parameters: expected an object with names as keys, not NoneType"),
+        ({"parameters": "who"}, "not str"),
+        ({"context": {"working_dir": "."}}, "Invalid context: expected an ExecutionContext, not dict"),
+        ({"context": ExecutionContext(working_dir=".", metadata={"x": object()})}, "context.metadata.x"),
+        ({"context": ExecutionContext(working_dir=".", timeout=0)}, "timeout is 0"),
+        ({"context": ExecutionContext(working_dir=".", timeout=float("nan"))}, "timeout is nan"),
+        ({"name": 3}, "Invalid tool name: expected a string, not int"),
+        ({"name": ["Greet"]}, "Invalid tool name: expected a string, not list"),
+        ({"queue": "a b"}, "Queue 'a b' is not a name"),
+        ({"queue": "..."}, "is not a name"),
+        ({"queue": ""}, "is not a name"),
+        ({"queue": "x" * 300}, "is not a name"),
+        ({"queue": "line\n"}, "is not a name"),
+        ({"queue": 5}, "is not a name"),
+        ({"delay": -1.0}, "delay is -1.0"),
+        ({"delay": float("inf")}, "delay is inf"),
+        ({"delay": "5"}, "delay is '5'"),
+        ({"delay": True}, "delay is True"),
+        ({"expires_in": 0}, "expires_in is 0"),
+        ({"expires_in": float("nan")}, "expires_in is nan"),
+        ({"expires_in": 1e12}, "ten years"),
+        ({"max_attempts": 0}, "max_attempts is 0"),
+        ({"max_attempts": -1}, "from 1 to 100"),
+        ({"max_attempts": MAX_ATTEMPTS + 1}, "from 1 to 100"),
+        ({"max_attempts": 2.5}, "whole number"),
+    ],
+)
+def test_what_a_caller_gets_wrong_is_rejected_with_a_sentence(change: dict[str, Any], said: str) -> None:
+    one = rejected(replace(CALL, **change))
+
+    assert said in (one.result.error or "")
+    assert one.result.error_code == ErrorCode.VALIDATION_ERROR
+    assert (one.outcome.status, one.outcome.error) == (ExecutionStatus.REJECTED, one.result.error)
+    assert one.new.id == one.outcome.id
+    json.loads(one.new.parameters)
+
+
+def test_a_rejection_names_every_problem_and_what_is_required() -> None:
+    result = rejected(Call("Greet", {"who": 1, "times": "x"}, CONTEXT)).result
+
+    assert len(result.metadata["errors"]) == 2
+    assert result.metadata["required"] == ["who"]
+
+
+def test_an_unknown_tool_is_rejected_with_the_names_that_are_known() -> None:
+    one = rejected(Call("Nope\x00\ud800" + "x" * 500, {"a": 1}, CONTEXT))
+
+    assert one.result.error_code == ErrorCode.TOOL_NOT_FOUND
+    assert one.result.metadata["available"] == "Greet"
+    assert len(one.new.tool) == 200
+    assert "\x00" not in one.new.tool
+
+
+def test_without_a_catalogue_an_unknown_tool_asks_for_a_worker() -> None:
+    prepared = Intake(Settings.load(), "me").prepare(CALL, Snapshot())
+
+    assert isinstance(prepared, Rejected)
+    assert "is a worker running?" in prepared.result.metadata["available"]
+
+
+def test_parameters_over_the_limit_are_rejected_and_not_kept() -> None:
+    one = rejected(Call("Greet", {"who": "x" * 3000}, CONTEXT), max_parameter_bytes=2000)
+
+    assert "2,000" in (one.result.error or "")
+    assert len(one.new.parameters) < 500
+
+
+def test_nesting_without_end_is_rejected() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+
+    assert "levels" in (rejected(Call("Greet", {"who": "Ada", "x": deep}, CONTEXT)).result.error or "")

@@ -1,0 +1,174 @@
+"""Waits end with the ring, with a read, with a poll or with the client: soon, once, and leaving nothing behind."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from forge_tools.client.waiting import BELL_SILENCE, ResultWaiter
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
+from forge_tools.records import ExecutionStatus, StoredResult, ToolResult
+
+
+class Sql:
+    """What SQL would answer: results by id, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.over: set[str] = set()
+        self.reads: list[list[str]] = []
+        self.failures = 0
+
+    async def read(self, ids: Sequence[str]) -> list[StoredResult]:
+        self.reads.append(list(ids))
+        await asyncio.sleep(0)
+        if self.failures:
+            self.failures -= 1
+            raise DatabaseUnavailableError("The database is away")
+        return [stored(i) for i in ids if i in self.over]
+
+
+def stored(execution_id: str) -> StoredResult:
+    return StoredResult(
+        id=execution_id, status=ExecutionStatus.SUCCEEDED, attempt=1, result=ToolResult.ok(execution_id)
+    )
+
+
+@pytest.fixture
+def sql() -> Sql:
+    return Sql()
+
+
+@pytest.fixture
+async def waiter(sql: Sql) -> AsyncIterator[ResultWaiter]:
+    waiter = ResultWaiter(sql.read)
+    yield waiter
+    await waiter.close()
+
+
+async def soon(waiter: ResultWaiter, execution_id: str) -> StoredResult:
+    """Wait, but for less than the silence after which an expected id is polled."""
+    async with asyncio.timeout(BELL_SILENCE * 0.6):
+        return await waiter.wait(execution_id)
+
+
+async def test_a_ring_ends_the_wait_with_one_read(sql: Sql, waiter: ResultWaiter) -> None:
+    waiter.expect(["a"])
+    waiting = asyncio.ensure_future(soon(waiter, "a"))
+    await asyncio.sleep(0.01)
+    assert sql.reads == []
+
+    sql.over.add("a")
+    waiter.ended(["a"])
+
+    assert (await waiting).result.output == "a"
+    assert sql.reads == [["a"]]
+
+
+async def test_what_ended_before_anybody_waited_is_read_at_once(sql: Sql, waiter: ResultWaiter) -> None:
+    waiter.expect(["a"])
+    sql.over.add("a")
+    waiter.ended(["a"])
+
+    assert (await soon(waiter, "a")).id == "a"
+
+
+async def test_what_will_not_ring_is_read_at_once(sql: Sql, waiter: ResultWaiter) -> None:
+    sql.over.add("a")
+
+    assert (await soon(waiter, "a")).id == "a"
+
+
+async def test_an_expected_id_whose_ring_is_lost_is_polled(sql: Sql, waiter: ResultWaiter) -> None:
+    waiter.expect(["a"])
+    sql.over.add("a")
+    started = time.monotonic()
+
+    async with asyncio.timeout(10):
+        await waiter.wait("a")
+
+    assert time.monotonic() - started >= BELL_SILENCE * 0.9
+
+
+async def test_a_new_wait_is_not_held_up_by_the_slow_poll_of_another(sql: Sql, waiter: ResultWaiter) -> None:
+    waiter.expect(["slow"])
+    slow = asyncio.ensure_future(waiter.wait("slow"))
+    await asyncio.sleep(0.01)
+    quick = asyncio.ensure_future(soon(waiter, "quick"))
+    while not sql.reads:
+        await asyncio.sleep(0.001)
+
+    sql.over.add("quick")
+
+    assert (await quick).id == "quick"
+    slow.cancel()
+
+
+async def test_one_of_two_waiters_may_be_cancelled(sql: Sql, waiter: ResultWaiter) -> None:
+    waiter.expect(["a"])
+    first, second = (asyncio.ensure_future(soon(waiter, "a")) for _ in range(2))
+    await asyncio.sleep(0.01)
+
+    first.cancel()
+    sql.over.add("a")
+    await asyncio.sleep(0)
+    waiter.ended(["a"])
+
+    assert (await second).id == "a"
+    assert first.cancelled()
+
+
+async def test_lost_rings_are_made_up_for_by_reading(sql: Sql, waiter: ResultWaiter) -> None:
+    waiter.expect(["a", "b"])
+    waiting = asyncio.ensure_future(soon(waiter, "a"))
+    await asyncio.sleep(0.01)
+    sql.over |= {"a", "b"}
+
+    waiter.missed()
+
+    assert [(await waiting).id, (await soon(waiter, "b")).id] == ["a", "b"]
+
+
+async def test_what_was_not_submitted_after_all_is_not_expected(waiter: ResultWaiter) -> None:
+    waiter.expect(["a", "b"])
+
+    waiter.forget(["a"])
+
+    assert [waiter.expects("a"), waiter.expects("b")] == [False, True]
+
+
+async def test_a_database_that_is_away_is_asked_again(
+    sql: Sql, waiter: ResultWaiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    sql.failures = 2
+    sql.over.add("a")
+
+    assert (await soon(waiter, "a")).id == "a"
+    assert "polling goes on" in caplog.text
+
+
+async def test_a_closed_client_ends_its_waits_and_takes_no_more(waiter: ResultWaiter) -> None:
+    waiter.expect(["a"])
+    waiting = asyncio.ensure_future(soon(waiter, "a"))
+    await asyncio.sleep(0.01)
+
+    await waiter.close()
+
+    with pytest.raises(ConfigurationError, match="It goes on"):
+        await waiting
+    with pytest.raises(ConfigurationError, match="It goes on"):
+        await waiter.wait("b")
+
+
+async def test_ten_thousand_calls_leave_nothing_behind(sql: Sql, waiter: ResultWaiter) -> None:
+    ids = [str(n) for n in range(10_000)]
+    waiter.expect(ids)
+    awaited = asyncio.gather(*(waiter.wait(i) for i in ids[:5_000]))
+    await asyncio.sleep(0)
+    sql.over.update(ids)
+
+    waiter.ended(ids)
+
+    assert len(await awaited) == 5_000
+    assert not (waiter._waiting or waiter._expected or waiter._unread)
+    assert len(sql.reads) == 5
