@@ -126,6 +126,7 @@ class Dispatcher:
         self._publishing: asyncio.Task[None] | None = None
         self._paused_until = 0.0
         self._is_down = False
+        self._is_closed = False
 
     @property
     def is_down(self) -> bool:
@@ -133,13 +134,16 @@ class Dispatcher:
         return self._is_down
 
     def ring(self, bells: Bells) -> None:
-        """Queue rings for publishing and return at once."""
+        """Queue rings for publishing and return at once; after the close they are dropped."""
+        if self._is_closed:
+            return
         self._pending.append(bells)
         if self._publishing is None:
             self._publishing = asyncio.ensure_future(self._publish_all())
 
     async def close(self) -> None:
         """Send what is pending, within a bounded time."""
+        self._is_closed = True
         if self._publishing is not None:
             await asyncio.wait([self._publishing], timeout=PUBLISH_DEADLINE)
         self._thread.shutdown(wait=False, cancel_futures=True)

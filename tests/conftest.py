@@ -1,6 +1,6 @@
 """Fixtures that every test may use: real servers and fresh databases."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -76,3 +76,11 @@ def started(start: Callable[[], Server]) -> Server:
     except ServiceMissingError as error:
         sentence = str(error)
     pytest.fail(sentence, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let reports travel between test processes: a log that quotes half a surrogate pair is no UTF-8."""
+    report = yield
+    report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
+    return report

@@ -56,7 +56,7 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
 
 
 def _serve_from_threads(app: Celery, engine: Engine) -> None:
-    @app.task(name=TASK, bind=True)
+    @app.task(name=TASK, bind=True, shared=False)
     def run(self: Task[Any, Any], rings: object = None, *_: object) -> None:
         delivery = self.request.delivery_info or {}
         engine.take(parse_rings(rings), queue_of(str(delivery.get("routing_key") or "")))
@@ -69,7 +69,7 @@ def _serve_from_children(app: Celery, child: Child) -> None:
     def start(**_: object) -> None:
         child.start(parent)
 
-    @app.task(name=TASK)
+    @app.task(name=TASK, shared=False)
     def run(rings: object = None, *_: object) -> None:
         child.ring([(ring.id, ring.attempt) for ring in parse_rings(rings)])
 

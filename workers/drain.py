@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from celery import bootsteps
+from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 from workers.engine import Engine
@@ -20,11 +21,14 @@ class Drain(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Pool",)
     engine: ClassVar[Engine]
 
+    def start(self, parent: Any) -> None:
+        signal.signal(signal.SIGQUIT, _terminate)  # Celery's handler cancels tasks one by one, which threads cannot do
+
     def stop(self, parent: Any) -> None:
         hurry = threading.Event()
         stopping = threading.Thread(target=self.engine.stop, name="forge-drain")
-        stopping.start()
         with _on_signals(hurry.set):
+            stopping.start()
             while stopping.is_alive() and not (hurry.is_set() or state.should_terminate):
                 stopping.join(POLL_SECONDS)
             self.engine.stop(drain=0)
@@ -33,6 +37,10 @@ class Drain(bootsteps.StartStopStep):
     def terminate(self, parent: Any) -> None:
         self.engine.stop(drain=0)
         parent.pool.terminate()
+
+
+def _terminate(*_: object) -> None:
+    state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # celery-types knows its first value only
 
 
 @contextmanager

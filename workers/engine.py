@@ -240,7 +240,8 @@ class Engine:
         claims: list[Claim] = []
         try:
             claims = await self._claim(rings)
-            self.lane.run(claims)
+            if claims:
+                self.lane.run(claims)
         finally:
             self._reserved -= len(rings)
             if len(claims) < len(rings):  # slots are free again without a body having ended
@@ -297,21 +298,30 @@ class Engine:
 
     async def _pull_for_ever(self) -> None:
         while True:
+            is_full = False
             try:
-                await self._pull()
+                is_full = await self._pull()
             except ForgeError as error:
                 logger.warning("Due calls cannot be read", extra={"error": str(error)})
-            await asyncio.sleep(self._settings.heartbeat)
+            if is_full:  # there may be more: go on as soon as a slot is free
+                await self._until(lambda: self._free() > 0, self._settings.heartbeat)
+            else:
+                await asyncio.sleep(self._settings.heartbeat)
 
-    async def _pull(self) -> None:
-        """Ask SQL for due rows: at once when nobody rang lately, now and then when busy. Rings may be lost, rows are not."""
+    async def _pull(self) -> bool:
+        """Ask SQL for due rows: at once when nobody rang lately, now and then when busy. Rings may be lost, rows are not.
+
+        Returns whether it found as many as there was room for.
+        """
         now, beat = time.monotonic(), self._settings.heartbeat
         is_time = now - self._rung_at >= beat or now - self._pulled_at >= BEATS_BETWEEN_PULLS * beat
         free = self._free()
         if not is_time or free <= 0 or self._is_draining:
-            return
+            return False
         self._pulled_at = now
-        await self._start(await self._store.queue.due(self._scope, free))
+        due = await self._store.queue.due(self._scope, free)
+        await self._start(due)
+        return len(due) >= free
 
     async def _recover_for_ever(self) -> None:
         recovery = Recovery(self._store, self.boot, self._settings.lease)

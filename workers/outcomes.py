@@ -18,9 +18,8 @@ def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
         failed = ToolResult.fail(
             f"The tool ran, but its result cannot be stored: {error.message}",
             error_code=ErrorCode.UNSTORABLE,
-            duration_ms=result.duration_ms,
         )
-        return _encode(claim, failed, max_bytes)
+        return _encode(claim, failed.model_copy(update={"duration_ms": result.duration_ms}), max_bytes)
 
 
 def timed_out(claim: Claim, after_ms: float) -> Outcome:

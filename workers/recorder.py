@@ -58,9 +58,10 @@ class Recorder:
 
     async def close(self, timeout: float) -> None:
         """Wait for the rings under way, within a bounded time."""
-        if self._ringing is not None:
-            await asyncio.wait([self._ringing], timeout=timeout)
-            self._ringing.cancel()
+        ringing = self._ringing
+        if ringing is not None:
+            await asyncio.wait([ringing], timeout=timeout)
+            ringing.cancel()
 
     def _keep(self, error: ForgeError) -> None:
         logger.error(

@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -96,10 +96,10 @@ class ExecutorClient:
     async def close(self) -> None:
         """Send pending rings, end every wait and let go of connections; accepted calls go on."""
         await self._waiter.close()
-        while self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
         await self._listener.close()
         await self._dispatcher.close()
+        while self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)
         if self._store is not None:
             store, self._store = self._store, None
             await store.close()
@@ -343,7 +343,10 @@ class ExecutorClient:
     async def _read_results(self, ids: Sequence[str]) -> Any:
         return await self._open_store.queue.results(ids)
 
-    def _in_background(self, work: Any) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        if self._store is None:
+            work.close()
+            return
         task = asyncio.ensure_future(_logged(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)

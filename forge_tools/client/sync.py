@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -11,7 +12,7 @@ from forge_tools.client.executor import ExecutorClient
 from forge_tools.client.handle import Handle
 from forge_tools.client.intake import Call
 from forge_tools.config import Settings
-from forge_tools.errors import ForgeError
+from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.records import (
     ExecutionContext,
     ExecutionRecord,
@@ -118,6 +119,10 @@ class SyncExecutorClient:
             future = asyncio.run_coroutine_threadsafe(work(client), loop)
         try:
             return future.result()
+        except CancelledError as error:
+            raise ConfigurationError(
+                "The client was closed by another thread while this call was under way; history says what became of it."
+            ) from error
         except BaseException:
             future.cancel()
             raise

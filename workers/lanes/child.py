@@ -87,6 +87,7 @@ class Child:
             await self._executor.initialize()
             self._send({"hello": os.getpid()})
         except BaseException as error:
+            logger.critical("This process cannot serve", extra={"error": str(error)})
             self._ready.set_exception(error)
             raise
         self._ready.set_result(None)

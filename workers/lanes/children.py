@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import tempfile
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,9 @@ from workers.lanes.base import Body, Finished, Verdict
 from workers.lanes.frames import read_frame, write_frame
 from workers.lanes.guard import Guard
 from workers.outcomes import cancelled, handed_back, lost, timed_out
+
+MOST_DEFERRED = 1000
+"""Rings kept for when a child is free; what does not fit is pulled from SQL in its turn."""
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +56,9 @@ class ChildrenLane:
         self._folder = tempfile.TemporaryDirectory(prefix="forge-")
         self.address = Path(self._folder.name) / "engine.sock"
         self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.StreamWriter] = set()
         self._steps: set[asyncio.Task[None]] = set()
+        self._deferred: deque[Ring] = deque(maxlen=MOST_DEFERRED)
         self._is_stopped = False
 
     async def start(self) -> None:
@@ -84,10 +90,11 @@ class ChildrenLane:
     async def stop(self) -> list[Claim]:
         self._is_stopped = True
         left = self.running()
-        for child in list(self._children.values()):
+        for child in self._children.values():
             if child.body is not None:
                 _kill_group(child.pid)
-            child.writer.close()
+        for writer in self._connections:
+            writer.close()
         if self._server is not None:
             self._server.close()
         if self._steps:
@@ -96,11 +103,16 @@ class ChildrenLane:
         return left
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = await read_frame(reader)
-        if hello is None:
+        self._track(asyncio.current_task())
+        self._connections.add(writer)
+        try:
+            if (hello := await read_frame(reader)) is not None:
+                await self._serve_child(_Child(int(hello["hello"]), writer), reader)
+        finally:
+            self._connections.discard(writer)
             writer.close()
-            return
-        child = _Child(int(hello["hello"]), writer)
+
+    async def _serve_child(self, child: _Child, reader: asyncio.StreamReader) -> None:
         self._children[child.pid] = child
         try:
             while (frame := await read_frame(reader)) is not None:
@@ -109,12 +121,11 @@ class ChildrenLane:
             if self._children.get(child.pid) is child:
                 del self._children[child.pid]
             self._bury(child)
-            writer.close()
 
     def _hear(self, child: _Child, frame: dict[str, Any]) -> None:
         if "ring" in frame:
             child.is_ringing = True
-            self._in_step(self._answer_ring(child, [Ring(*ring) for ring in frame["ring"]]))
+            self._track(asyncio.create_task(self._answer_ring(child, [Ring(*ring) for ring in frame["ring"]])))
         elif child.body is None or frame.get("id") != child.body.claim.id:
             return  # of a body that was given up
         elif "started" in frame:
@@ -124,8 +135,9 @@ class ChildrenLane:
             self._end(child, child.body, Outcome(status=status, token=child.body.claim.token, **frame))
 
     async def _answer_ring(self, child: _Child, rings: Sequence[Ring]) -> None:
-        if not child.is_idle:  # it runs a call that was pulled; the row stays queued and is pulled in its turn
+        if not child.is_idle:  # it runs a call that was pulled; Celery's limits for this ring must not meet that body
             self._release(child)
+            self._deferred.extend(rings)
             return
         claims: list[Claim] = []
         child.is_reserved = True
@@ -169,6 +181,8 @@ class ChildrenLane:
         child.body = None
         self._finished(outcome)
         self._release(child)
+        if self._deferred and self._children.get(child.pid) is child:
+            self._track(asyncio.create_task(self._answer_ring(child, [self._deferred.popleft()])))
 
     def _bury(self, child: _Child) -> None:
         """Settle what a dead child had: a body that it never said it started has not run."""
@@ -185,10 +199,10 @@ class ChildrenLane:
             child.is_ringing = False
             write_frame(child.writer, {"rest": True})
 
-    def _in_step(self, work: Any) -> None:
-        step = asyncio.ensure_future(work)
-        self._steps.add(step)
-        step.add_done_callback(self._steps.discard)
+    def _track(self, step: "asyncio.Task[None] | None") -> None:
+        if step is not None:
+            self._steps.add(step)
+            step.add_done_callback(self._steps.discard)
 
 
 def _kill_group(pid: int) -> None:

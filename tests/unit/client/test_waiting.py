@@ -170,5 +170,5 @@ async def test_ten_thousand_calls_leave_nothing_behind(sql: Sql, waiter: ResultW
     waiter.ended(ids)
 
     assert len(await awaited) == 5_000
-    assert not (waiter._waiting or waiter._expected or waiter._unread)
+    assert [waiter._waiting, waiter._expected, waiter._unread] == [{}, set(), set()]
     assert len(sql.reads) == 5

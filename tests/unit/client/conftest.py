@@ -1,0 +1,35 @@
+"""A migrated SQLite database whose catalogue holds one tool, and no worker: what clients do on their own."""
+
+from pathlib import Path
+
+import pytest
+
+from forge_tools.config import Settings
+from forge_tools.records import ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.storage import open_store
+from forge_tools.storage.migrate import upgrade
+
+NOWHERE = "redis+socket:///nowhere/valkey.sock"
+
+ECHO = ToolSpec(
+    name="Echo",
+    description="Say it again.",
+    category=ToolCategory.OTHER,
+    parameters=(ToolParameter(name="message", type="string", description="What."),),
+    lane="async",
+)
+
+
+async def publish(settings: Settings, *specs: ToolSpec) -> None:
+    """Write tools into the catalogue as a worker does at its start."""
+    async with await open_store(settings.database) as store:
+        await store.catalogue.publish(list(specs), new_id())
+
+
+@pytest.fixture
+async def settings(tmp_path: Path) -> Settings:
+    """Nobody listens at the broker; the database is there."""
+    settings = Settings.load(home=tmp_path, broker_url=NOWHERE, database_url=f"sqlite:///{tmp_path / 'forge.db'}")
+    upgrade(settings.database)
+    await publish(settings, ECHO)
+    return settings

@@ -1,0 +1,260 @@
+"""The client without any worker: it accepts, rejects, warns, takes back and lets go."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.config import Settings
+from forge_tools.errors import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    ErrorCode,
+    ExecutionNotFoundError,
+    ForgeError,
+    SchemaVersionError,
+)
+from forge_tools.records import ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, new_id
+from tests.unit.client.conftest import ECHO, publish
+
+CONTEXT = ExecutionContext(working_dir=".")
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient.connect(settings) as client:
+        yield client
+
+
+async def until(is_so: Any, seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not await is_so():
+            await asyncio.sleep(0.01)
+
+
+async def test_an_accepted_call_is_a_row_before_anything_else(client: ExecutorClient) -> None:
+    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+
+    assert await handle.status() == ExecutionStatus.QUEUED
+
+
+async def test_cancelling_a_queued_call_ends_its_wait_at_once(client: ExecutorClient) -> None:
+    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    waiting = asyncio.ensure_future(handle.result())
+    await asyncio.sleep(0.6)  # by now the polls are half a second apart
+
+    assert await client.cancel(handle.id, "enough") == "cancelled"
+
+    async with asyncio.timeout(0.2):
+        assert (await waiting).error_code == ErrorCode.CANCELLED
+
+
+async def test_closing_the_client_ends_its_waits_and_the_calls_go_on(settings: Settings) -> None:
+    client = ExecutorClient(settings)
+    await client.open()
+    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    waits = [
+        asyncio.ensure_future(handle.result()),
+        asyncio.ensure_future(client.execute("Echo", CONTEXT, message="y")),
+    ]
+    await asyncio.sleep(0.1)
+
+    await client.close()
+
+    with pytest.raises(ConfigurationError, match="It goes on"):
+        await waits[0]
+    assert "closed" in ((await waits[1]).error or "")
+    async with ExecutorClient(settings) as other:
+        assert await other.attach(handle.id).status() == ExecutionStatus.QUEUED
+
+
+async def test_a_client_may_be_closed_twice_and_used_no_more(settings: Settings) -> None:
+    client = ExecutorClient(settings)
+    await client.open()
+    await client.close()
+    await client.close()
+
+    with pytest.raises(ConfigurationError, match="not connected"):
+        await client.submit("Echo", CONTEXT, {"message": "x"})
+
+
+@pytest.mark.parametrize("arguments", [None, ["message"], "message", {1: 2}])
+async def test_arguments_that_are_no_object_are_a_failed_result(client: ExecutorClient, arguments: Any) -> None:
+    result = await client.call("Echo", arguments, CONTEXT)
+
+    assert result.error_code == ErrorCode.VALIDATION_ERROR
+    assert (await client.get(result.metadata["execution_id"])).status == ExecutionStatus.REJECTED
+    assert client.get_executions()[-1].result is result
+
+
+async def test_a_context_that_is_none_of_ours_is_a_failed_result(client: ExecutorClient) -> None:
+    result = await client.execute("Echo", {"working_dir": "."}, message="x")  # type: ignore[arg-type]  # the point
+
+    assert result.error_code == ErrorCode.VALIDATION_ERROR
+
+
+async def test_a_tool_that_came_a_moment_ago_is_known(client: ExecutorClient, settings: Settings) -> None:
+    await publish(settings, ECHO.model_copy(update={"name": "New"}))
+
+    assert await (await client.submit("New", CONTEXT, {"message": "x"})).status() == ExecutionStatus.QUEUED
+
+
+async def test_a_tool_whose_parameters_changed_is_known_anew(
+    client: ExecutorClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forge_tools.client.executor.REFRESH_INTERVAL", 0.0)
+    loud = ToolParameter(name="loud", type="boolean", description="Shout.", required=False)
+    await publish(settings, ECHO.model_copy(update={"parameters": (*ECHO.parameters, loud), "version": "1.1.0"}))
+
+    handle = await client.submit("Echo", CONTEXT, {"message": "x", "loud": True})
+
+    assert await handle.status() == ExecutionStatus.QUEUED
+
+
+async def test_many_unknown_tools_at_once_share_their_reads(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, read = [], client._open_store.catalogue.specs
+
+    async def counted() -> Any:
+        reads.append(1)
+        return await read()
+
+    monkeypatch.setattr(client._open_store.catalogue, "specs", counted)
+
+    results = await asyncio.gather(*(client.execute("Nope", CONTEXT) for _ in range(200)))
+
+    assert {result.error_code for result in results} == {ErrorCode.TOOL_NOT_FOUND}
+    assert len(reads) <= 2
+
+
+async def test_many_calls_give_one_answer_each_and_in_order(client: ExecutorClient) -> None:
+    good, bad = Call("Echo", {"message": "x"}, CONTEXT), Call("Echo", {}, CONTEXT)
+
+    handles = await client.submit_many([good, bad] * 1000)
+
+    results = [handle._result for handle in handles if isinstance(handle, Handle)]
+    assert [result is None for result in results] == [True, False] * 1000
+
+
+async def test_rejections_that_cannot_be_recorded_take_no_accepted_call_with_them(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise DatabaseUnavailableError("The database went away")
+
+    monkeypatch.setattr(client._open_store.queue, "record", fails)
+
+    good, bad = await client.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Nope", {}, CONTEXT)])
+
+    assert isinstance(good, Handle)
+    assert isinstance(bad, DatabaseUnavailableError)
+
+
+class _Slow:
+    """A store's submit that takes its time, as a busy database does."""
+
+    def __init__(self, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.go_on = asyncio.Event(), asyncio.Event()
+        self._hot = client._open_store._hot
+        self._submit = self._hot.submit
+        monkeypatch.setattr(client._open_store.queue._submits, "flush", self.submit)
+
+    async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+        self.began.set()
+        await self.go_on.wait()
+        return await self._submit(rows)
+
+
+@pytest.mark.parametrize(("detached", "status"), [(False, ExecutionStatus.CANCELLED), (True, ExecutionStatus.QUEUED)])
+async def test_a_call_cancelled_while_it_is_stored_is_taken_back_unless_detached(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, detached: bool, status: ExecutionStatus
+) -> None:
+    slow = _Slow(client, monkeypatch)
+    task = asyncio.ensure_future(client.run(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
+    await slow.began.wait()
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    slow.go_on.set()
+
+    async def is_settled() -> bool:
+        return [record.status for record in await client.history()] == [status]
+
+    await until(is_settled)
+
+
+async def test_a_database_that_is_away_is_a_failed_result(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> list[ForgeError | None]:
+        return [DatabaseUnavailableError("The database is away")]
+
+    monkeypatch.setattr(client._open_store.queue, "submit_many", fails)
+
+    result = await client.execute("Echo", CONTEXT, message="x")
+
+    assert (result.error_code, result.error) == (ErrorCode.STORAGE_UNAVAILABLE, "The database is away")
+
+
+async def test_each_queue_that_nobody_serves_is_warned_about_once(
+    client: ExecutorClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "forge_tools.client"):
+        for queue in ("one", "two", "one", "two"):
+            await client.submit("Echo", CONTEXT, {"message": "x"}, queue=queue)
+        await client.close()
+
+    warned = [record.getMessage() for record in caplog.records if "No live worker" in record.getMessage()]
+    assert [name for line in warned for name in ("queue one", "queue two") if name in line] == [
+        "queue one",
+        "queue two",
+    ]
+
+
+async def test_an_id_that_is_none_is_not_found(client: ExecutorClient) -> None:
+    for unknown in (new_id(), "nonsense"):
+        with pytest.raises(ExecutionNotFoundError):
+            await client.attach(unknown).result(timeout=5)
+
+
+async def test_a_prefix_of_an_id_finds_its_execution(client: ExecutorClient) -> None:
+    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    waiting = asyncio.ensure_future(client.attach(handle.id[:-2]).result(timeout=5))
+    await asyncio.sleep(0.05)
+    await handle.cancel()
+
+    assert (await waiting).metadata["execution_id"] == handle.id
+
+
+async def test_a_client_whose_catalogue_cannot_be_read_keeps_no_connection(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(self: ExecutorClient) -> None:
+        raise SchemaVersionError("not this version")
+
+    monkeypatch.setattr(ExecutorClient, "refresh", fails)
+    client = ExecutorClient(settings)
+
+    with pytest.raises(SchemaVersionError):
+        await client.open()
+
+    assert client._store is None
+
+
+def test_a_broker_url_that_is_none_is_said_at_once(settings: Settings) -> None:
+    with pytest.raises(ConfigurationError, match="FORGE_BROKER_URL"):
+        ExecutorClient(settings.model_copy(update={"broker_url": "redis://host:port"}))
+
+
+async def test_this_clients_own_list_can_be_forgotten(client: ExecutorClient) -> None:
+    await client.execute("Nope", CONTEXT)
+    assert [execution.tool_name for execution in client.get_executions()] == ["Nope"]
+
+    client.clear_executions()
+
+    assert client.get_executions() == []

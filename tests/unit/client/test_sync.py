@@ -1,0 +1,138 @@
+"""The synchronous face: threads, closes and forks leave nobody waiting and nothing broken."""
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from forge_tools.client import Call, SyncExecutorClient, SyncHandle
+from forge_tools.client import sync as module
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ResultTimeoutError
+from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
+from tests.fleet import wait_until
+
+CONTEXT = ExecutionContext(working_dir=".")
+
+
+def helper_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "forge-client"]
+
+
+def test_a_script_submits_looks_and_cancels(settings: Settings) -> None:
+    with SyncExecutorClient(settings) as client:
+        handle = client.submit("Echo", CONTEXT, {"message": "x"})
+
+        assert handle.status() == ExecutionStatus.QUEUED
+        with pytest.raises(ResultTimeoutError):
+            handle.result(timeout=0.05)
+        assert handle.cancel("enough") == "cancelled"
+        assert handle.result(5).error_code == ErrorCode.CANCELLED
+        assert client.attach(handle.id).record().id == client.history()[0].id == client.get(handle.id).id
+
+
+def test_what_needs_no_worker_needs_no_waiting(settings: Settings) -> None:
+    with SyncExecutorClient(settings) as client:
+        result = client.call("Nope", {})
+        handles = client.submit_many([Call("Nope"), Call("Echo", {"message": "x"})])
+        client.refresh()
+
+        assert result.error_code == ErrorCode.TOOL_NOT_FOUND
+        assert [type(handle) for handle in handles] == [SyncHandle, SyncHandle]
+        assert [schema["name"] for schema in client.get_all_schemas("anthropic")] == ["Echo"]
+        assert client.get_schemas_by_category(ToolCategory.WEB) == []
+        assert len(client.get_executions()) == 1
+        client.clear_executions()
+        assert client.get_executions() == []
+
+
+def test_closing_twice_is_harmless_and_ends_the_helper_thread(settings: Settings) -> None:
+    client = SyncExecutorClient(settings)
+    client.history()
+    assert helper_threads()
+
+    client.close()
+    client.close()
+
+    assert not helper_threads()
+
+
+def test_a_close_ends_the_waits_of_other_threads(settings: Settings) -> None:
+    client = SyncExecutorClient(settings)
+    handle = client.submit("Echo", CONTEXT, {"message": "x"})
+    with ThreadPoolExecutor(2) as threads:
+        waits = [threads.submit(handle.result), threads.submit(client.execute, "Echo", CONTEXT, message="y")]
+        wait_until(lambda: len(client.history()) == 2, 10, "the second call is not stored")
+
+        client.close()
+
+        assert isinstance(waits[0].exception(timeout=5), ConfigurationError)
+        ended = waits[1].exception(timeout=5)
+        assert isinstance(ended, ConfigurationError) or not waits[1].result().success
+
+
+def test_a_handle_outlives_the_close_of_its_client(settings: Settings) -> None:
+    client = SyncExecutorClient(settings)
+    handle = client.submit("Echo", CONTEXT, {"message": "x"})
+    rejected = client.submit("Nope")
+    client.close()
+
+    assert handle.cancel() == "cancelled"
+    assert handle.result(5).error_code == ErrorCode.CANCELLED
+    assert rejected.result(5).error_code == ErrorCode.TOOL_NOT_FOUND
+    client.close()
+
+
+def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = SyncExecutorClient(settings)
+    handle = client.submit("Echo", CONTEXT, {"message": "x"})
+    parents, thread = client._client, client._thread
+    other_pid = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: other_pid)
+
+    assert handle.status() == ExecutionStatus.QUEUED
+    assert client._client is not parents
+    assert [parent for parent, _ in module._left_behind if parent is parents]  # type: ignore[misc]  # pairs, as its type says elsewhere
+    client.close()
+
+    monkeypatch.undo()
+    module._left_behind.clear()
+    assert parents is not None
+    assert thread is not None
+    loop = parents._home[1] if parents._home else None
+    assert loop is not None
+    asyncio.run_coroutine_threadsafe(parents.close(), loop).result(5)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(5)
+
+
+def test_a_client_that_cannot_connect_says_so_each_time_and_keeps_no_thread(tmp_path: Path) -> None:
+    client = SyncExecutorClient(Settings.load(home=tmp_path, database_url="postgresql://forge:x@127.0.0.1:1/forge"))
+
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailableError):
+            client.history()
+
+    assert not helper_threads()
+
+
+def test_a_wait_that_is_interrupted_cancels_its_call(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SyncExecutorClient(settings) as client:
+        client.refresh()
+        monkeypatch.setattr("concurrent.futures.Future.result", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.execute("Echo", CONTEXT, message="x")
+        monkeypatch.undo()
+
+        wait_until(
+            lambda: [r.status for r in client.history()] in ([], [ExecutionStatus.CANCELLED]), 10, "still queued"
+        )
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,79 @@
+"""The Celery app of a worker: one task, and rings that may have been written by anybody."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forge_tools.config import Settings
+from forge_tools.dispatch import TASK
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import Lane, Ring
+from forge_tools.registry import ScopedRegistry
+from workers.app import parse_rings, worker_app
+from workers.drain import Drain
+from workers.engine import Engine, Post
+from workers.lanes.children import ChildrenLane
+
+
+@pytest.mark.parametrize(
+    ("message", "rings"),
+    [
+        ([["a", 0], ["b", 3]], [Ring("a", 0), Ring("b", 3)]),
+        ([["a"], ["a", "0"], ["a", True], ["a", 1.0], [1, 2], {"a": 0}, None, "ab", ["ok", 1]], [Ring("ok", 1)]),
+        ([], []),
+        (None, []),
+        ("text", []),
+        ({"a": 0}, []),
+        (7, []),
+    ],
+)
+def test_only_ids_with_numbers_are_rings(message: object, rings: list[Ring]) -> None:
+    assert parse_rings(message) == rings
+
+
+def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Engine]:
+    settings = Settings.load(home=tmp_path, broker_url="redis+socket:///nowhere/x.sock", database_url="sqlite:///x.db")
+    post, executor = Post(lane=lane, queues=("default",), concurrency=1), ToolExecutor(ScopedRegistry())
+    engine = Engine(settings, post, executor, [])
+    app = worker_app(settings, post, engine, executor)
+    if isinstance(engine.lane, ChildrenLane):
+        asyncio.run(engine.lane.stop())  # its folder goes
+    return app, engine
+
+
+@pytest.mark.parametrize("lane", ["async", "process"])
+def test_a_worker_has_one_task_and_drains_its_own_engine(lane: Lane, tmp_path: Path) -> None:
+    app, engine = app_of(lane, tmp_path)
+
+    assert [name for name in app.tasks if not name.startswith("celery.")] == [TASK]
+    [step] = [step for step in app.steps["worker"] if issubclass(step, Drain)]
+    assert step.engine is engine
+
+
+def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, engine = app_of("async", tmp_path)
+    taken: list[tuple[list[Ring], str]] = []
+    monkeypatch.setattr(engine, "take", lambda rings, queue: taken.append((rings, queue)))
+    task = app.tasks[TASK]
+    task.push_request(delivery_info={"routing_key": "forge.host.box.async"})
+
+    task.run([["a", 0]], "a later release may add arguments")
+
+    assert taken == [([Ring("a", 0)], "host.box")]
+
+
+def test_a_message_of_the_process_lane_is_passed_on_by_the_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung: list[Any] = []
+    monkeypatch.setattr("workers.app.Child", lambda *_: SimpleNamespace(ring=rung.append, start=rung.append))
+    app, _ = app_of("process", tmp_path)
+
+    app.tasks[TASK].run([["a", 0], "noise"])
+
+    assert rung == [[("a", 0)]]

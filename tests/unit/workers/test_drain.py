@@ -1,0 +1,108 @@
+"""Draining waits for the engine, and every further signal cuts the wait short."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery.worker import state
+
+from workers.drain import Drain
+
+
+class Engine:
+    """An engine whose bodies take a minute, unless it is told to stop at once."""
+
+    def __init__(self, seconds: float = 60.0, *, disturbed_by: signal.Signals | None = None) -> None:
+        self.stops: list[float | None] = []
+        self._disturbed_by = disturbed_by
+        self._seconds = seconds
+        self._hurry = threading.Event()
+
+    def stop(self, drain: float | None = None) -> None:
+        self.stops.append(drain)
+        if drain == 0:
+            self._hurry.set()
+        elif self._disturbed_by:
+            os.kill(os.getpid(), self._disturbed_by)
+        self._hurry.wait(self._seconds)
+
+
+class Parent:
+    """Celery's worker, as far as its pool is concerned."""
+
+    def __init__(self) -> None:
+        self.terminated = 0
+
+    @property
+    def pool(self) -> "Parent":
+        return self
+
+    def terminate(self) -> None:
+        self.terminated += 1
+
+
+@pytest.fixture
+def parent() -> Parent:
+    return Parent()
+
+
+@pytest.fixture(autouse=True)
+def _celery_as_it_was() -> Iterator[None]:
+    handler = signal.getsignal(signal.SIGQUIT)
+    yield
+    state.should_terminate = None
+    signal.signal(signal.SIGQUIT, handler)
+
+
+def drain(engine: Engine) -> Any:
+    return type("EngineDrain", (Drain,), {"engine": engine, "__init__": lambda self: None})()
+
+
+def test_a_drain_waits_for_the_engine_and_then_ends_the_pool(parent: Parent) -> None:
+    engine = Engine(seconds=0.3)
+    started = time.monotonic()
+
+    drain(engine).stop(parent)
+
+    assert 0.3 <= time.monotonic() - started < 5
+    assert (engine.stops[0], parent.terminated) == (None, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_further_signal_ends_the_wait_at_once(parent: Parent, number: signal.Signals) -> None:
+    engine, before, started = Engine(disturbed_by=number), signal.getsignal(number), time.monotonic()
+
+    drain(engine).stop(parent)
+
+    assert time.monotonic() - started < 5
+    assert (engine.stops, parent.terminated) == ([None, 0], 1)
+    assert signal.getsignal(number) == before
+
+
+def test_a_termination_asked_of_celery_ends_the_wait_too(parent: Parent) -> None:
+    engine = Engine()
+    state.should_terminate = 1  # type: ignore[assignment]  # celery-types knows its first value only
+
+    drain(engine).stop(parent)
+
+    assert engine.stops == [None, 0]
+
+
+def test_a_cold_shutdown_gives_bodies_no_time(parent: Parent) -> None:
+    engine = Engine()
+
+    drain(engine).terminate(parent)
+
+    assert (engine.stops, parent.terminated) == ([0], 1)
+
+
+def test_sigquit_asks_celery_for_a_cold_shutdown(parent: Parent) -> None:
+    drain(Engine()).start(parent)
+
+    os.kill(os.getpid(), signal.SIGQUIT)
+
+    assert state.should_terminate

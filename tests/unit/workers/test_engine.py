@@ -1,0 +1,377 @@
+"""The engine claims only what it can run, settles every claim, and stops within its time: on SQLite and Valkey."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.client import ExecutorClient
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, StorageError, ToolError
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import Claim, ExecutionStatus, Ring, Scope, new_id
+from forge_tools.registry import ScopedRegistry
+from forge_tools.storage.migrate import upgrade
+from tests.fleet import wait_until
+from tests.services import client as valkey_client
+from workers import engine as module
+from workers.engine import Engine, Post
+
+
+class Nap(BaseTool):
+    """Sleep a little."""
+
+    name = "Nap"
+    category = ToolCategory.OTHER
+    lane = "async"
+    capabilities = Capabilities(idempotent=True)
+    parameters = (ToolParameter(name="seconds", type="number", description="How long.", required=False, default=0),)
+
+    async def _execute(self, context: ExecutionContext, seconds: float) -> ToolResult:
+        await asyncio.sleep(seconds)
+        return ToolResult.ok(seconds)
+
+
+class Once(Nap):
+    """Sleep a little; not to be repeated."""
+
+    name = "Once"
+    capabilities = Capabilities()
+
+
+class NeverReady(Nap):
+    """Hang at the start."""
+
+    name = "NeverReady"
+
+    async def initialize(self, context: ExecutionContext) -> None:
+        await asyncio.sleep(60)
+
+
+class Unready(Nap):
+    """Fail at the start."""
+
+    name = "Unready"
+
+    async def initialize(self, context: ExecutionContext) -> None:
+        raise RuntimeError("no licence")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, valkey_url: str) -> Settings:
+    """Heartbeats are slow, so that what is quick here is quick without them."""
+    settings = Settings.load(
+        home=tmp_path,
+        broker_url=valkey_url,
+        database_url=f"sqlite:///{tmp_path / 'forge.db'}",
+        heartbeat=3.0,
+        kill_grace=0.5,
+    )
+    upgrade(settings.database)
+    return settings
+
+
+def build(settings: Settings, *tools: type[BaseTool], concurrency: int = 10) -> Engine:
+    registry = ScopedRegistry()
+    registry.register_many([tool() for tool in tools or (Nap, Once)])
+    executor = ToolExecutor(registry, history_limit=0)
+    specs = [tool.spec for tool in registry.list_all()]
+    return Engine(settings, Post(lane="async", queues=("default",), concurrency=concurrency), executor, specs)
+
+
+def begun(engine: Engine) -> Engine:
+    """Start it, and wait until its first pull is over: the next one is three seconds away."""
+    engine.start()
+    wait_until(lambda: engine._pulled_at and not engine._reserved, 10, "nothing was pulled")
+    time.sleep(0.05)
+    return engine
+
+
+@pytest.fixture
+def engine(settings: Settings) -> Iterator[Engine]:
+    engine = begun(build(settings))
+    yield engine
+    engine.stop(drain=0)
+
+
+@pytest.fixture
+async def client(settings: Settings, engine: Engine) -> AsyncIterator[ExecutorClient]:
+    """It rings nobody, so that the engine hears of its calls from the test alone."""
+    async with ExecutorClient(settings.model_copy(update={"broker_url": "redis+socket:///nowhere/x.sock"})) as client:
+        yield client
+
+
+async def submit(client: ExecutorClient, seconds: float = 0, tool: str = "Nap", **options: Any) -> str:
+    context = ExecutionContext(working_dir=".")
+    return (await client.submit(tool, context, {"seconds": seconds}, **options)).id
+
+
+async def take(engine: Engine, *ids: str) -> None:
+    async with asyncio.timeout(10):
+        await asyncio.to_thread(engine.take, [Ring(one, 0) for one in ids], "default")
+
+
+async def until(is_so: Callable[[], object], seconds: float = 10) -> None:
+    async with asyncio.timeout(seconds):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+def hold_claims(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Keep claims under way, after SQL has them, until told to let go."""
+    began, let_go, claim = threading.Event(), threading.Event(), engine._store.queue.claim
+
+    async def held(rings: Sequence[Ring], scope: Scope) -> list[Claim]:
+        claims = await claim(rings, scope)
+        began.set()
+        await asyncio.to_thread(let_go.wait, 10)
+        return claims
+
+    monkeypatch.setattr(engine._store.queue, "claim", held)
+    return began, let_go
+
+
+async def test_what_is_rung_is_run_and_recorded(engine: Engine, client: ExecutorClient) -> None:
+    one = await submit(client)
+
+    await take(engine, one)
+
+    record = await client.get((await client.attach(one).result(10)).metadata["execution_id"])
+    assert (record.status, record.worker_id, record.attempt) == (ExecutionStatus.SUCCEEDED, engine.boot, 1)
+
+
+async def test_rings_that_find_no_slot_are_rung_again_for_others(
+    settings: Settings, client: ExecutorClient, engine: Engine
+) -> None:
+    small = begun(build(settings, concurrency=1))
+    ids = [await submit(client, 0.3) for _ in range(3)]
+
+    await take(small, *ids)
+
+    with valkey_client(settings.broker) as server:
+        await until(lambda: server.llen("forge:forge.default.async"))
+        [message] = server.lrange("forge:forge.default.async", 0, -1)
+    assert json.loads(message)["headers"]["timelimit"] == [126, 125]
+    await asyncio.to_thread(small.stop)
+    assert [(await client.get(one)).status for one in ids] == ["succeeded", "queued", "queued"]
+
+
+async def test_a_slot_kept_for_a_ring_in_vain_goes_to_who_waits(settings: Settings, client: ExecutorClient) -> None:
+    small = begun(build(settings, concurrency=1))
+    one = await submit(client)
+
+    async def both() -> None:
+        await asyncio.gather(small._take([Ring(new_id(), 0)], "default"), small._take([Ring(one, 0)], "default"))
+
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(both(), small._loop))
+
+    assert (await client.attach(one).result(1.5)).success
+    await asyncio.to_thread(small.stop)
+
+
+async def test_a_claim_under_way_when_the_engine_stops_is_handed_back(
+    engine: Engine, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, let_go = hold_claims(engine, monkeypatch)
+    one = await submit(client, tool="Once")
+    taking = asyncio.ensure_future(take(engine, one))
+    await asyncio.to_thread(began.wait, 10)
+
+    stopping = asyncio.ensure_future(asyncio.to_thread(engine.stop, 0))
+    await asyncio.sleep(0.2)
+    let_go.set()
+    await asyncio.gather(stopping, taking)
+
+    record = await client.get(one)
+    assert (record.status, record.attempt) == (ExecutionStatus.QUEUED, 0)
+
+
+async def test_a_body_gets_the_drain_to_finish_in(engine: Engine, client: ExecutorClient) -> None:
+    one = await submit(client, 0.5)
+    await take(engine, one)
+
+    await asyncio.to_thread(engine.stop, 5)
+
+    assert (await client.get(one)).status == ExecutionStatus.SUCCEEDED
+
+
+async def test_a_second_stop_cuts_the_first_one_short(engine: Engine, client: ExecutorClient) -> None:
+    idempotent, once = await submit(client, 60), await submit(client, 60, tool="Once")
+    await take(engine, idempotent, once)
+    started = time.monotonic()
+
+    patient = asyncio.ensure_future(asyncio.to_thread(engine.stop, 30))
+    await asyncio.sleep(0.2)
+    await asyncio.to_thread(engine.stop, 0)
+    await patient
+
+    assert time.monotonic() - started < 5
+    assert [(await client.get(one)).status for one in (idempotent, once)] == ["queued", "lost"]
+
+
+async def test_rings_that_come_after_the_end_are_dropped_and_block_nobody(
+    engine: Engine, client: ExecutorClient
+) -> None:
+    one = await submit(client)
+    await asyncio.to_thread(engine.stop, 0)
+
+    await take(engine, one)
+    await asyncio.to_thread(engine.stop)
+
+    assert (await client.get(one)).status == ExecutionStatus.QUEUED
+
+
+async def test_a_take_that_waits_for_a_slot_ends_with_the_engine(settings: Settings, client: ExecutorClient) -> None:
+    small = begun(build(settings, concurrency=1))
+    await take(small, await submit(client, 60))
+    waiting = asyncio.ensure_future(take(small, await submit(client)))
+    await asyncio.sleep(0.1)
+
+    await asyncio.to_thread(small.stop, 0)
+
+    await waiting
+
+
+async def test_an_engine_whose_beats_go_unanswered_starts_no_body(engine: Engine, client: ExecutorClient) -> None:
+    one = await submit(client)
+    engine._acknowledged_at -= 1000
+
+    await take(engine, one)
+
+    assert (await client.get(one)).status == ExecutionStatus.QUEUED
+
+
+async def test_a_claim_that_came_after_the_beats_went_unanswered_is_handed_back(
+    engine: Engine, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, let_go = hold_claims(engine, monkeypatch)
+    one = await submit(client)
+    taking = asyncio.ensure_future(take(engine, one))
+    await asyncio.to_thread(began.wait, 10)
+    engine._acknowledged_at -= 1000
+    let_go.set()
+    await taking
+    await until(lambda: engine._recorder.is_idle)
+
+    record = await client.get(one)
+    assert (record.status, record.attempt) == (ExecutionStatus.QUEUED, 0)
+
+
+async def test_a_beat_counts_from_when_it_was_sent(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = begun(build(settings.model_copy(update={"heartbeat": 0.1})))
+    sent: list[float] = []
+    answered = threading.Event()
+
+    async def slow(boot: str) -> list[Ring]:
+        sent.append(time.monotonic())
+        await asyncio.sleep(0.3)
+        answered.set()
+        return []
+
+    monkeypatch.setattr(engine._store.workers, "beat", slow)
+    await asyncio.to_thread(answered.wait, 10)
+    await until(lambda: engine._acknowledged_at > sent[0] - 0.05)
+
+    assert engine._acknowledged_at <= sent[-1]
+    await asyncio.to_thread(engine.stop, 0)
+
+
+async def test_a_cancel_is_seen_at_the_next_beat(settings: Settings, client: ExecutorClient) -> None:
+    quick = build(settings.model_copy(update={"heartbeat": 0.05}))
+    quick.start()
+    one = await submit(client, 60)
+    await until(quick.lane.running)
+
+    assert await client.cancel(one) == "requested"
+
+    assert (await client.attach(one).result(5)).error_code == ErrorCode.CANCELLED
+    await asyncio.to_thread(quick.stop, 0)
+
+
+async def test_due_rows_are_pulled_one_slot_after_the_other_without_waiting_for_a_beat(
+    settings: Settings, client: ExecutorClient
+) -> None:
+    ids = [await submit(client) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    small = build(settings, concurrency=2)
+    started = time.monotonic()
+    small.start()
+
+    for one in ids:
+        assert (await client.attach(one).result(10)).success
+
+    assert time.monotonic() - started < settings.heartbeat
+    await asyncio.to_thread(small.stop, 0)
+
+
+async def test_ten_calls_at_once_leave_nothing_behind(engine: Engine, client: ExecutorClient) -> None:
+    ids = [await submit(client, 0.05) for _ in range(10)]
+    await take(engine, *ids, new_id(), ids[0])
+    for one in ids:
+        await client.attach(one).result(10)
+    await until(lambda: engine._recorder.is_idle)
+
+    assert (engine._reserved, engine._claiming, engine._recorder._submitters) == (0, 0, {})
+    assert engine.lane.running() == []
+
+
+def test_an_engine_without_a_database_says_so_and_starts_nothing(settings: Settings, tmp_path: Path) -> None:
+    engine = build(settings.model_copy(update={"database_url": f"sqlite:///{tmp_path / 'none.db'}"}))
+
+    with pytest.raises((StorageError, ConfigurationError)):
+        engine.start()
+
+    engine.stop()
+    engine._thread.join(5)
+    assert not engine._thread.is_alive()
+
+
+def test_a_tool_that_cannot_start_keeps_the_worker_from_starting(settings: Settings) -> None:
+    engine, before = build(settings, Unready), set(threading.enumerate())
+
+    with pytest.raises(ToolError, match="no licence"):
+        engine.start()
+
+    engine._thread.join(5)
+    assert not [t for t in set(threading.enumerate()) - before if t.name in ("forge-engine", "forge-tools-loop")]
+
+
+def test_a_start_that_hangs_is_said_within_its_limit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "START_DEADLINE", 0.3)
+    engine = build(settings, NeverReady)
+
+    with pytest.raises(ForgeError, match=r"not ready after 0.3s"):
+        engine.start()
+
+    engine.stop()
+    for task in asyncio.all_tasks(engine._loop):
+        engine._loop.call_soon_threadsafe(task.cancel)
+    engine._thread.join(5)
+
+
+def test_an_engine_that_was_never_started_stops_at_once(settings: Settings) -> None:
+    build(settings).stop()
+
+
+async def test_a_service_that_breaks_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    fake = SimpleNamespace(getpid=os.getpid, kill=lambda pid, number: killed.append((pid, number)))
+    monkeypatch.setattr(module, "os", fake)
+
+    async def broken() -> None:
+        raise KeyError("a defect")
+
+    service = asyncio.ensure_future(broken())
+    service.add_done_callback(module._end_process_if_broken)
+    await until(lambda: killed)
+
+    assert killed == [(os.getpid(), signal.SIGTERM)]

@@ -1,0 +1,110 @@
+"""The worker's command line: what it offers, what it refuses, and with which exit code."""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from forge_tools.config import Settings
+from forge_tools.records import ToolCategory
+from tests.sample_tools import TOOLS
+from workers.__main__ import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, _WithData, main, offered, parser
+
+SAMPLES = ["--tools", "tests.sample_tools:TOOLS"]
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`main` configures this process; let it configure copies."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr("workers.__main__._log_to_stderr", lambda level: None)
+    monkeypatch.setattr("workers.__main__.signal.signal", lambda number, handler: None)
+
+
+def names(settings: Settings, *arguments: str) -> set[str]:
+    options = parser().parse_args(["--lane", "async", *arguments])
+    return {tool.name for tool in offered(options, settings)}
+
+
+def test_the_embedded_stack_trusts_its_user_with_every_tool() -> None:
+    assert names(Settings.load(), *SAMPLES) >= {tool.name for tool in TOOLS}
+
+
+def test_elsewhere_running_commands_must_be_asked_for() -> None:
+    settings = Settings.load(broker_url="redis://broker", database_url="postgresql://db/forge")
+    everything, plain = names(settings, "--categories", "execution,file"), names(settings)
+
+    assert not [name for name in plain if name == "Bash"]
+    assert plain <= everything | {name for name in plain if name not in everything}
+
+
+def test_named_tools_are_offered_whatever_the_categories_say() -> None:
+    assert names(Settings.load(), "--categories", "web", "--no-builtins", *SAMPLES) == {tool.name for tool in TOOLS}
+
+
+def test_queues_and_categories_are_read_from_lists() -> None:
+    options = parser().parse_args(["--lane", "process", "--queues", "a, b,", "--categories", "file,web"])
+
+    assert options.queues == ("a", "b")
+    assert options.categories == [ToolCategory.FILE, ToolCategory.WEB]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--lane", "gpu"], ["--lane", "async", "--queues", ","], ["--lane", "async", "--categories", "x"]]
+)
+def test_a_command_line_that_means_nothing_is_refused_with_its_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    assert "usage: forge-tools worker" in capsys.readouterr().err
+
+
+def test_an_unknown_category_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(argparse.ArgumentError, match="known categories: file, execution"):
+        argparse.ArgumentParser.parse_args(_strict(), ["--lane", "async", "--categories", "nonsense"])
+
+
+def _strict() -> argparse.ArgumentParser:
+    strict = parser()
+    strict.exit_on_error = False
+    return strict
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "code"),
+    [
+        ("FORGE_LEASE", "1", EXIT_CONFIGURATION),
+        ("FORGE_BROKER_URL", "redis://host:port", EXIT_CONFIGURATION),
+        ("FORGE_DATABASE_URL", "postgresql://127.0.0.1:1/forge", EXIT_UNAVAILABLE),
+    ],
+)
+def test_what_keeps_a_worker_from_starting_is_said_with_its_exit_code(
+    variable: str,
+    value: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(variable, value)
+
+    assert main(["--lane", "async", "--no-builtins"]) == code
+    assert [record.levelname for record in caplog.records][-1] == "ERROR"
+
+
+def test_a_tool_module_that_is_not_there_is_a_matter_of_configuration(caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["--lane", "async", "--tools", "no.such.module:TOOLS"]) == EXIT_CONFIGURATION
+    assert "no.such.module" in caplog.text
+
+
+def test_data_of_a_log_record_is_written_behind_its_message() -> None:
+    record = logging.LogRecord("workers", logging.INFO, __file__, 1, "Worker %s", ("ready",), None)
+    record.lane = "async"
+
+    assert _WithData("%(levelname)s %(message)s").format(record) == "INFO Worker ready lane='async'"

@@ -1,0 +1,189 @@
+"""Outcomes are stored through outages, and a slow broker delays none of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forge_tools.errors import DatabaseUnavailableError
+from forge_tools.records import Claim, ExecutionStatus, Outcome
+from workers.outcomes import handed_back
+from workers.recorder import Recorder
+
+CLAIM = Claim(
+    id="id",
+    attempt=1,
+    token="token",
+    tool="Echo",
+    tool_version="1.0.0",
+    parameters="{}",
+    context="{}",
+    timeout=5.0,
+    max_attempts=1,
+    idempotent=False,
+    reply_to="client",
+)
+
+
+class Store:
+    """The finishing part of a store: fails as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.flushes: list[list[str]] = []
+        self.fenced: set[str] = set()
+
+    @property
+    def queue(self) -> "Store":
+        return self
+
+    async def finish_many(self, outcomes: Sequence[Outcome]) -> list[bool]:
+        await asyncio.sleep(0)
+        if self.failures:
+            self.failures -= 1
+            raise DatabaseUnavailableError("The database is away")
+        self.flushes.append([outcome.id for outcome in outcomes])
+        return [outcome.id not in self.fenced for outcome in outcomes]
+
+    @property
+    def stored(self) -> list[str]:
+        return [one for flush in self.flushes for one in flush]
+
+
+class Bell:
+    """The ringing half of the bell; may hang."""
+
+    def __init__(self) -> None:
+        self.rung: list[Mapping[str, Sequence[str]]] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def ring(self, ended: Mapping[str, Sequence[str]]) -> None:
+        await self.answers.wait()
+        self.rung.append(ended)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.store, self.bell, self.flushes = Store(), Bell(), 0
+        self.recorder = Recorder(self._flushed, retry_seconds=0.01)
+
+    async def _flushed(self) -> None:
+        self.flushes += 1
+
+    async def until(self, is_so: Any) -> None:
+        async with asyncio.timeout(5):
+            while not is_so():
+                await asyncio.sleep(0.001)
+
+
+def done(claim: Claim) -> Outcome:
+    return Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.SUCCEEDED)
+
+
+@asynccontextmanager
+async def recording() -> AsyncIterator[Bench]:
+    bench = Bench()
+    store: Any = bench.store
+    bell: Any = bench.bell
+    service = asyncio.ensure_future(bench.recorder.run(store, bell))
+    try:
+        yield bench
+    finally:
+        service.cancel()
+        await asyncio.gather(service, return_exceptions=True)
+        await bench.recorder.close(timeout=0.05)
+
+
+async def test_an_outcome_is_stored_and_its_submitter_rung() -> None:
+    async with recording() as bench:
+        bench.recorder.claimed([CLAIM])
+        bench.recorder.add(done(CLAIM))
+        await bench.until(lambda: bench.bell.rung)
+
+        assert (bench.store.stored, bench.bell.rung) == (["id"], [{"client": ["id"]}])
+        assert bench.recorder.is_idle
+        assert bench.recorder._submitters == {}
+
+
+async def test_outcomes_of_one_moment_share_a_flush_and_a_ring() -> None:
+    async with recording() as bench:
+        claims = [replace(CLAIM, id=str(n), token=str(n)) for n in range(100)]
+        bench.recorder.claimed(claims)
+        for claim in claims:
+            bench.recorder.add(done(claim))
+        await bench.until(lambda: bench.bell.rung)
+
+        assert len(bench.store.flushes) == 1
+        assert [len(ids) for ids in bench.bell.rung[0].values()] == [100]
+
+
+async def test_two_attempts_of_one_execution_each_ring() -> None:
+    async with recording() as bench:
+        second = replace(CLAIM, attempt=2, token="second")
+        bench.recorder.claimed([CLAIM, second])
+        bench.recorder.add(done(CLAIM))
+        await bench.until(lambda: len(bench.bell.rung) == 1)
+        bench.recorder.add(done(second))
+
+        await bench.until(lambda: len(bench.bell.rung) == 2)
+
+
+async def test_outcomes_are_kept_while_the_database_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    async with recording() as bench:
+        bench.store.failures = 3
+        bench.recorder.add(done(CLAIM))
+        await bench.until(lambda: bench.store.failures == 0)
+        bench.recorder.add(done(replace(CLAIM, id="later", token="later")))
+        await bench.until(lambda: bench.recorder.is_idle)
+
+        assert bench.store.stored == ["id", "later"]
+        assert "they are kept" in caplog.text
+
+
+async def test_a_bell_that_hangs_delays_no_commit() -> None:
+    async with recording() as bench:
+        bench.bell.answers.clear()
+        for n in range(3):
+            claim = replace(CLAIM, id=str(n), token=str(n))
+            bench.recorder.claimed([claim])
+            bench.recorder.add(done(claim))
+            await bench.until(lambda n=n: len(bench.store.flushes) == n + 1)
+        bench.bell.answers.set()
+        await bench.until(lambda: len(bench.bell.rung) == 2)
+
+        assert bench.bell.rung == [{"client": ["0"]}, {"client": ["1", "2"]}]
+
+
+@pytest.mark.parametrize("outcome", [handed_back(CLAIM), replace(done(CLAIM), retry_in=1.0)])
+async def test_what_goes_back_to_its_queue_rings_nobody(outcome: Outcome) -> None:
+    async with recording() as bench:
+        bench.recorder.claimed([CLAIM])
+        bench.recorder.add(outcome)
+        await bench.until(lambda: bench.flushes)
+
+        assert bench.bell.rung == []
+
+
+async def test_a_fenced_off_outcome_rings_nobody() -> None:
+    async with recording() as bench:
+        bench.store.fenced.add("id")
+        bench.recorder.claimed([CLAIM])
+        bench.recorder.add(done(CLAIM))
+        await bench.until(lambda: bench.flushes)
+
+        assert bench.bell.rung == []
+
+
+async def test_closing_waits_for_a_hanging_bell_only_so_long() -> None:
+    async with recording() as bench:
+        bench.bell.answers.clear()
+        bench.recorder.claimed([CLAIM])
+        bench.recorder.add(done(CLAIM))
+        await bench.until(lambda: bench.recorder._ringing)
+
+        async with asyncio.timeout(1):
+            await bench.recorder.close(timeout=0.05)
