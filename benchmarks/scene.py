@@ -35,9 +35,10 @@ class Sizes:
     raw_sleeps: int = 20
     in_process: int = 10_000
     starts: int = 10
+    many: int = 100_000
 
 
-QUICK = Sizes(round_trips=30, burst=400, process_burst=40, sleeps=100, raw_sleeps=4, starts=2)
+QUICK = Sizes(round_trips=30, burst=400, process_burst=40, sleeps=100, raw_sleeps=4, starts=2, many=2_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,4 +11,5 @@ MEASURES = (
     in_process.MEASURE,
     start_up.MEASURE,
     memory.MEASURE,
+    memory.GROWTH,
 )
