@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from sqlalchemy import select, true, update
+from sqlalchemy import Update, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records import ToolSpec
+from forge_tools.records import ExecutionStatus, ToolSpec
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import from_now, tools, workers
+from forge_tools.storage.models import execution_queue, from_now, tools, workers
+from forge_tools.storage.rows import clean
 
 LIVE_SECONDS = 60.0
 """A boot silent for longer is not asked what it hosts."""
@@ -55,11 +56,62 @@ class Catalogue:
             return _disagreements(await _live(connection))
 
     async def specs(self) -> list[ToolSpec]:
-        """The enabled tools by name; of several definitions, the one seen last."""
-        query = select(tools.c.name, tools.c.spec).where(tools.c.enabled == true()).order_by(tools.c.last_seen_at)
+        """The enabled tools by name; of several definitions, the one seen last. Demoted ones say lane `process`."""
+        asked = select(tools.c.name, tools.c.spec, tools.c.demoted_at)
+        query = asked.where(tools.c.enabled == true()).order_by(tools.c.last_seen_at)
         async with self._database.reading() as connection:
-            newest = {row.name: row.spec for row in await connection.execute(query)}
-        return [ToolSpec.model_validate(newest[name]) for name in sorted(newest)]
+            newest = {row.name: row for row in await connection.execute(query)}
+        return [_spec(newest[name].spec, is_demoted=newest[name].demoted_at is not None) for name in sorted(newest)]
+
+    async def demote(self, spec: ToolSpec, reason: str) -> None:
+        """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.
+
+        Publishing the same definition again does not undo it; another definition starts afresh.
+        """
+        statement = (
+            update(tools)
+            .where(tools.c.name == spec.name, tools.c.digest == spec.digest, tools.c.demoted_at.is_(None))
+            .values(demoted_at=from_now(0.0), demoted_reason=clean(reason))
+        )
+
+        async def work(connection: AsyncConnection) -> None:
+            await connection.execute(statement)
+            await connection.execute(_diverted([spec.key]))
+
+        await self._database.write(work)
+
+    async def demoted(self) -> set[tuple[str, str]]:
+        """(name, digest) of every demoted definition."""
+        query = select(tools.c.name, tools.c.digest).where(tools.c.demoted_at.is_not(None))
+        async with self._database.reading() as connection:
+            return {(row.name, row.digest) for row in await connection.execute(query)}
+
+    async def divert(self, keys: Sequence[str]) -> int:
+        """Move queued calls of demoted tools that came to the async lane since; returns how many."""
+
+        async def work(connection: AsyncConnection) -> int:
+            return (await connection.execute(_diverted(keys))).rowcount
+
+        return await self._database.write(work)
+
+
+def _spec(stored: object, *, is_demoted: bool) -> ToolSpec:
+    spec = ToolSpec.model_validate(stored)
+    if not is_demoted:
+        return spec
+    spec.digest  # noqa: B018 computed before the copy, which keeps it: the definition is the one that was published
+    return spec.model_copy(update={"lane": "process"})
+
+
+def _diverted(keys: Sequence[str]) -> Update:
+    queued = execution_queue.c
+    waiting = (
+        select(queued.id)
+        .where(queued.status == ExecutionStatus.QUEUED.value, queued.lane == "async", queued.tool_key.in_(keys))
+        .order_by(queued.id)
+        .with_for_update(skip_locked=True)
+    )
+    return update(execution_queue).where(queued.id.in_(waiting)).values(lane="process")
 
 
 async def _live(connection: AsyncConnection) -> list[_Host]:

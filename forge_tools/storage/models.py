@@ -239,8 +239,10 @@ tools = Table(
     Column("enabled", Boolean, nullable=False),
     Column("first_seen_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
+    Column("demoted_at", Moment),
+    Column("demoted_reason", Text),
 )
-"""The catalogue: every definition of a tool ever published."""
+"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares."""
 
 workers = Table(
     "workers",

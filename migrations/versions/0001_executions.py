@@ -167,6 +167,8 @@ def _create_tools() -> None:
         sa.Column("enabled", sa.Boolean, nullable=False),
         sa.Column("first_seen_at", moment, nullable=False),
         sa.Column("last_seen_at", moment, nullable=False),
+        sa.Column("demoted_at", moment),
+        sa.Column("demoted_reason", sa.Text),
     )
 
 

@@ -1,8 +1,8 @@
 """The contract of the catalogue, on every database."""
 
-from forge_tools.records import Capabilities, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.records import Capabilities, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
-from tests.contract.calls import boot
+from tests.contract.calls import SCOPE, boot, claimed, ended, running, scope, submitted
 
 GREP = ToolSpec(
     name="Grep",
@@ -56,3 +56,49 @@ async def test_another_version_or_a_stopped_worker_is_no_disagreement(store: Sto
 async def test_publishing_nothing_is_fine(store: Store) -> None:
     assert await store.catalogue.publish([], "boot-1") == []
     assert await store.catalogue.specs() == []
+
+
+async def test_a_demoted_tool_says_process_and_publishing_it_again_does_not_undo_that(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.demote(GREP, "held the event loop \x00")
+    await store.catalogue.demote(GREP, "again")
+    await store.catalogue.publish([GREP], "boot-2")
+
+    [spec] = await store.catalogue.specs()
+
+    assert spec == GREP.model_copy(update={"lane": "process"})
+    assert spec.digest == GREP.digest
+    assert await store.catalogue.demoted() == {("Grep", GREP.digest)}
+
+
+async def test_another_definition_of_a_demoted_tool_starts_afresh(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.demote(GREP, "held the event loop")
+
+    await store.catalogue.publish([OTHER_GREP], "boot-1")
+
+    assert await store.catalogue.specs() == [OTHER_GREP]
+
+
+async def test_demoting_a_tool_moves_its_waiting_calls_and_no_other(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    waiting, other = await submitted(store), await submitted(store, tool="Read", tool_key="Read@1")
+    at_work = await running(store)
+
+    await store.catalogue.demote(GREP, "held the event loop")
+
+    in_processes = scope(lane="process", tool_keys=("Grep@1", "Read@1"))
+    assert [ring.id for ring in await store.queue.due(in_processes, 10)] == [waiting]
+    assert [ring.id for ring in await store.queue.due(scope(tool_keys=("Grep@1", "Read@1")), 10)] == [other]
+    assert await store.queue.finish(ended(at_work, ExecutionStatus.QUEUED, give_back=True))
+    assert [ring.id for ring in await store.queue.due(SCOPE, 10)] == [at_work.id]
+
+
+async def test_what_comes_to_the_async_lane_after_a_demotion_is_diverted(store: Store) -> None:
+    late = await submitted(store)
+
+    assert await store.catalogue.divert(["Grep@1", "Read@1"]) == 1
+    assert await store.catalogue.divert(["Grep@1"]) == 0
+    assert await store.catalogue.divert([]) == 0
+
+    assert (await claimed(store, late, by=scope(lane="process"))).id == late

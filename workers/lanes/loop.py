@@ -3,53 +3,120 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, Outcome
+from forge_tools.records import Claim, ExecutionStatus, Outcome
 from workers.lanes.base import Body, Finished, Verdict, execute, outcome_of_task
+from workers.lanes.closing import Closing
 from workers.lanes.guard import Guard
-from workers.outcomes import cancelled, timed_out
+from workers.lanes.tool_loop import ToolLoop
+from workers.lanes.watch import LoopHeldError, Step, Watch
+from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
+
+HELD_SECONDS = 1.0
+"""A step that holds the loop for longer is a tool that blocks."""
+
+HELD_AGAIN_SECONDS = 0.4
+"""The same for bodies of a tool that is known to block and had begun before that was known."""
+
+HOSTAGE_SECONDS = 15.0
+"""By then blocking Python has long been interrupted. A call into C that lasts longer than this is not waited for: neighbours
+would rather wait so long than be lost with the process, but not longer."""
+
+RAISE_AGAIN_SECONDS = 1.0
+LEAST_EXTENSION = 0.1
+"""Seconds by which a body's end has to be put off to be worth a timer."""
+FORCE_SECONDS = 0.5
+"""What a forced end may take before it is told all the same."""
 
 logger = logging.getLogger(__name__)
+
+Demote = Callable[[str, str], None]
+"""Told that a tool must leave the async lane, and why; called on the engine's loop."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """A step that blocks the loop, for `seconds` as far as looks have seen. Other times are `time.monotonic`."""
+
+    step: Step
+    place: str
+    seconds: float
+    noticed: float
+    raised: float = 0.0
+
+
+@dataclass(slots=True)
+class LoopBody(Body):
+    """A body on the tool loop. `due` is when it is ended by force, on the tool loop's clock."""
+
+    due: float = 0.0
+    task: asyncio.Task[Outcome] | None = None
+    hold: Hold | None = None
+    verdict: Verdict | None = None
+    is_rerun: bool = False
 
 
 class LoopLane:
     """Bodies on a loop of their own, so that a stuck tool never stops the engine."""
 
     def __init__(
-        self, executor: ToolExecutor, finished: Finished, *, concurrency: int, kill_grace: float, max_output_bytes: int
+        self,
+        executor: ToolExecutor,
+        finished: Finished,
+        *,
+        concurrency: int,
+        kill_grace: float,
+        max_output_bytes: int,
+        demote: Demote,
+        replace_process: Callable[[str], None],
     ) -> None:
         self._executor = executor
         self._finished = finished
         self._concurrency = concurrency
         self._kill_grace = kill_grace
         self._max_output_bytes = max_output_bytes
-        self._bodies: dict[tuple[str, int], Body] = {}
-        self._tasks: dict[tuple[str, int], asyncio.Task[Outcome]] = {}
-        self._done: list[tuple[Body, Outcome]] = []
+        self._demote = demote
+        self._replace_process = replace_process
+        self._bodies: dict[tuple[str, int], LoopBody] = {}
+        self._not_begun: dict[int, LoopBody] = {}
+        self._banned: set[str] = set()
+        self._hold: Hold | None = None
+        self._done: list[tuple[LoopBody, Outcome]] = []
         self._done_lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True)
+        self._is_started = False
+        self._is_hopeless = False
         self._is_stopped = False
         self._is_over = False
 
     async def start(self) -> None:
         self._engine = asyncio.get_running_loop()
-        self._tools = asyncio.new_event_loop()
+        self._tools = ToolLoop()
+        self._closing = Closing(self._tools, kill_grace=self._kill_grace, survived=self._survived)
         self._thread.start()
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._executor.initialize(), self._tools))
+        self._watch = Watch(self._tools, self._thread, self._see)
+        self._is_started = True
 
     def free_slots(self) -> int:
-        return self._concurrency - len(self._bodies)
+        """None while a body holds the loop: other workers are quicker."""
+        return 0 if self._is_held() else self._concurrency - len(self._bodies)
 
     def run(self, claims: Sequence[Claim]) -> None:
-        bodies = [Body(claim) for claim in claims]
+        bodies = [LoopBody(claim) for claim in claims if claim.tool not in self._banned]
+        for claim in claims:
+            if claim.tool in self._banned:
+                self._finished(handed_back(claim))
         for body in bodies:
             self._bodies[body.key] = body
-            patience = body.claim.timeout + self._kill_grace
-            body.guard = Guard(patience, partial(self._give_up, body, timed_out), patience=self._kill_grace)
+            self._not_begun[id(body)] = body
+            self._set_guard(body, body.claim.timeout + self._kill_grace)
         self._tools.call_soon_threadsafe(self._launch, bodies)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
@@ -57,23 +124,38 @@ class LoopLane:
         if body is None or body.is_cancelled:
             return
         body.is_cancelled = True
+        if self._withdraw(body):
+            self._tell(body, cancelled(body.claim, body.elapsed_ms))
+            return
         self._tools.call_soon_threadsafe(self._cancel, body)
-        self._engine.call_later(self._kill_grace, self._give_up, body, cancelled)
+        self._engine.call_later(self._kill_grace, self._end_by_force, body, cancelled)
+
+    def ban(self, tools: Iterable[str]) -> None:
+        """Start no more bodies of those tools, and hand back those that have not begun."""
+        self._banned.update(tools)
+        for body in list(self._not_begun.values()):
+            if body.claim.tool in self._banned and self._withdraw(body):
+                self._tell(body, handed_back(body.claim))
 
     def running(self) -> list[Claim]:
         return [body.claim for body in self._bodies.values()]
 
     async def stop(self) -> list[Claim]:
         self._collect()
+        if self._is_started:
+            self._watch.stop()
+        for body in list(self._not_begun.values()):
+            if self._withdraw(body):
+                self._tell(body, handed_back(body.claim))
         self._is_stopped = True
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not self._is_hopeless:
             winding_down = asyncio.run_coroutine_threadsafe(self._wind_down(), self._tools)
             await asyncio.wait([asyncio.wrap_future(winding_down)], timeout=self._kill_grace * 2)
             self._tools.call_soon_threadsafe(self._end)
             await asyncio.to_thread(self._thread.join, self._kill_grace)
         return self.running()
 
-    # The engine's side: everything above, and what a body's end comes back to.
+    # The engine's side: everything above, what a body's end comes back to, and what ends those that do not stop.
 
     def _collect(self) -> None:
         with self._done_lock:
@@ -81,11 +163,7 @@ class LoopLane:
         for body, outcome in done:
             self._tell(body, outcome)
 
-    def _give_up(self, body: Body, verdict: Verdict) -> None:
-        self._collect()
-        self._tell(body, verdict(body.claim, body.elapsed_ms))
-
-    def _tell(self, body: Body, outcome: Outcome) -> None:
+    def _tell(self, body: LoopBody, outcome: Outcome) -> None:
         if body.is_over or self._is_stopped:
             return
         body.is_over = True
@@ -93,6 +171,107 @@ class LoopLane:
             body.guard.stop()
         del self._bodies[body.key]
         self._finished(outcome)
+
+    def _withdraw(self, body: LoopBody) -> bool:
+        """Keep a body from beginning, unless it has begun: whoever takes it out first, this thread or the other, wins."""
+        return self._not_begun.pop(id(body), None) is not None
+
+    def _set_guard(self, body: LoopBody, seconds: float) -> None:
+        body.due = self._tools.time() + seconds
+        body.guard = Guard(seconds, partial(self._on_due, body), patience=self._kill_grace)
+
+    def _on_due(self, body: LoopBody) -> None:
+        """Its time is up, unless the time in which another one held the loop has to be added."""
+        left = body.due - self._tools.time()
+        if self._tools.turn_seconds > LEAST_EXTENSION:  # somebody may hold it who is not blamed yet
+            left = max(left, HELD_SECONDS)
+        if left > LEAST_EXTENSION and body.hold is None:
+            body.guard = Guard(left, partial(self._on_due, body), patience=self._kill_grace)
+        elif self._withdraw(body):
+            self._tell(body, handed_back(body.claim))
+        else:
+            self._end_by_force(body, timed_out)
+
+    def _end_by_force(self, body: LoopBody, verdict: Verdict) -> None:
+        self._collect()
+        if not body.is_over and body.verdict is None:
+            body.verdict = verdict
+            self._tools.call_soon_threadsafe(self._closing.by_force, body)
+            self._engine.call_later(FORCE_SECONDS, self._tell_verdict, body)
+
+    def _tell_verdict(self, body: LoopBody) -> None:
+        self._collect()
+        self._tell(body, self._judgement(body))
+
+    # Still the engine's side: a step that holds the loop.
+
+    def _is_held(self) -> bool:
+        owner = self._hold.step.owner if self._hold is not None else None
+        return owner is not None and not owner.is_over
+
+    def _see(self, step: Step, seconds: float) -> None:
+        """The same step as at the last look: blame it in time, interrupt it, at last give up on the process."""
+        if self._hold is None or self._hold.step is not step:
+            is_known = step.owner is not None and step.owner.claim.tool in self._banned
+            if seconds < (HELD_AGAIN_SECONDS if is_known else HELD_SECONDS):
+                return
+            self._hold = self._blame(step, seconds)
+        self._hold.seconds = seconds
+        self._interrupt(self._hold)
+        if self._is_beyond_hope(self._hold):
+            self._give_up(self._hold)
+
+    def _blame(self, step: Step, seconds: float) -> Hold:
+        hold = Hold(step, self._watch.place(step), seconds, noticed=time.monotonic())
+        self._tools.excuse(step.turn)
+        owner = step.owner
+        tool = owner.claim.tool if owner is not None else None
+        logger.error("The event loop of the tools is held", extra={"tool": tool, "place": hold.place})
+        if isinstance(owner, LoopBody) and tool is not None:
+            owner.hold = None if owner.is_over else hold
+            self.ban([tool])
+            self._stop_siblings(owner)
+            self._tools.call_soon_threadsafe(self._closing.politely, owner)
+            self._demote(tool, f"held the event loop for {hold.seconds:.1f}s in {hold.place}")
+        return hold
+
+    def _stop_siblings(self, blocker: LoopBody) -> None:
+        """Stop other bodies of the tool that may run again elsewhere, before they block in their turn.
+
+        While its thread is inside the blocker no other task takes a step, so these can be cancelled from here. Those that must
+        not run twice go on.
+        """
+        for body in self._bodies.values():
+            claim = body.claim
+            may_run_again = claim.idempotent and claim.attempt < claim.max_attempts
+            if claim.tool == blocker.claim.tool and body is not blocker and may_run_again and body.task is not None:
+                body.is_rerun = True
+                body.task.cancel()
+
+    def _interrupt(self, hold: Hold) -> None:
+        now = time.monotonic()
+        if hold.step.owner is not None and now - hold.raised >= RAISE_AGAIN_SECONDS:
+            hold.raised = now
+            self._watch.interrupt(hold.step)
+
+    def _is_beyond_hope(self, hold: Hold) -> bool:
+        owner = hold.step.owner
+        if not isinstance(owner, LoopBody) or owner.hold is not hold:
+            return hold.seconds >= HOSTAGE_SECONDS
+        is_due = owner.elapsed_ms / 1000 >= owner.claim.timeout + self._kill_grace
+        return hold.seconds >= HOSTAGE_SECONDS or (is_due and time.monotonic() - hold.noticed >= self._kill_grace)
+
+    def _give_up(self, hold: Hold) -> None:
+        """Nothing in this process ends that step: the process has to go."""
+        if self._is_hopeless:
+            return
+        self._is_hopeless = True
+        self._collect()
+        owner = hold.step.owner
+        if isinstance(owner, LoopBody) and owner.hold is hold:
+            self._tell(owner, self._judgement(owner))
+        who = "a callback of an unknown tool" if owner is None else f"tool {owner.claim.tool}"
+        self._replace_process(f"{who} held its event loop for {hold.seconds:.0f}s in {hold.place}")
 
     # The tool loop's side.
 
@@ -103,17 +282,28 @@ class LoopLane:
                 self._tools.run_forever()
             except (KeyboardInterrupt, SystemExit):  # raised in a task that a tool started and left alone
                 logger.exception("A tool tried to end the process; its neighbours go on")
+            except LoopHeldError:  # raised a moment after what it was meant for had ended
+                logger.warning("The event loop was interrupted between two steps; it goes on")
         self._tools.close()
 
-    def _launch(self, bodies: Sequence[Body]) -> None:
+    def _launch(self, bodies: Sequence[LoopBody]) -> None:
         for body in bodies:
-            task = self._tools.create_task(execute(self._executor, body.claim, self._max_output_bytes))
-            self._tasks[body.key] = task
-            task.add_done_callback(partial(self._settle, body))
+            context = self._tools.context_of(body)
+            body.task = self._tools.create_task(self._run(body), context=context)
+            body.task.add_done_callback(partial(self._settle, body))
 
-    def _settle(self, body: Body, task: asyncio.Task[Outcome]) -> None:
-        del self._tasks[body.key]
-        outcome = outcome_of_task(task, body.claim, body.elapsed_ms)
+    async def _run(self, body: LoopBody) -> Outcome:
+        if not self._withdraw(body):
+            return handed_back(body.claim)
+        return await execute(self._executor, body.claim, self._max_output_bytes)
+
+    def _settle(self, body: LoopBody, task: asyncio.Task[Outcome]) -> None:
+        body.task = None
+        if not task.cancelled():
+            task.exception()  # asked for, or asyncio would log what is judged here
+        outcome = self._judgement(body, task)
+        if outcome.status in {ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED} or body.hold is not None:
+            self._closing.politely(body)
         with self._done_lock:
             self._done.append((body, outcome))
             is_first = len(self._done) == 1
@@ -121,13 +311,33 @@ class LoopLane:
             with suppress(RuntimeError):  # the engine's loop has ended: nobody waits for this any more
                 self._engine.call_soon_threadsafe(self._collect)
 
-    def _cancel(self, body: Body) -> None:
-        task = self._tasks.get(body.key)
-        if task is not None:
-            task.cancel()
+    def _judgement(self, body: LoopBody, task: asyncio.Task[Outcome] | None = None) -> Outcome:
+        """How a body is recorded that ended by itself, by force, for holding the loop, or for its neighbours' sake."""
+        claim, after_ms = body.claim, body.elapsed_ms
+        if body.hold is not None:
+            return cancelled(claim, after_ms) if body.is_cancelled else _for_blocking(body, body.hold)
+        if body.verdict is not None or task is None:
+            return (body.verdict or cancelled)(claim, after_ms)
+        if body.is_rerun and task.cancelled() and not body.is_cancelled:
+            return lost(claim, f"Another call of {claim.tool} held the event loop, and this one was stopped", after_ms)
+        if not task.cancelled() and isinstance(task.exception(), LoopHeldError):
+            return lost(claim, "A neighbour held the event loop, and its interruption met this call", after_ms)
+        return outcome_of_task(task, claim, after_ms)
+
+    def _cancel(self, body: LoopBody) -> None:
+        if body.task is not None:
+            body.task.cancel()
+
+    def _survived(self, body: Body) -> None:
+        with suppress(RuntimeError):  # the engine's loop has ended
+            self._engine.call_soon_threadsafe(self._expel, body.claim.tool)
+
+    def _expel(self, tool: str) -> None:
+        self.ban([tool])
+        self._demote(tool, "swallowed cancellation and could not be closed")
 
     async def _wind_down(self) -> None:
-        tasks = list(self._tasks.values())
+        tasks = [body.task for body in list(self._bodies.values()) if body.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -137,3 +347,11 @@ class LoopLane:
     def _end(self) -> None:
         self._is_over = True
         self._tools.stop()
+
+
+def _for_blocking(body: LoopBody, hold: Hold) -> Outcome:
+    """BLOCKED, unless its time was up before anybody could notice that it blocks."""
+    was_overdue = hold.noticed - body.started >= body.claim.timeout
+    if was_overdue:
+        return timed_out(body.claim, body.elapsed_ms)
+    return blocked(body.claim, hold.place, hold.seconds, body.elapsed_ms)

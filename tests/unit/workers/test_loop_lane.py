@@ -42,6 +42,8 @@ class Act(BaseTool):
     async def _execute(self, context: ExecutionContext, how: str) -> ToolResult:
         if how == "sleep":
             await asyncio.sleep(30)
+        elif how == "a nap of 0.3":
+            await asyncio.sleep(0.3)
         elif how == "stubborn":
             await _swallow_cancels(1.0)
         elif how == "exit in a task":
@@ -70,6 +72,8 @@ class Bench:
 
     def __init__(self, *tools: type[BaseTool], concurrency: int = 10) -> None:
         self.outcomes: list[Outcome] = []
+        self.demoted: list[tuple[str, str]] = []
+        self.given_up: list[str] = []
         registry = ScopedRegistry()
         for tool in tools:
             registry.register(tool())
@@ -79,6 +83,8 @@ class Bench:
             concurrency=concurrency,
             kill_grace=GRACE,
             max_output_bytes=1_000_000,
+            demote=lambda tool, reason: self.demoted.append((tool, reason)),
+            replace_process=self.given_up.append,
         )
 
     async def until(self, is_so: Callable[[], object]) -> None:
@@ -159,7 +165,7 @@ async def test_a_body_cancelled_before_its_first_step_ends_at_once_and_leaves_no
         outcome = await bench.outcome()
 
     assert outcome.error_code == ErrorCode.CANCELLED
-    await bench.until(lambda: not bench.lane._tasks)
+    await bench.until(lambda: not asyncio.all_tasks(bench.lane._tools))
 
 
 @pytest.mark.parametrize("by", ["cancel", "timeout"])
@@ -173,7 +179,7 @@ async def test_a_body_that_will_not_stop_is_given_up_and_its_late_end_is_not_tol
 
     assert outcome.status == (ExecutionStatus.CANCELLED if by == "cancel" else ExecutionStatus.TIMED_OUT)
     assert bench.lane.free_slots() == 10
-    await bench.until(lambda: not bench.lane._tasks)
+    await bench.until(lambda: not asyncio.all_tasks(bench.lane._tools))
     assert len(bench.outcomes) == 1
 
 

@@ -1,0 +1,180 @@
+"""A body that holds the tool loop costs its neighbours one wait, whatever it does; what it leaves behind is ended."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+
+from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.errors import ErrorCode
+from forge_tools.records import ExecutionStatus
+from tests.unit.workers.test_loop_lane import Act, Bench, claim
+from workers.lanes import loop as module
+from workers.lanes.watch import LoopHeldError
+
+LET_GO = threading.Event()
+
+
+async def nap_later(seconds: float) -> None:
+    await asyncio.sleep(0.05)
+    time.sleep(seconds)
+
+
+class Hold(BaseTool):
+    """Hold the loop in one way or another."""
+
+    name = "Hold"
+    category = ToolCategory.OTHER
+    lane = "async"
+    parameters = (ToolParameter(name="how", type="string", description="How."),)
+
+    async def _execute(self, context: ExecutionContext, how: str) -> ToolResult:
+        if how == "nap":
+            time.sleep(0.8)
+        elif how == "spin":
+            while True:
+                pass
+        elif how == "nap later":
+            await nap_later(0.8)
+        elif how == "swallow":
+            while not LET_GO.is_set():
+                with suppress(BaseException):
+                    while not LET_GO.is_set():
+                        pass
+        elif how == "in a callback":
+            asyncio.get_running_loop().call_soon(time.sleep, 0.8)
+            await asyncio.sleep(20)
+        elif how == "afterwards":
+            self.kept = asyncio.create_task(nap_later(0.8))
+        return ToolResult.ok(how)
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    """Notices soon, so that tests are quick."""
+    monkeypatch.setattr(module, "HELD_SECONDS", 0.3)
+    monkeypatch.setattr(module, "HELD_AGAIN_SECONDS", 0.2)
+    LET_GO.clear()
+    bench = Bench(Act, Hold)
+    await bench.lane.start()
+    yield bench
+    LET_GO.set()
+    await bench.lane.stop()
+
+
+@pytest.mark.parametrize("how", ["nap", "spin", "nap later", "in a callback"])
+async def test_whoever_holds_the_loop_is_stopped_named_and_demoted_and_its_neighbour_finishes(
+    bench: Bench, how: str
+) -> None:
+    bench.lane.run([claim("well", id="before"), claim(how, tool="Hold", id="it"), claim("well", id="after")])
+
+    await bench.until(lambda: len(bench.outcomes) == 3)
+
+    outcomes = {outcome.id: outcome for outcome in bench.outcomes}
+    assert (outcomes["it"].status, outcomes["it"].error_code) == (ExecutionStatus.FAILED, ErrorCode.BLOCKED)
+    assert "Tool Hold held the worker's event loop for 0." in str(outcomes["it"].error)
+    assert outcomes["it"].retry_in is None
+    assert {outcomes[name].status for name in ("before", "after")} == {ExecutionStatus.SUCCEEDED}
+    assert [tool for tool, _ in bench.demoted] == ["Hold"]
+    assert bench.given_up == []
+
+
+async def test_a_neighbour_whose_time_ran_out_only_because_the_loop_was_held_gets_that_time_back(bench: Bench) -> None:
+    short = claim("a nap of 0.3", id="short", timeout=0.6)
+    bench.lane.run([short, claim("nap later", tool="Hold", id="it")])
+
+    await bench.until(lambda: len(bench.outcomes) == 2)
+
+    assert {o.id: o.status for o in bench.outcomes} == {"short": "succeeded", "it": "failed"}
+
+
+async def test_a_time_out_that_was_due_before_anybody_could_notice_the_block_is_a_time_out(bench: Bench) -> None:
+    bench.lane.run([claim("nap", tool="Hold", timeout=0.1)])
+
+    assert (await bench.outcome()).error_code == ErrorCode.TIMEOUT
+    assert bench.demoted != []
+
+
+async def test_bodies_of_a_tool_that_blocks_which_have_not_begun_are_handed_back_and_none_starts_any_more(
+    bench: Bench,
+) -> None:
+    bench.lane.run([claim("nap", tool="Hold", id=str(n)) for n in range(5)])
+    await bench.until(lambda: len(bench.outcomes) == 5)
+    bench.lane.run([claim("nap", tool="Hold", id="later")])
+
+    assert [outcome.give_back for outcome in bench.outcomes] == [True, True, True, True, False, True]
+    assert [outcome.error_code for outcome in bench.outcomes if not outcome.give_back] == [ErrorCode.BLOCKED]
+
+
+async def test_others_of_its_calls_that_have_begun_run_again_elsewhere_if_they_may(bench: Bench) -> None:
+    calls = [claim("nap later", tool="Hold", id=str(n), idempotent=n < 3, max_attempts=3) for n in range(4)]
+    bench.lane.run(calls)
+
+    await bench.until(lambda: len(bench.outcomes) == 4)
+
+    told = {outcome.id: (outcome.status, outcome.retry_in) for outcome in bench.outcomes}
+    assert told == {"0": ("failed", None), "1": ("lost", 0.0), "2": ("lost", 0.0), "3": ("failed", None)}
+
+
+async def test_what_a_body_left_behind_is_blamed_on_its_tool(bench: Bench) -> None:
+    bench.lane.run([claim("afterwards", tool="Hold")])
+    assert (await bench.outcome()).status == ExecutionStatus.SUCCEEDED
+
+    await bench.until(lambda: bench.demoted)
+
+    assert bench.demoted[0][0] == "Hold"
+    assert "nap_later at test_loop_holds.py:" in bench.demoted[0][1]
+    assert bench.lane.free_slots() == 10
+
+
+async def test_no_slot_is_free_while_a_body_holds_the_loop(bench: Bench) -> None:
+    bench.lane.run([claim("nap", tool="Hold")])
+
+    await bench.until(lambda: bench.demoted)
+    assert bench.lane.free_slots() == 0
+
+    await bench.outcome()
+    assert bench.lane.free_slots() == 10
+
+
+async def test_a_holder_that_was_cancelled_is_cancelled(bench: Bench) -> None:
+    bench.lane.run([claim("nap", tool="Hold")])
+    await asyncio.sleep(0.05)
+
+    bench.lane.cancel("id", 1)
+
+    assert (await bench.outcome()).status == ExecutionStatus.CANCELLED
+
+
+async def test_a_hold_that_nothing_ends_gives_up_the_process_once_and_stopping_waits_for_nobody(bench: Bench) -> None:
+    bench.lane.run([claim("swallow", tool="Hold", id="it", timeout=0.9), claim("well", id="waits")])
+    await bench.until(lambda: bench.given_up)
+    began = time.monotonic()
+
+    left = await bench.lane.stop()
+
+    assert time.monotonic() - began < 0.5
+    assert [o.error_code for o in bench.outcomes if not o.give_back] == [ErrorCode.BLOCKED]
+    assert [o.id for o in bench.outcomes if o.give_back] + [one.id for one in left] == ["waits"]
+    assert len(bench.given_up) == 1
+    assert "tool Hold held its event loop for" in bench.given_up[0]
+    LET_GO.set()
+    bench.lane._tools.call_soon_threadsafe(bench.lane._end)
+    await asyncio.to_thread(bench.lane._thread.join, 5)
+    assert not bench.lane._thread.is_alive()
+
+
+async def test_an_interrupt_that_meets_a_neighbour_leaves_no_false_result(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(*_: object, **__: object) -> None:
+        raise LoopHeldError
+
+    monkeypatch.setattr(Act, "_execute", interrupted)
+    bench.lane.run([claim("well", idempotent=True, max_attempts=2)])
+    outcome = await bench.outcome()
+
+    assert (outcome.status, outcome.retry_in) == (ExecutionStatus.LOST, 0.0)

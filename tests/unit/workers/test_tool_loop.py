@@ -1,0 +1,100 @@
+"""The tool loop knows its turns, leaves excused ones out of its clock, and knows whose task is whose."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextvars import Context
+from typing import Any
+
+import pytest
+
+from tests.unit.workers.test_loop_lane import claim
+from workers.lanes.base import Body
+from workers.lanes.tool_loop import OWNER, ToolLoop
+
+
+@pytest.fixture
+def loop() -> Iterator[ToolLoop]:
+    loop = ToolLoop()
+    yield loop
+    loop.close()
+
+
+def excuse_this_turn(loop: ToolLoop) -> None:
+    turn = loop.turn
+    assert turn is not None
+    loop.excuse(turn)
+
+
+def test_a_loop_that_does_not_run_is_in_no_turn(loop: ToolLoop) -> None:
+    assert (loop.turn, loop.turn_seconds) == (None, 0.0)
+
+
+def test_each_turn_has_its_number_and_knows_how_long_it_has_lasted(loop: ToolLoop) -> None:
+    async def look() -> list[tuple[int | None, float]]:
+        seen = [(loop.turn, loop.turn_seconds)]
+        time.sleep(0.05)
+        seen.append((loop.turn, loop.turn_seconds))
+        await asyncio.sleep(0)
+        return [*seen, (loop.turn, loop.turn_seconds)]
+
+    (first, _), (same, long), (next_, short) = loop.run_until_complete(look())
+
+    assert first == same
+    assert next_ != same
+    assert short < 0.05 <= long
+
+
+@pytest.mark.parametrize("is_excused", [True, False])
+def test_only_an_excused_turn_makes_no_timer_late(loop: ToolLoop, is_excused: bool) -> None:
+    async def hold() -> None:
+        if is_excused:
+            excuse_this_turn(loop)
+        time.sleep(0.3)
+
+    async def timed() -> bool:
+        slow = asyncio.ensure_future(hold())
+        async with asyncio.timeout(0.2) as limit:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return slow.done() and not limit.expired()
+
+    began = loop.time()
+    assert loop.run_until_complete(timed())
+    assert (loop.time() - began < 0.25) == is_excused
+
+
+def test_the_clock_never_goes_back_between_turns(loop: ToolLoop) -> None:
+    async def main() -> list[float]:
+        times = []
+        for n in range(6):
+            times.append(loop.time())
+            if n % 2:
+                excuse_this_turn(loop)
+            time.sleep(0.01)
+            await asyncio.sleep(0)
+        return times
+
+    times = loop.run_until_complete(main())
+
+    assert times == sorted(times)
+
+
+def test_tasks_belong_to_the_body_in_whose_context_they_were_made(loop: ToolLoop) -> None:
+    mine, other = Body(claim("well")), Body(claim("well", id="other"))
+
+    async def inner() -> object:
+        return OWNER.get()
+
+    async def outer() -> tuple[list[Any], int, int]:
+        plain = asyncio.ensure_future(inner())
+        bare = asyncio.get_running_loop().create_task(inner(), context=Context())
+        counts = (len(loop.tasks_of(mine)), len(loop.tasks_of(other)))
+        return [await plain, await bare], *counts
+
+    task = loop.create_task(outer(), context=loop.context_of(mine))
+    (inherited, hidden), mine_count, other_count = loop.run_until_complete(task)
+
+    assert (inherited, hidden) == (mine, None)
+    assert (mine_count, other_count) == (3, 0)
+    assert loop.tasks_of(mine) == []

@@ -1,0 +1,87 @@
+"""Keeps tools that block out of the async lane: here at once, in SQL soon after, in other workers within seconds."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from forge_tools.errors import ForgeError
+from forge_tools.records import Scope, ToolSpec
+from forge_tools.storage import Store
+
+SETTLE_SECONDS = 0.5
+"""After a demotion, until the calls that were handed back for it are in the queue again."""
+
+LEAVE_SECONDS = 20.0
+EXIT_BLOCKED = 75
+
+logger = logging.getLogger(__name__)
+
+
+class Demotion:
+    """What a worker of the async lane that hosts `specs` knows of demoted tools; `ban` keeps its lane from starting them."""
+
+    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+        self.ban: Callable[[Iterable[str]], None] = lambda _: None
+        self._hosted = {spec.name: spec for spec in specs}
+        self._unwritten: dict[str, str] = {}
+        self._banned: set[str] = set()
+        self._news = asyncio.Event()
+
+    def note(self, tool: str, reason: str) -> None:
+        """A body here was found to block; the lane starts no more of them."""
+        if tool in self._hosted:
+            self._unwritten.setdefault(tool, reason)
+            self._banned.add(tool)
+            self._news.set()
+
+    def within(self, scope: Scope) -> Scope:
+        """What of `scope` this worker still claims."""
+        if not self._banned:
+            return scope
+        banned = self._banned_keys()
+        return replace(scope, tool_keys=tuple(key for key in scope.tool_keys if key not in banned))
+
+    async def step(self, store: Store) -> None:
+        """Write what is new here, read what is new elsewhere, and move calls that still came to the async lane."""
+        for tool, reason in list(self._unwritten.items()):
+            await store.catalogue.demote(self._hosted[tool], reason)
+            self._unwritten.pop(tool, None)
+            logger.error("A tool blocks; it runs in the process lane from now on", extra={"tool": tool, "why": reason})
+        known = await store.catalogue.demoted() if self._hosted else set()
+        self._banned |= {spec.name for spec in self._hosted.values() if (spec.name, spec.digest) in known}
+        self.ban(self._banned)
+        if self._banned:
+            await store.catalogue.divert(sorted(self._banned_keys()))
+
+    async def keep(self, store: Store, interval: float) -> None:
+        """Do so for ever: at once when a body blocks and soon again, else every `interval` seconds."""
+        pause = interval
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+            pause = SETTLE_SECONDS if self._news.is_set() else interval
+            self._news.clear()
+            try:
+                await self.step(store)
+            except ForgeError as error:
+                logger.warning("Demoted tools cannot be read or written", extra={"error": str(error)})
+
+    def _banned_keys(self) -> set[str]:
+        return {self._hosted[tool].key for tool in self._banned}
+
+
+async def leave(why: str, *last_steps: Coroutine[Any, Any, None]) -> None:
+    """Take the last steps in a bounded time, then end this process by force: one of its threads will not come back."""
+    logger.critical("This worker ends, so that its supervisor starts another", extra={"why": why})
+    try:
+        async with asyncio.timeout(LEAVE_SECONDS):
+            for step in last_steps:
+                with suppress(ForgeError):
+                    await step
+    finally:
+        os._exit(EXIT_BLOCKED)

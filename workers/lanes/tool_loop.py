@@ -1,0 +1,94 @@
+"""The event loop that bodies of the async lane share: it knows its turns, whose task is whose, and what time counts."""
+
+import asyncio
+import selectors
+import time
+import weakref
+from collections.abc import Coroutine, Generator
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
+
+from workers.lanes.base import Body
+
+T = TypeVar("T")
+
+OWNER: ContextVar[Body | None] = ContextVar("forge_owner", default=None)
+"""The body on whose behalf code runs; tasks and callbacks inherit it."""
+
+
+class ToolLoop(asyncio.SelectorEventLoop):
+    """A turn lasts from one look at the selector to the next: each task gets one step in it at most.
+
+    Timers count on a clock that leaves out excused turns, so that a body whose neighbour held the loop is not late for that.
+    """
+
+    def __init__(self) -> None:
+        self._turns = _Turns()
+        super().__init__(self._turns)
+        self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], Body] = weakref.WeakKeyDictionary()
+        self.set_task_factory(self._owned)
+
+    @property
+    def turn(self) -> int | None:
+        """The number of the turn under way; None while the loop waits. Any thread may ask."""
+        return self._turns.number if self._turns.since is not None else None
+
+    @property
+    def turn_seconds(self) -> float:
+        """How long the turn under way has lasted."""
+        since = self._turns.since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def excuse(self, turn: int) -> None:
+        """Leave that turn, if it is still under way, out of the clock."""
+        self._turns.excused = turn
+
+    def time(self) -> float:
+        turns = self._turns
+        since = turns.since
+        now = since if since is not None and turns.excused == turns.number else time.monotonic()
+        return now - turns.left_out
+
+    def context_of(self, body: Body) -> Context:
+        """A context of its own for `body`, in which whatever it starts is known to be its."""
+        context = copy_context()
+        context.run(OWNER.set, body)
+        return context
+
+    def tasks_of(self, body: Body) -> list[asyncio.Task[Any]]:
+        """The tasks of `body` that are not done, those that its tasks started included."""
+        return [task for task, owner in list(self._owners.items()) if owner is body and not task.done()]
+
+    def _owned(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        task = asyncio.Task(coroutine, loop=loop, **options)
+        context = options.get("context")
+        owner = OWNER.get() if context is None else context.get(OWNER) or OWNER.get()
+        if owner is not None:
+            self._owners[task] = owner
+        return task
+
+
+class _Turns(selectors.DefaultSelector):
+    """Selects as ever, and notes when the loop comes and goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        self.since: float | None = None
+        self.excused = -1
+        self.left_out = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        if self.since is not None and self.excused == self.number:
+            self.left_out += time.monotonic() - self.since
+        self.since = None
+        try:
+            return super().select(timeout)
+        finally:
+            self.number += 1
+            self.since = time.monotonic()
