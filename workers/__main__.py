@@ -16,8 +16,13 @@ from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.plugins import admit, load_tools
 from forge_tools.records import ToolCategory
+from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.leftovers import end
+from forge_tools.sandbox.marks import boot_mark, mark_worker
+from forge_tools.sandbox.spawner import SPAWNER
 from workers.app import run_worker, worker_app
+from workers.drain import drain
 from workers.engine import Engine, Post
 
 EXIT_CONFIGURATION = 78
@@ -51,11 +56,13 @@ def run(options: argparse.Namespace) -> int:
     specs = [tool.spec for tool in registry.list_all()]
     post = Post(
         lane=options.lane,
-        queues=tuple(options.queues),
+        queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
         concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
     )
-    engine = Engine(settings, post, executor, specs)
-    signal.signal(signal.SIGTERM, _end)  # until Celery takes it over
+    engine = Engine(settings, post, executor, specs, is_watched=True)
+    for number in (signal.SIGTERM, signal.SIGINT):  # until the running worker takes them over
+        signal.signal(number, _end)
+    mark_worker(engine.boot)
     try:
         engine.start()
         signals.setup_logging.connect(_keep_logging)
@@ -63,7 +70,9 @@ def run(options: argparse.Namespace) -> int:
         logger.info("Worker ready", extra={"lane": post.lane, "queues": ",".join(post.queues), "tools": len(specs)})
         return run_worker(app, settings, post, engine)
     finally:
-        engine.stop()
+        drain(engine)
+        SPAWNER.close()
+        end(boot_mark(engine.boot))
 
 
 def offered(options: argparse.Namespace, settings: Settings) -> list[BaseTool]:

@@ -1,37 +1,31 @@
-"""The bootstep that drains the engine before Celery stops its pool: Celery does not see handed-over work."""
+"""How a worker ends: its engine drains before Celery stops its pool, because Celery does not see handed-over work."""
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from celery import bootsteps
-from celery.platforms import EX_FAILURE
-from celery.worker import state
+from celery.platforms import EX_FAILURE, EX_OK
+from celery.worker import state as celery_state
 
 from workers.engine import Engine
 
 POLL_SECONDS = 0.1
 
+state: Any = celery_state  # celery-types knows the first values of its flags only
+
 
 class Drain(bootsteps.StartStopStep):
-    """Stops before the pool does. A second SIGTERM or Ctrl-C, or SIGQUIT, cuts the wait short."""
+    """Stops before the pool does."""
 
     requires = ("celery.worker.components:Pool",)
     engine: ClassVar[Engine]
 
     def start(self, parent: Any) -> None:
-        signal.signal(signal.SIGQUIT, _terminate)  # Celery's handler cancels tasks one by one, which threads cannot do
+        take_signals()
 
     def stop(self, parent: Any) -> None:
-        hurry = threading.Event()
-        stopping = threading.Thread(target=self.engine.stop, name="forge-drain")
-        with _on_signals(hurry.set):
-            stopping.start()
-            while stopping.is_alive() and not (hurry.is_set() or state.should_terminate):
-                stopping.join(POLL_SECONDS)
-            self.engine.stop(drain=0)
+        drain(self.engine)
         parent.pool.terminate()
 
     def terminate(self, parent: Any) -> None:
@@ -39,17 +33,30 @@ class Drain(bootsteps.StartStopStep):
         parent.pool.terminate()
 
 
+def take_signals() -> None:
+    """Take them over from Celery, whose handlers heed no second SIGTERM and cancel what its threads cannot cancel."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    signal.signal(signal.SIGQUIT, _terminate)
+
+
+def drain(engine: Engine) -> None:
+    """Let bodies finish within their time; SIGQUIT, or a second SIGTERM or Ctrl-C, cuts it short."""
+    state.should_stop = EX_OK
+    take_signals()
+    stopping = threading.Thread(target=engine.stop, name="forge-drain")
+    stopping.start()
+    while stopping.is_alive() and state.should_terminate is None:
+        stopping.join(POLL_SECONDS)
+    engine.stop(drain=0)
+
+
+def _stop(*_: object) -> None:
+    if state.should_stop is None:
+        state.should_stop = EX_OK
+    else:
+        _terminate()
+
+
 def _terminate(*_: object) -> None:
-    state.should_terminate = EX_FAILURE  # type: ignore[assignment]  # celery-types knows its first value only
-
-
-@contextmanager
-def _on_signals(act: Callable[[], None]) -> Iterator[None]:
-    """Celery takes no second SIGTERM; while we wait, each signal that asks for the end does `act`."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-    before = {number: signal.signal(number, lambda *_: act()) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    state.should_terminate = EX_FAILURE

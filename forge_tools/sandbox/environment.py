@@ -4,8 +4,10 @@ import os
 from collections.abc import Mapping
 
 from forge_tools.errors import ErrorCode, SandboxError
+from forge_tools.sandbox.marks import BOOT, EXECUTION
 
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_MARKS = (BOOT, EXECUTION)  # by which a process is found that outlived its body
 _DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
 # The same answer on every host, and nothing that waits for a person.
 _FIXED = {
@@ -37,7 +39,7 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         raise _invalid(f"env has {len(extra)} variables; the limit is {_MAX_VARIABLES}")
     for name, value in extra.items():
         _check(name, value)
-    ours = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    ours = {name: os.environ[name] for name in (*_PASSED_ON, *_MARKS) if name in os.environ}
     return {**_DEFAULTS, **ours, **_FIXED, **extra}
 
 

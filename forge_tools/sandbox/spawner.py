@@ -14,6 +14,7 @@ from pathlib import Path
 
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.launcher import REQUEST_LENGTH
+from forge_tools.sandbox.marks import EXECUTION
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 
@@ -75,11 +76,13 @@ class Spawner:
 
     def _launch(self) -> socket.socket:
         ours, theirs = socket.socketpair()
+        environment = child_environment()
+        environment.pop(EXECUTION, None)  # it outlives the body that needs it first
         with theirs:
             self.pid = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", LAUNCHER, "--serve"],
-                child_environment(),
+                environment,
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, theirs.fileno(), 0),
                     (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),

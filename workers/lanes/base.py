@@ -10,7 +10,7 @@ from typing import Protocol
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionContext, Outcome
 from workers.lanes.guard import Guard
-from workers.outcomes import cancelled, crashed, outcome_of
+from workers.outcomes import cancelled, crashed, out_of_memory, outcome_of
 
 Finished = Callable[[Outcome], None]
 """Called on the engine's loop with each outcome a lane produces."""
@@ -51,6 +51,7 @@ class Body:
     started: float = field(default_factory=time.monotonic)
     guard: Guard | None = None
     is_cancelled: bool = False
+    is_ending: bool = False
     is_over: bool = False
 
     @property
@@ -63,8 +64,10 @@ class Body:
         return (time.monotonic() - self.started) * 1000
 
 
-async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int) -> Outcome:
+async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int, *, memory_limit: int = 0) -> Outcome:
     """Run a claimed execution through the same executor that a notebook uses; whatever the row holds, there is an outcome.
+
+    `memory_limit` is what this process may allocate (0: no limit): a MemoryError then says whose limit it met.
 
     Raises:
         asyncio.CancelledError: the body was cancelled from outside.
@@ -75,7 +78,12 @@ async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int) -
             update={"timeout": claim.timeout}
         )
         result = await executor.call(claim.tool, json.loads(claim.parameters), context)
+        if memory_limit and result.error_details == {"type": MemoryError.__name__}:
+            return out_of_memory(claim, memory_limit, (time.monotonic() - started) * 1000)
         return outcome_of(claim, result, max_output_bytes)
+    except MemoryError as error:
+        after_ms = (time.monotonic() - started) * 1000
+        return out_of_memory(claim, memory_limit, after_ms) if memory_limit else crashed(claim, error, after_ms)
     except Exception as error:  # noqa: BLE001 a claim without an outcome would never end
         return crashed(claim, error, (time.monotonic() - started) * 1000)
 

@@ -5,19 +5,29 @@ import logging
 import os
 import signal
 import stat
+import sys
 import threading
+import time
 from concurrent.futures import Future
+from concurrent.futures import thread as executor_threads
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from celery import signals
+
+from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, Outcome
+from forge_tools.records import Claim, ExecutionStatus, Outcome
+from forge_tools.sandbox.leftovers import adopt_orphans, bury_adopted, has_unmarked_descendants
+from forge_tools.sandbox.marks import Marking
 from workers.lanes.base import execute, outcome_of_task
 from workers.lanes.frames import read_frame, write_frame
+from workers.lanes.memory import limit_this_process
 
+END_SECONDS = 5.0
 SECRETS = ("FORGE_DATABASE_URL", "FORGE_BROKER_URL", "DATABASE_URL", "PGPASSWORD")
 
 logger = logging.getLogger(__name__)
@@ -26,10 +36,11 @@ logger = logging.getLogger(__name__)
 class Child:
     """Runs one call at a time for the engine in the parent, whether Celery rang here or the engine pulled the call."""
 
-    def __init__(self, address: Path, executor: ToolExecutor, max_output_bytes: int) -> None:
+    def __init__(self, address: Path, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0) -> None:
         self._address = address
         self._executor = executor
         self._max_output_bytes = max_output_bytes
+        self._memory_limit = memory_limit
         self._writer: asyncio.StreamWriter | None = None
         self._body: asyncio.Task[Outcome] | None = None
         self._overdue_at = 0.0
@@ -47,6 +58,11 @@ class Child:
         _let_go_of_sockets()
         for name in SECRETS:
             os.environ.pop(name, None)
+        self._marking = Marking()
+        adopt_orphans()
+        limit_this_process(self._memory_limit)
+        signal.signal(signal.SIGUSR2, _end_process)
+        signals.worker_process_shutdown.connect(_end_by_itself)
         self._folder = Path.cwd()
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
@@ -76,8 +92,8 @@ class Child:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._talk())
-        finally:
-            os._exit(0)  # the engine is gone; nobody would hear what this process does next
+        finally:  # the engine is gone; nobody would hear what this process does next
+            _ask_to_end()
 
     async def _talk(self) -> None:
         try:
@@ -90,6 +106,8 @@ class Child:
             logger.critical("This process cannot serve", extra={"error": str(error)})
             self._ready.set_exception(error)
             raise
+        self._own_tasks = asyncio.all_tasks(self._loop)
+        self._own_threads = set(threading.enumerate())
         self._ready.set_result(None)
         while (frame := await read_frame(reader)) is not None:
             self._hear(frame)
@@ -99,7 +117,9 @@ class Child:
             claim = Claim(**frame["run"])
             self._send({"started": True, "id": claim.id})
             self._overdue_at = self._loop.time() + claim.timeout
-            self._body = self._loop.create_task(execute(self._executor, claim, self._max_output_bytes))
+            self._marking.put(claim.id, claim.attempt)
+            running = execute(self._executor, claim, self._max_output_bytes, memory_limit=self._memory_limit)
+            self._body = self._loop.create_task(running)
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
             self._cancel_body()
@@ -108,15 +128,54 @@ class Child:
 
     def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:
         self._body = None
-        frame = asdict(outcome_of_task(body, claim, (self._loop.time() - started) * 1000))
+        self._marking.clear()
+        bury_adopted()
+        outcome = outcome_of_task(body, claim, (self._loop.time() - started) * 1000)
+        frame = asdict(outcome)
         del frame["token"]
-        self._send(frame)
+        self._send({**frame, "is_tainted": self._is_tainted(outcome, body)})
         with suppress(OSError):  # a tool may have moved us; the next one starts where the worker did
             os.chdir(self._folder)
+
+    def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
+        """Whether what was to stop goes on in ways that only the end of this process ends, or may hold memory.
+
+        A body that ended well may have left threads, tasks and processes on purpose.
+        """
+        if outcome.error_code == ErrorCode.OUT_OF_MEMORY:
+            return True
+        if outcome.status not in (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED):
+            return False
+        tasks = asyncio.all_tasks(self._loop) - self._own_tasks - {body}
+        threads = set(threading.enumerate()) - self._own_threads
+        return bool(tasks) or any(map(_is_busy, threads)) or has_unmarked_descendants(os.getpid())
 
     def _send(self, frame: dict[str, Any]) -> None:
         if self._writer is not None:
             write_frame(self._writer, frame)
+
+
+def _is_busy(thread: threading.Thread) -> bool:
+    """An idle thread of an executor waits for work in its outermost function."""
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  documented, and the only way to look
+    if frame is None:
+        return False
+    return (frame.f_code.co_filename, frame.f_code.co_name) != (executor_threads.__file__, "_worker")
+
+
+def _ask_to_end() -> None:
+    """Let the main thread end this process, unless it is about to: two ends at once have crashed interpreters."""
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+    time.sleep(END_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end_process(*_: object) -> None:
+    os._exit(0)
+
+
+def _end_by_itself(**_: object) -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 def _let_go_of_sockets() -> None:

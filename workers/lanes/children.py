@@ -2,23 +2,30 @@
 
 import asyncio
 import logging
-import os
 import signal
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import ForgeError
 from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring
+from forge_tools.sandbox.leftovers import Quarry, end
+from forge_tools.sandbox.marks import attempt_mark
 from workers.lanes.base import Body, Finished, Verdict
+from workers.lanes.exits import exit_of, pool_process, said
 from workers.lanes.frames import read_frame, write_frame
 from workers.lanes.guard import Guard
-from workers.outcomes import cancelled, handed_back, lost, timed_out
+from workers.lanes.memory import heavy
+from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
+
+STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
+IDLE_SHARE = 2
+"""An idle child that still holds more than this part of what a call may have is replaced."""
 
 MOST_DEFERRED = 1000
 """Rings kept for when a child is free; what does not fit is pulled from SQL in its turn."""
@@ -30,45 +37,71 @@ ClaimRings = Callable[[Sequence[Ring]], Awaitable[list[Claim]]]
 
 @dataclass(slots=True)
 class _Child:
-    """One pool process. `is_reserved` while a claim for it is under way; `is_ringing` while its Celery task waits here."""
+    """One pool process. `is_reserved` while a claim for it is under way; `is_ringing` while its Celery task waits here.
+
+    It gets nothing more once it `is_doomed`: it is being killed, with all that it started.
+    """
 
     pid: int
     writer: asyncio.StreamWriter
+    quarry: Quarry
+    process: Any
     body: Body | None = None
     is_reserved: bool = False
     is_ringing: bool = False
     has_started: bool = False
+    is_doomed: bool = False
+    is_silent: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_idle(self) -> bool:
-        return self.body is None and not self.is_reserved
+        return self.body is None and not self.is_reserved and not self.is_doomed
 
 
 class ChildrenLane:
-    """Hands claims to pool processes and watches them. Children hold no database URL: they see one call at a time."""
+    """Hands claims to pool processes and watches them. Children hold no database URL: they see one call at a time.
 
-    def __init__(self, claim: ClaimRings, finished: Finished, *, hostname: str, kill_grace: float) -> None:
+    However a body is stopped, what it started is ended before its outcome is told.
+    """
+
+    def __init__(
+        self,
+        claim: ClaimRings,
+        finished: Finished,
+        *,
+        hostname: str,
+        kill_grace: float,
+        memory_limit: int = 0,
+        look_seconds: float = 1.0,
+    ) -> None:
         self._claim = claim
         self._finished = finished
         self._hostname = hostname
         self._kill_grace = kill_grace
+        self._memory_limit = memory_limit
+        self._look_seconds = look_seconds
         self._children: dict[int, _Child] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="forge-")
         self.address = Path(self._folder.name) / "engine.sock"
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self._steps: set[asyncio.Task[None]] = set()
+        self._endings: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.Task[None] | None = None
         self._deferred: deque[Ring] = deque(maxlen=MOST_DEFERRED)
+        self._is_stopping = False
         self._is_stopped = False
 
     async def start(self) -> None:
         self._server = await asyncio.start_unix_server(self._serve, self.address, limit=2**20)
+        if self._memory_limit:
+            self._looking = asyncio.create_task(self._look_at_memory())
 
     def free_slots(self) -> int:
         return sum(child.is_idle for child in self._children.values())
 
     def run(self, claims: Sequence[Claim]) -> None:
-        idle = [child for child in self._children.values() if child.is_idle]
+        idle = [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
         for claim, child in zip(claims, idle, strict=False):
             self._start_body(child, claim)
         for claim in claims[len(idle) :]:
@@ -77,22 +110,25 @@ class ChildrenLane:
     def cancel(self, execution_id: str, attempt: int) -> None:
         for child in self._children.values():
             body = child.body
-            if body is not None and (body.claim.id, body.claim.attempt) == (execution_id, attempt):
+            if body is not None and body.key == (execution_id, attempt):
                 if not body.is_cancelled:
                     body.is_cancelled = True
                     write_frame(child.writer, {"cancel": execution_id})
-                    Guard(self._kill_grace, partial(self._kill, child, body, cancelled), patience=self._kill_grace)
+                    Guard(self._kill_grace, partial(self._force, child, body, cancelled), patience=self._kill_grace)
                 return
 
     def running(self) -> list[Claim]:
         return [child.body.claim for child in self._children.values() if child.body is not None]
 
     async def stop(self) -> list[Claim]:
+        self._is_stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
+        await asyncio.gather(*(self._stop_body(child) for child in list(self._children.values())))
+        if self._endings:
+            await asyncio.wait(self._endings, timeout=self._kill_grace)
         self._is_stopped = True
         left = self.running()
-        for child in self._children.values():
-            if child.body is not None:
-                _kill_group(child.pid)
         for writer in self._connections:
             writer.close()
         if self._server is not None:
@@ -102,12 +138,15 @@ class ChildrenLane:
         self._folder.cleanup()
         return left
 
+    # Hearing the children.
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._track(asyncio.current_task())
         self._connections.add(writer)
         try:
             if (hello := await read_frame(reader)) is not None:
-                await self._serve_child(_Child(int(hello["hello"]), writer), reader)
+                pid = int(hello["hello"])
+                await self._serve_child(_Child(pid, writer, Quarry(pid), pool_process(pid)), reader)
         finally:
             self._connections.discard(writer)
             writer.close()
@@ -118,9 +157,10 @@ class ChildrenLane:
             while (frame := await read_frame(reader)) is not None:
                 self._hear(child, frame)
         finally:
-            if self._children.get(child.pid) is child:
-                del self._children[child.pid]
+            child.is_doomed = True
+            child.is_silent.set()
             self._bury(child)
+            self._forget(child)
 
     def _hear(self, child: _Child, frame: dict[str, Any]) -> None:
         if "ring" in frame:
@@ -130,9 +170,17 @@ class ChildrenLane:
             return  # of a body that was given up
         elif "started" in frame:
             child.has_started = True
+        elif not child.body.is_ending or self._is_stopping:  # in the latter case it returned just before it was killed
+            self._hear_outcome(child, child.body, frame)
+
+    def _hear_outcome(self, child: _Child, body: Body, frame: dict[str, Any]) -> None:
+        is_tainted = frame.pop("is_tainted", False)
+        status = ExecutionStatus(frame.pop("status"))
+        outcome = Outcome(status=status, token=body.claim.token, **frame)
+        if self._is_stopping or not (is_tainted or status in STOPPED):
+            self._end(child, body, outcome)
         else:
-            status = ExecutionStatus(frame.pop("status"))
-            self._end(child, child.body, Outcome(status=status, token=child.body.claim.token, **frame))
+            self._end_with_leftovers(child, body, outcome, is_doomed=is_tainted)
 
     async def _answer_ring(self, child: _Child, rings: Sequence[Ring]) -> None:
         if not child.is_idle:  # it runs a call that was pulled; Celery's limits for this ring must not meet that body
@@ -150,7 +198,7 @@ class ChildrenLane:
             self._assign(child, claims)
 
     def _assign(self, child: _Child, claims: Sequence[Claim]) -> None:
-        if claims and self._children.get(child.pid) is child and not self._is_stopped:
+        if claims and child.is_idle and not self._is_stopping:
             self._start_body(child, claims[0])
             return
         self._release(child)
@@ -161,37 +209,101 @@ class ChildrenLane:
         body = Body(claim)
         child.body, child.has_started = body, False
         patience = claim.timeout + self._kill_grace
-        body.guard = Guard(patience, partial(self._kill, child, body, timed_out), patience=self._kill_grace)
+        body.guard = Guard(patience, partial(self._force, child, body, timed_out), patience=self._kill_grace)
         write_frame(child.writer, {"run": asdict(replace(claim, token="", reply_to=None))})
 
-    def _kill(self, child: _Child, body: Body, verdict: Verdict) -> None:
-        if body.is_over or child.body is not body or self._is_stopped:
+    # Ending bodies.
+
+    def _force(self, child: _Child, body: Body, verdict: Verdict) -> None:
+        if body.is_ending or child.body is not body or self._is_stopping:
             return
-        logger.warning("Tool did not stop; its process is killed", extra={"pid": child.pid, "tool": body.claim.tool})
-        _kill_group(child.pid)
-        self._children.pop(child.pid, None)  # it takes no more claims while it dies
-        self._end(child, body, verdict(body.claim, body.elapsed_ms))
+        logger.warning("Tool did not stop; its processes are killed", extra={"pid": child.pid, "tool": body.claim.tool})
+        self._end_with_leftovers(child, body, verdict(body.claim, body.elapsed_ms), is_doomed=True)
+
+    def _end_with_leftovers(self, child: _Child, body: Body, outcome: Outcome, *, is_doomed: bool) -> None:
+        body.is_ending = True
+        child.is_doomed |= is_doomed  # it takes no more claims while it dies
+        self._track_ending(self._sweep_and_end(child, body, outcome))
+
+    async def _sweep_and_end(self, child: _Child, body: Body, outcome: Outcome) -> None:
+        await self._sweep(child, body)
+        self._end(child, body, outcome)
+
+    async def _sweep(self, child: _Child, body: Body) -> None:
+        """End what the body started; with a doomed child, the child and its whole tree."""
+        root = child.quarry.again() if child.is_doomed else None
+        mark = attempt_mark(body.claim.id, body.claim.attempt)
+        try:
+            await asyncio.to_thread(end, mark, root=root, spare=() if root else (child.pid,))
+        except OSError as error:  # out of handles, for one
+            logger.error("What a tool left running lives on", extra={"tool": body.claim.tool, "error": str(error)})
+        finally:
+            if root is not None:
+                root.close()
 
     def _end(self, child: _Child, body: Body, outcome: Outcome) -> None:
         if body.is_over or self._is_stopped:
             return
-        body.is_over = True
+        body.is_over = body.is_ending = True
         if body.guard is not None:
             body.guard.stop()
         child.body = None
         self._finished(outcome)
         self._release(child)
-        if self._deferred and self._children.get(child.pid) is child:
+        self._forget(child)
+        if self._deferred and child.is_idle:
             self._track(asyncio.create_task(self._answer_ring(child, [self._deferred.popleft()])))
 
     def _bury(self, child: _Child) -> None:
-        """Settle what a dead child had: a body that it never said it started has not run."""
         body = child.body
-        if body is None:
-            return
-        what = f"Process {child.pid} on {self._hostname} ended"
+        if body is not None and not body.is_ending and not self._is_stopping:
+            body.is_ending = True
+            self._track_ending(self._settle_death(child, body))
+
+    async def _settle_death(self, child: _Child, body: Body) -> None:
+        """A body that its child never said it started has not run."""
+        what = f"Process {child.pid} on {self._hostname} {said(await exit_of(child.pid, child.process))}"
         outcome = lost(body.claim, what, body.elapsed_ms) if child.has_started else handed_back(body.claim)
-        self._end(child, body, outcome)
+        await self._sweep_and_end(child, body, outcome)
+
+    async def _stop_body(self, child: _Child) -> None:
+        """End a body for good. What its child had said before counts; a body that it never said it started has not run."""
+        body = child.body
+        if body is None or body.is_ending:
+            return
+        body.is_ending = child.is_doomed = True
+        await self._sweep(child, body)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._kill_grace):
+                await child.is_silent.wait()
+        if child.is_silent.is_set() and not child.has_started:
+            self._end(child, body, handed_back(body.claim))
+
+    # Memory.
+
+    async def _look_at_memory(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            with suppress(OSError):  # a process ended while it was looked at; there is another look
+                await self._end_heavy()
+
+    async def _end_heavy(self) -> None:
+        bodies = {child.pid: (child, child.body) for child in self._children.values() if child.body is not None}
+        idle = {child.pid: child for child in self._children.values() if child.is_idle}
+        for pid in await asyncio.to_thread(heavy, list(bodies), self._memory_limit):
+            self._force(*bodies[pid], self._too_big)
+        for pid in await asyncio.to_thread(heavy, list(idle), self._memory_limit // IDLE_SHARE):
+            if idle[pid].is_idle:
+                self._retire(idle[pid])
+
+    def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
+        return out_of_memory(claim, self._memory_limit, after_ms)
+
+    def _retire(self, child: _Child) -> None:
+        """What a body left on purpose lives on."""
+        logger.warning("An idle process holds much memory; it is replaced", extra={"pid": child.pid})
+        child.is_doomed = True
+        child.quarry.send(signal.SIGKILL)
 
     def _release(self, child: _Child) -> None:
         """Let the Celery task that rang return."""
@@ -199,12 +311,19 @@ class ChildrenLane:
             child.is_ringing = False
             write_frame(child.writer, {"rest": True})
 
+    def _forget(self, child: _Child) -> None:
+        """Let go of a child that is gone and of which nothing is left to tell."""
+        if child.is_silent.is_set() and child.body is None:
+            child.quarry.close()
+            if self._children.get(child.pid) is child:
+                del self._children[child.pid]
+
+    def _track_ending(self, work: Coroutine[Any, Any, None]) -> None:
+        ending = asyncio.create_task(work)
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+
     def _track(self, step: "asyncio.Task[None] | None") -> None:
         if step is not None:
             self._steps.add(step)
             step.add_done_callback(self._steps.discard)
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

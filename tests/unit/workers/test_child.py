@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -12,15 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import signals
 
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring
+from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring, new_id
 from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.marks import marks_of
 from tests.fleet import is_alive
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
+
+ID = new_id()
+"""Of this run alone: what a stopped body left is found by it on the whole machine."""
 
 
 def sockets() -> list[str]:
@@ -34,6 +40,11 @@ def sockets() -> list[str]:
     return found
 
 
+def children_of(pid: int) -> list[int]:
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for one in lists for child in one.read_text().split()]
+
+
 class Act(BaseTool):
     """Behave as told, in a process of its own."""
 
@@ -44,6 +55,20 @@ class Act(BaseTool):
     async def _execute(self, context: ExecutionContext, how: str) -> ToolResult:
         if how == "sleep":
             await asyncio.sleep(1.0)
+        elif how == "leave a thread":
+            await asyncio.to_thread(time.sleep, 60)
+        elif how == "leave a task":
+            asyncio.get_running_loop().create_task(asyncio.sleep(60))
+            await asyncio.sleep(60)
+        elif how == "leave an unmarked process":
+            subprocess.Popen(["/bin/sleep", "60"], env={}, start_new_session=True)
+            await asyncio.sleep(60)
+        elif how == "use a thread and wait":
+            await asyncio.to_thread(time.sleep, 0)
+            await asyncio.sleep(60)
+        elif how == "leave an orphan that ends":
+            subprocess.run(["/bin/sh", "-c", "(sleep 0.2 && true) & true"])
+            await asyncio.sleep(0.5)
         elif how == "leave a grandchild and die":
             if os.fork() == 0:
                 os.setsid()
@@ -58,6 +83,9 @@ class Act(BaseTool):
             "secrets": lambda: sorted(name for name in os.environ if "DATABASE_URL" in name),
             "sockets": sockets,
             "large": lambda: "x" * 20_000_000,
+            "too large": lambda: "x" * 2**40,
+            "marks": lambda: sorted(mark.decode() for mark in marks_of(os.getpid())),
+            "zombies": lambda: [p for p in children_of(os.getpid()) if not is_alive(p)],
         }
         return ToolResult.ok(answers.get(how, lambda: how)())
 
@@ -78,21 +106,26 @@ class Bench:
         self.outcomes: list[Outcome] = []
         self.claimable: dict[str, Claim] = {}
         self.pids: list[int] = []
+        self.memory_limit = 0
         self.lane = ChildrenLane(self._claim, self.outcomes.append, hostname="here", kill_grace=5.0)
 
     async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
         return [self.claimable.pop(ring.id) for ring in rings if ring.id in self.claimable]
 
-    def fork(self, *ring: tuple[str, int], tool: type[BaseTool] = Act) -> int:
+    def fork(
+        self, *ring: tuple[str, int], tool: type[BaseTool] = Act, then: Callable[[], object] = lambda: None
+    ) -> int:
         """Start a child as the pool does: it serves for ever, or until the rings it is given are answered."""
         registry = ScopedRegistry()
         registry.register(tool())
-        child = Child(self.lane.address, ToolExecutor(registry, history_limit=0), 50_000_000)
+        executor = ToolExecutor(registry, history_limit=0)
+        child = Child(self.lane.address, executor, 50_000_000, memory_limit=self.memory_limit)
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
             try:
                 child.start(parent)
                 child.ring(list(ring)) if ring else signal.pause()
+                then()
             finally:
                 os._exit(0)
         self.pids.append(pid)
@@ -117,7 +150,7 @@ class Bench:
 
 def claim(how: str, **changes: Any) -> Claim:
     asked = Claim(
-        id="a",
+        id=ID,
         attempt=1,
         token="token",
         tool="Act",
@@ -152,8 +185,8 @@ async def test_a_call_runs_in_the_child_which_leads_a_group_of_its_own(bench: Be
 
 
 async def test_a_child_that_rings_returns_when_its_call_is_over(bench: Bench) -> None:
-    bench.claimable["a"] = claim("well")
-    pid = bench.fork(("a", 0))
+    bench.claimable[ID] = claim("well")
+    pid = bench.fork((ID, 0))
 
     await bench.until(lambda: not is_alive(pid))
 
@@ -172,7 +205,7 @@ async def test_a_cancelled_body_ends_and_the_child_serves_on(bench: Bench) -> No
     await bench.serving()
     bench.lane.run([claim("sleep")])
     await asyncio.sleep(0.1)
-    bench.lane.cancel("a", 1)
+    bench.lane.cancel(ID, 1)
     await bench.until(lambda: bench.outcomes)
 
     assert bench.outcomes[0].status == ExecutionStatus.CANCELLED
@@ -180,8 +213,8 @@ async def test_a_cancelled_body_ends_and_the_child_serves_on(bench: Bench) -> No
 
 
 async def test_a_soft_limit_that_comes_late_does_not_end_the_next_body(bench: Bench) -> None:
-    bench.claimable["a"] = claim("sleep")
-    pid = bench.fork(("a", 0))
+    bench.claimable[ID] = claim("sleep")
+    pid = bench.fork((ID, 0))
     await bench.until(bench.lane.running)
     await asyncio.sleep(0.2)
 
@@ -189,6 +222,51 @@ async def test_a_soft_limit_that_comes_late_does_not_end_the_next_body(bench: Be
 
     await bench.until(lambda: bench.outcomes)
     assert bench.outcomes[0].status == ExecutionStatus.SUCCEEDED
+
+
+async def test_a_body_is_marked_while_it_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGE_BOOT", "boot-1")
+    pid = await bench.serving()
+
+    outcome = await bench.run(claim("marks"))
+
+    assert json.loads(outcome.output or "") == ["FORGE_BOOT=boot-1", f"FORGE_EXECUTION={ID}.1"]
+    assert marks_of(pid) == {b"FORGE_BOOT=boot-1"}
+
+
+@pytest.mark.parametrize("how", ["leave a thread", "leave a task", "leave an unmarked process"])
+async def test_a_child_in_which_a_stopped_body_lives_on_is_ended(bench: Bench, how: str) -> None:
+    pid = await bench.serving()
+    outcome = await bench.run(claim(how, timeout=0.3))
+
+    assert outcome.error_code == ErrorCode.TIMEOUT
+    assert not is_alive(pid)
+
+
+async def test_a_child_in_which_nothing_of_a_stopped_body_is_left_serves_on(bench: Bench) -> None:
+    await bench.serving()
+
+    assert (await bench.run(claim("use a thread and wait", timeout=0.3))).error_code == ErrorCode.TIMEOUT
+
+    assert (await bench.run(claim("well"))).output == '"well"'
+
+
+async def test_orphans_that_end_leave_no_zombie_in_the_child(bench: Bench) -> None:
+    await bench.serving()
+    await bench.run(claim("leave an orphan that ends"))
+
+    assert (await bench.run(claim("zombies"))).output == "[]"
+
+
+async def test_an_allocation_beyond_the_limit_fails_that_call_and_says_so(bench: Bench) -> None:
+    bench.memory_limit = 2**31
+    pid = await bench.serving()
+
+    outcome = await bench.run(claim("too large"))
+
+    assert outcome.error_code == ErrorCode.OUT_OF_MEMORY
+    assert "Act needed more than 2,048 MiB of memory" in (outcome.error or "")
+    assert not is_alive(pid), "what it may still hold goes with it"
 
 
 async def test_a_result_of_twenty_megabytes_comes_through(bench: Bench) -> None:
@@ -232,6 +310,22 @@ async def test_a_child_whose_engine_is_gone_ends(bench: Bench) -> None:
     await bench.lane.stop()
 
     await bench.until(lambda: not is_alive(pid))
+
+
+async def test_a_child_that_ends_by_itself_is_not_ended_twice(bench: Bench, tmp_path: Path) -> None:
+    def leave() -> None:
+        signals.worker_process_shutdown.send(None)
+        (tmp_path / "leaving").touch()
+        time.sleep(1)
+        os._exit(9)
+
+    pid = bench.fork(("gone", 0), then=leave)
+    await bench.until((tmp_path / "leaving").exists)
+
+    await bench.lane.stop()
+
+    bench.pids.remove(pid)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
 
 
 async def test_a_child_whose_tools_cannot_start_ends_and_never_serves(bench: Bench) -> None:

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode
-from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring
+from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring, new_id
 from tests.fleet import is_alive
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import read_frame, write_frame
 
 GRACE = 0.2
+ID = new_id()
+"""Of this run alone: what a stopped body left is found by it on the whole machine."""
 CLAIM = Claim(
-    id="a",
+    id=ID,
     attempt=1,
     token="token",
     tool="Tool",
@@ -110,7 +112,7 @@ async def child(bench: Bench, pid: int) -> AsyncIterator[Speaker]:
 async def test_a_pulled_claim_is_run_and_its_outcome_gets_its_token_back(bench: Bench, child: Speaker) -> None:
     bench.lane.run([CLAIM])
     frame = await child.hear()
-    assert (frame["run"]["id"], frame["run"]["token"], frame["run"]["reply_to"]) == ("a", "", None)
+    assert (frame["run"]["id"], frame["run"]["token"], frame["run"]["reply_to"]) == (ID, "", None)
     assert (bench.lane.free_slots(), bench.lane.running()) == (0, [CLAIM])
 
     child.finish(CLAIM)
@@ -121,8 +123,8 @@ async def test_a_pulled_claim_is_run_and_its_outcome_gets_its_token_back(bench: 
 
 
 async def test_a_child_that_rings_gets_its_call_and_may_rest_after_it(bench: Bench, child: Speaker) -> None:
-    bench.claimable["a"] = CLAIM
-    child.say(ring=[["a", 0]])
+    bench.claimable[ID] = CLAIM
+    child.say(ring=[[ID, 0]])
     assert "run" in await child.hear()
 
     child.finish(CLAIM)
@@ -143,7 +145,7 @@ async def test_a_claim_that_fails_costs_no_slot(
 ) -> None:
     bench.failure = failure
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    child.say(ring=[["a", 0]])
+    child.say(ring=[[ID, 0]])
 
     assert await child.hear() == {"rest": True}
     assert bench.lane.free_slots() == 1
@@ -172,7 +174,7 @@ async def test_claims_without_a_child_are_handed_back(bench: Bench, child: Speak
 async def test_a_child_that_dies_in_its_body_is_lost(bench: Bench, child: Speaker) -> None:
     bench.lane.run([CLAIM])
     await child.hear()
-    child.say(started=True, id="a")
+    child.say(started=True, id=ID)
 
     child.die()
     await bench.until(lambda: bench.outcomes)
@@ -191,8 +193,8 @@ async def test_a_child_that_dies_before_its_body_started_costs_no_attempt(bench:
 
 
 async def test_a_child_that_dies_while_it_rings_leaves_its_claim_to_others(bench: Bench, child: Speaker) -> None:
-    bench.claimable["a"] = CLAIM
-    child.say(ring=[["a", 0]])
+    bench.claimable[ID] = CLAIM
+    child.say(ring=[[ID, 0]])
     child.die()
 
     await bench.until(lambda: bench.outcomes)
@@ -213,11 +215,11 @@ async def test_a_cancel_is_passed_on_and_then_enforced(bench: Bench, child: Spea
     bench.lane.run([CLAIM])
     await child.hear()
 
-    bench.lane.cancel("a", 2)
-    bench.lane.cancel("a", 1)
-    bench.lane.cancel("a", 1)
+    bench.lane.cancel(ID, 2)
+    bench.lane.cancel(ID, 1)
+    bench.lane.cancel(ID, 1)
 
-    assert await child.hear() == {"cancel": "a"}
+    assert await child.hear() == {"cancel": ID}
     await bench.until(lambda: bench.outcomes)
     assert bench.outcomes[0].error_code == ErrorCode.CANCELLED
     await bench.until(lambda: not is_alive(child.pid))
@@ -230,7 +232,7 @@ async def test_an_outcome_of_something_else_is_not_this_bodys(bench: Bench, chil
 
     await bench.until(lambda: bench.outcomes)
 
-    assert [outcome.id for outcome in bench.outcomes] == ["a"]
+    assert [outcome.id for outcome in bench.outcomes] == [ID]
 
 
 async def test_stopping_kills_what_runs_and_returns_its_claims(bench: Bench, child: Speaker) -> None:
@@ -243,13 +245,122 @@ async def test_stopping_kills_what_runs_and_returns_its_claims(bench: Bench, chi
     await bench.until(lambda: not is_alive(child.pid))
 
 
+async def test_stopping_hands_back_a_body_whose_child_died_without_having_said_it_started(
+    bench: Bench, child: Speaker
+) -> None:
+    bench.lane.run([CLAIM])
+    stopping = asyncio.create_task(bench.lane.stop())
+    await asyncio.sleep(0)
+    child.die()
+
+    assert await stopping == []
+    assert [outcome.give_back for outcome in bench.outcomes] == [True]
+
+
+async def test_what_a_body_had_returned_before_it_was_stopped_counts(bench: Bench, child: Speaker) -> None:
+    bench.lane.run([CLAIM])
+    child.say(started=True, id=ID)
+    stopping = asyncio.create_task(bench.lane.stop())
+    await asyncio.sleep(0)
+    child.finish(CLAIM)
+    child.die()
+
+    assert await stopping == []
+    assert [outcome.status for outcome in bench.outcomes] == [ExecutionStatus.SUCCEEDED]
+
+
+async def test_a_body_that_had_started_is_left_to_the_worker_to_settle(bench: Bench, child: Speaker) -> None:
+    bench.lane.run([CLAIM])
+    child.say(started=True, id=ID)
+    stopping = asyncio.create_task(bench.lane.stop())
+    await asyncio.sleep(0)
+    child.die()
+
+    assert await stopping == [CLAIM]
+    assert bench.outcomes == []
+
+
+async def test_a_lane_that_stops_starts_nothing_more(bench: Bench, child: Speaker) -> None:
+    await bench.lane.stop()
+
+    bench.lane.run([CLAIM])
+
+    assert [outcome.give_back for outcome in bench.outcomes] == [True]
+
+
+@pytest.mark.parametrize("status", ["timed_out", "cancelled", "failed"])
+async def test_a_child_that_cannot_vouch_for_its_end_is_replaced(bench: Bench, child: Speaker, status: str) -> None:
+    bench.lane.run([CLAIM])
+
+    child.say(id=ID, attempt=1, status=status, is_tainted=True)
+
+    await bench.until(lambda: bench.outcomes)
+    assert (bench.outcomes[0].status, bench.lane.free_slots()) == (status, 0)
+    assert not is_alive(child.pid)
+
+
+async def test_what_a_stopped_body_left_is_gone_when_its_outcome_is_told(bench: Bench, child: Speaker) -> None:
+    bench.lane.run([replace(CLAIM, id=f"{ID}-left")])
+    environment = {"FORGE_EXECUTION": f"{ID}-left.1"}
+    with subprocess.Popen(["/bin/sleep", "60"], env=environment, start_new_session=True) as leftover:
+        child.say(id=f"{ID}-left", attempt=1, status="timed_out")
+
+        await bench.until(lambda: bench.outcomes)
+
+        assert leftover.poll() == -9
+        assert (is_alive(child.pid), bench.lane.free_slots()) == (True, 1)
+
+
+async def test_what_a_finished_body_left_lives_on(bench: Bench, child: Speaker) -> None:
+    bench.lane.run([replace(CLAIM, id=f"{ID}-kept")])
+    environment = {"FORGE_EXECUTION": f"{ID}-kept.1"}
+    with subprocess.Popen(["/bin/sleep", "60"], env=environment, start_new_session=True) as leftover:
+        child.finish(replace(CLAIM, id=f"{ID}-kept"))
+
+        await bench.until(lambda: bench.outcomes)
+
+        assert leftover.poll() is None
+        leftover.kill()
+
+
+async def test_an_idle_child_that_holds_much_is_replaced(bench: Bench, pid: int) -> None:
+    await bench.lane.stop()
+    bench.lane = ChildrenLane(
+        bench._claim, bench.outcomes.append, hostname="here", kill_grace=GRACE, memory_limit=2**20, look_seconds=0.05
+    )
+    await bench.lane.start()
+    child = await bench.connect(pid)
+
+    await bench.until(lambda: not is_alive(pid))
+
+    assert bench.lane.free_slots() == 0
+    child.die()
+
+
+async def test_a_body_that_holds_too_much_is_ended_and_told_the_limit(bench: Bench, pid: int) -> None:
+    await bench.lane.stop()
+    bench.lane = ChildrenLane(
+        bench._claim, bench.outcomes.append, hostname="here", kill_grace=GRACE, memory_limit=2**20, look_seconds=1.0
+    )
+    await bench.lane.start()
+    child = await bench.connect(pid)
+    bench.lane.run([CLAIM])
+
+    await bench.until(lambda: bench.outcomes)
+
+    assert bench.outcomes[0].error_code == ErrorCode.OUT_OF_MEMORY
+    assert "Tool needed more than 1 MiB" in (bench.outcomes[0].error or "")
+    assert not is_alive(pid)
+    child.die()
+
+
 async def test_stopping_waits_for_a_claim_under_way_only_so_long(bench: Bench, child: Speaker) -> None:
     async def hang(_: Sequence[Ring]) -> list[Claim]:
         await asyncio.sleep(60)
         return []
 
     bench.lane._claim = hang
-    child.say(ring=[["a", 0]])
+    child.say(ring=[[ID, 0]])
     await bench.until(lambda: len(bench.lane._steps) == 2)
 
     async with asyncio.timeout(GRACE * 5):

@@ -1,0 +1,89 @@
+"""The marks by which a process is known: variables naming its worker and its attempt, inherited by whatever it starts."""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+BOOT = "FORGE_BOOT"
+EXECUTION = "FORGE_EXECUTION"
+
+_ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
+
+
+def boot_mark(boot: str) -> bytes:
+    """What everything that worker process started carries."""
+    return f"{BOOT}={boot}".encode()
+
+
+def attempt_mark(execution_id: str, attempt: int) -> bytes:
+    """What everything the body of that attempt started carries."""
+    return f"{EXECUTION}={execution_id}.{attempt}".encode()
+
+
+def marks_of(pid: int) -> frozenset[bytes]:
+    """The marks that a process carries; none where it is gone or another user's."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return frozenset()
+    return frozenset(v for v in variables if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")))
+
+
+def mark_worker(boot: str) -> None:
+    """Let whatever this process starts from now on belong to that worker boot; this process itself does not show it."""
+    os.environ[BOOT] = boot
+
+
+class Marking:
+    """Marks this process, which must be a fork that runs one body at a time: what it forks and executes is marked too.
+
+    What a process executes inherits `os.environ`. What it forks without executing shows what it shows itself in
+    /proc/PID/environ, the memory in which the kernel once put its environment. So that memory is written over, as
+    programs do that set their own title; the variables move elsewhere first. It also held the passwords in the URLs of
+    the worker. Where it cannot be written (no Linux, a tiny environment) only what is executed is marked.
+    """
+
+    def __init__(self) -> None:
+        self._boot = os.environ.get(BOOT)
+        self._region = _move_environment()
+        self.clear()
+
+    def put(self, execution_id: str, attempt: int) -> None:
+        """Belong to that attempt from now on."""
+        os.environ[EXECUTION] = f"{execution_id}.{attempt}"
+        self._show([*self._boot_marks(), attempt_mark(execution_id, attempt)])
+
+    def clear(self) -> None:
+        """Belong to the worker alone."""
+        os.environ.pop(EXECUTION, None)
+        self._show(self._boot_marks())
+
+    def _boot_marks(self) -> list[bytes]:
+        return [boot_mark(self._boot)] if self._boot else []
+
+    def _show(self, marks: Iterable[bytes]) -> None:
+        start, end = self._region
+        text = b"".join(mark + b"\0" for mark in marks)
+        if len(text) > end - start:
+            return
+        try:
+            with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123  pathlib opens no memory unbuffered
+                memory.seek(start)
+                memory.write(text.ljust(end - start, b"\0"))
+        except OSError:
+            self._region = (0, 0)
+
+
+def _move_environment() -> tuple[int, int]:
+    """Let no variable point into the memory that this process was started with; return where that memory lies."""
+    if sys.platform != "linux":
+        return 0, 0
+    for name, value in list(os.environb.items()):
+        del os.environb[name]  # or the C library might keep the old text where the value is the same
+        os.environb[name] = value
+    try:
+        start, end = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[_ENVIRONMENT]
+    except OSError:
+        return 0, 0
+    return int(start), int(end)

@@ -1,0 +1,155 @@
+"""What a body leaves running is found whatever it did to get away, and nothing else is touched."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools.sandbox.leftovers import Quarry, end
+from forge_tools.sandbox.marks import attempt_mark, boot_mark
+from tests.fleet import ROOT, is_alive, wait_until
+from tests.rogue_tools import LONG, SHAPES, noted
+
+BODY = """
+import sys, time
+from forge_tools.sandbox.leftovers import adopt_orphans
+from forge_tools.sandbox.marks import Marking
+from tests.rogue_tools import start
+notes, *shapes = sys.argv[1:]
+marking = Marking()
+adopt_orphans()
+for number, shape in enumerate(shapes, 1):
+    marking.put(notes, number)
+    start(shape, notes)
+print("started", flush=True)
+time.sleep(300)
+"""
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+@pytest.fixture
+def body(notes: Path) -> Iterator[Start]:
+    """Start a process that runs one body after the other, each leaving one process behind."""
+    roots = []
+
+    def begin(*shapes: str) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, "FORGE_BOOT": f"boot-{notes}", "PYTHONPATH": str(ROOT)}
+        argv = [sys.executable, "-c", BODY, str(notes), *shapes]
+        root = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        roots.append(root)
+        assert root.stdout is not None
+        assert root.stdout.readline() == b"started\n"
+        count = len(shapes) + shapes.count("grandchild")
+        wait_until(lambda: len(noted(notes)) == count, 10, f"only {noted(notes)} of {count} were started")
+        return root
+
+    yield begin
+    for pid in filter(is_alive, noted(notes)):
+        os.kill(pid, signal.SIGKILL)
+    for root in roots:
+        root.kill()
+        root.communicate()
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "clean daemon"])
+def test_whatever_a_living_body_started_ends_with_it(body: Start, notes: Path, shape: str) -> None:
+    root = body(shape)
+    quarry = Quarry(root.pid)
+
+    ended = end(attempt_mark(str(notes), 1), root=quarry)
+
+    quarry.close()
+    assert ended == 1 + len(noted(notes))
+    assert not [pid for pid in (root.pid, *noted(notes)) if is_alive(pid)]
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if "clean" not in shape])
+def test_what_a_dead_body_started_is_known_by_its_mark(body: Start, notes: Path, shape: str) -> None:
+    root = body(shape)
+    root.kill()
+    root.wait()
+
+    end(attempt_mark(str(notes), 1))
+
+    assert not [pid for pid in noted(notes) if is_alive(pid)]
+
+
+def test_what_another_attempt_left_lives_on(body: Start, notes: Path) -> None:
+    root = body("session", "forked daemon", "daemon")
+    quarry = Quarry(root.pid)
+
+    end(attempt_mark(str(notes), 2), root=quarry)
+
+    quarry.close()
+    alive = [is_alive(pid) for pid in (root.pid, *noted(notes))]
+    assert alive.count(True) == 2
+    assert not alive[0]
+
+
+def test_a_body_that_is_over_is_cleared_without_its_process(body: Start, notes: Path) -> None:
+    root = body("session", "forked daemon")
+
+    end(attempt_mark(str(notes), 1), spare=(root.pid,))
+
+    assert is_alive(root.pid)
+    assert sum(is_alive(pid) for pid in noted(notes)) == 1
+
+
+def test_the_mark_of_a_worker_finds_all_that_its_bodies_left(body: Start, notes: Path) -> None:
+    root = body("session", "forked daemon", "daemon", "fork")
+
+    end(boot_mark(f"boot-{notes}"))
+
+    assert not [pid for pid in (root.pid, *noted(notes)) if is_alive(pid)]
+
+
+def test_a_mark_that_only_begins_alike_is_another(body: Start, notes: Path) -> None:
+    root = body("session")
+
+    assert end(boot_mark(f"boot-{notes}"[:-1])) == 0
+    assert end(attempt_mark(str(notes)[:-1], 1)) == 0
+    assert is_alive(root.pid)
+
+
+def test_a_process_that_forks_without_end_is_ended_too(tmp_path: Path) -> None:
+    """Each lives for a moment and starts the next in a session of its own, so that no list of them is ever complete."""
+    script = tmp_path / "hydra"
+    script.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/heads\nsleep 0.1\nsetsid {script} &\n")
+    script.chmod(0o755)
+    mark = boot_mark(str(tmp_path))
+    environment = {"PATH": os.environ["PATH"], "FORGE_BOOT": str(tmp_path)}
+    subprocess.run([str(script)], env=environment, check=True)
+    heads = tmp_path / "heads"
+    wait_until(lambda: len(noted(heads)) > 5, 10, "it does not grow")
+
+    end(mark)
+
+    count = len(noted(heads))
+    with pytest.raises(AssertionError, match="it ended"):
+        wait_until(lambda: len(noted(heads)) > count, 1, "it ended")
+
+
+def test_a_quarry_whose_number_is_anothers_by_now_gets_no_signal() -> None:
+    process = subprocess.Popen(["sleep", str(LONG)])
+    quarry = Quarry(process.pid)
+    assert quarry.send(0)
+    process.kill()
+    process.wait()
+
+    assert not quarry.send(signal.SIGKILL)
+    again = quarry.again()
+    assert not again.send(signal.SIGKILL)
+    again.close()
+    quarry.close()
+    quarry.close()
+    assert not quarry.send(signal.SIGKILL)
