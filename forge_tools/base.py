@@ -22,6 +22,7 @@ from forge_tools.records import (
     Capabilities,
     ExecutionContext,
     Lane,
+    RetryPolicy,
     Schema,
     ToolCategory,
     ToolExecution,
@@ -68,6 +69,7 @@ class BaseTool(ABC):
     lane: Lane = "process"
     timeout: float | None = None
     max_attempts: int | None = None
+    retry: RetryPolicy | None = None
 
     _described_by_docstring: ClassVar[bool] = False
 

@@ -15,6 +15,7 @@ from forge_tools import schemas
 from forge_tools.base import BaseTool, brief, preview
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.records import (
+    Capabilities,
     ExecutionContext,
     RetryPolicy,
     Schema,
@@ -31,10 +32,19 @@ from forge_tools.validation import clean_text, shown, suggestion
 SLOW_MS = 1_000
 """Calls that take longer are warned about (spec S2-15)."""
 
-MAX_RETRY_DELAY = 300.0
-"""Seconds; back-off stops growing here."""
+_UNRETRIED = frozenset(
+    {
+        ErrorCode.VALIDATION_ERROR,
+        ErrorCode.TOOL_NOT_FOUND,
+        ErrorCode.CANCELLED,
+        ErrorCode.BLOCKED,
+        ErrorCode.UNSTORABLE,
+    }
+)
+"""Failures that another try would only repeat, or that somebody wanted."""
 
-_UNRETRIED = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.CANCELLED, ErrorCode.TOOL_NOT_FOUND})
+_UNFINISHED = frozenset({ErrorCode.TIMEOUT, ErrorCode.LOST, ErrorCode.OUT_OF_MEMORY})
+"""Failures of bodies that were ended from outside: nobody knows how far they came."""
 
 _logger = logging.getLogger("forge_tools.tools")
 
@@ -43,12 +53,25 @@ _logger = logging.getLogger("forge_tools.tools")
 class CallOptions:
     """How one call differs from the usual. `timeout` is in seconds, for each attempt.
 
-    `retry` counts only for tools that are idempotent or retryable; `skip_validation` is for callers that have validated.
+    `retry` counts only for failures that `may_be_retried`; `skip_validation` is for callers that have validated.
     """
 
     timeout: float | None = None
     retry: RetryPolicy | None = None
     skip_validation: bool = False
+
+
+def may_be_retried(code: str | None, says: object, can: Capabilities) -> bool:
+    """Whether a failure with that error code may be followed by another try of the same call.
+
+    `says` is what the failed result itself holds under `retryable` in its metadata: True where nothing had taken effect,
+    False where trying again is of no use, whatever the tool declares.
+    """
+    if code in _UNRETRIED or says is False:
+        return False
+    if can.idempotent or says is True:
+        return True
+    return can.retryable and code not in _UNFINISHED
 
 
 class _Call(NamedTuple):
@@ -238,19 +261,16 @@ async def _attempts(
     tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, options: CallOptions | None
 ) -> ToolResult:
     """Run a call, again as far as its retry policy and its tool allow (contradiction C29)."""
-    retry = options.retry if options else None
-    can = tool.spec.capabilities
-    allowed = retry.max_attempts if retry and (can.idempotent or can.retryable) else 1
+    retry = (options.retry if options else None) or RetryPolicy()
     skip_validation = options is not None and options.skip_validation
     result = await _attempt(tool, arguments, context, skip_validation)
-    delay = retry.delay_seconds if retry else 0.0
-    for attempt in range(2, allowed + 1):
-        if result.success or result.error_code in _UNRETRIED:
+    for attempt in range(1, retry.max_attempts):
+        says = result.metadata.get("retryable")
+        if result.success or not may_be_retried(result.error_code, says, tool.spec.capabilities):
             break
-        await asyncio.sleep(min(delay, MAX_RETRY_DELAY))
-        delay = min(delay, MAX_RETRY_DELAY) * (retry.backoff if retry else 1.0)
+        await asyncio.sleep(retry.delay_after(attempt))
         result = await _attempt(tool, arguments, context, skip_validation)
-        result.metadata["attempts"] = attempt
+        result.metadata["attempts"] = attempt + 1
     return result
 
 

@@ -1,9 +1,10 @@
 """Turns what a body returned, or failed to, into the outcome that SQL keeps."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.records import Claim, ExecutionStatus, Outcome, ToolResult
+from forge_tools.records import Claim, ExecutionStatus, Loss, Outcome, ToolResult, moment
 from forge_tools.validation import clean_text, encode_json
 
 MAX_ERROR_CHARS = 10_000
@@ -28,6 +29,17 @@ def timed_out(claim: Claim, after_ms: float) -> Outcome:
     return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
 
 
+def blocked(claim: Claim, place: str, held_seconds: float, after_ms: float) -> Outcome:
+    """The outcome of a body in the async lane that blocked, and was stopped for its neighbours' sake."""
+    result = ToolResult.fail(
+        f"Tool {claim.tool} held the worker's event loop for {held_seconds:.1f}s (in {place}), so it was stopped. It now "
+        'runs in the process lane; await instead of blocking, or declare lane = "process".',
+        error_code=ErrorCode.BLOCKED,
+        forced=True,
+    )
+    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+
+
 def cancelled(claim: Claim, after_ms: float) -> Outcome:
     """The outcome of a body that was cancelled and ended by force."""
     result = ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED, forced=True)
@@ -43,6 +55,16 @@ def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
     return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
 
 
+def out_of_memory(claim: Claim, limit: int, after_ms: float) -> Outcome:
+    """The outcome of a body that wanted more memory than one call may have."""
+    result = ToolResult.fail(
+        f"{claim.tool} needed more than {limit / 2**20:,.0f} MiB of memory, the limit for one call with all its processes. "
+        "Give it less to do at once, or raise FORGE_TOOL_MEMORY on the workers (bytes; 0 for no limit).",
+        error_code=ErrorCode.OUT_OF_MEMORY,
+    )
+    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+
+
 def handed_back(claim: Claim) -> Outcome:
     """The attempt never started a body: it goes back to its queue uncounted."""
     return Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.QUEUED, give_back=True)
@@ -50,11 +72,12 @@ def handed_back(claim: Claim) -> Outcome:
 
 def lost(claim: Claim, what: str, after_ms: float | None = None) -> Outcome:
     """The process that ran the body is gone: run it again if that is harmless, else say that nobody knows."""
-    again = claim.idempotent and claim.attempt < claim.max_attempts
-    advice = (
-        "It is run again elsewhere."
-        if again
-        else "Whether it took effect is unknown: check its effects before you call it again."
+    loss = Loss(
+        what=what,
+        started_at=None if claim.started_at is None else datetime.fromtimestamp(claim.started_at, UTC),
+        attempt=claim.attempt,
+        max_attempts=claim.max_attempts,
+        idempotent=claim.idempotent,
     )
     return Outcome(
         id=claim.id,
@@ -62,10 +85,15 @@ def lost(claim: Claim, what: str, after_ms: float | None = None) -> Outcome:
         token=claim.token,
         status=ExecutionStatus.LOST,
         duration_ms=after_ms,
-        error=f"{what} while the tool ran (attempt {claim.attempt} of {claim.max_attempts}). {advice}",
+        error=clean_text(str(loss)),
         error_code=ErrorCode.LOST,
-        retry_in=0.0 if again else None,
+        retry_in=0.0 if loss.may_run_again else None,
     )
+
+
+def stopped(claim: Claim, hostname: str) -> Outcome:
+    """The outcome of a body that still ran when its worker had to end."""
+    return lost(claim, f"The worker on {hostname} was stopped at {moment(datetime.now(UTC))}")
 
 
 def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:

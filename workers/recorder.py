@@ -8,6 +8,7 @@ from forge_tools.bell import Ringer
 from forge_tools.errors import ForgeError
 from forge_tools.records import Claim, Outcome
 from forge_tools.storage import Store
+from workers.retries import with_retry
 
 Pending = tuple[Outcome, str | None]
 """An outcome and the submitter to ring for it."""
@@ -16,12 +17,23 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Outcomes gather while one flush is under way; rings gather while one ring is. A slow broker delays no commit."""
+    """Outcomes gather while one flush is under way; rings gather while one ring is. A slow broker delays no commit.
 
-    def __init__(self, flushed: Callable[[], Awaitable[None]], *, retry_seconds: float) -> None:
+    `requeued` is told in how many seconds a call that went back to its queue is due again.
+    """
+
+    def __init__(
+        self,
+        flushed: Callable[[], Awaitable[None]],
+        *,
+        retry_seconds: float,
+        requeued: Callable[[float], None] = lambda _: None,
+    ) -> None:
         self._flushed = flushed
+        self._requeued = requeued
         self._retry_seconds = retry_seconds
-        self._submitters: dict[str, str] = {}
+        self._claims: dict[str, Claim] = {}
+        self._ringer: Ringer | None = None
         self._pending: list[Pending] = []
         self._flushing: list[Pending] = []
         self._work = asyncio.Event()
@@ -34,26 +46,36 @@ class Recorder:
         return not self._pending and not self._flushing
 
     def claimed(self, claims: Iterable[Claim]) -> None:
-        """Remember whom to ring when those end; every claim must come back in an `add`."""
-        self._submitters.update((claim.token, claim.reply_to) for claim in claims if claim.reply_to)
+        """Remember whom to ring when those end, and what is to happen when they fail; each must come back in an `add`."""
+        self._claims.update((claim.token, claim) for claim in claims)
 
     def add(self, outcome: Outcome) -> None:
-        self._pending.append((outcome, self._submitters.pop(outcome.token, None)))
+        claim = self._claims.pop(outcome.token, None)
+        if claim is None:
+            self._pending.append((outcome, None))
+        else:
+            self._pending.append((with_retry(claim, outcome), claim.reply_to))
         self._work.set()
+
+    def tell(self, ended: Iterable[tuple[str, str]]) -> None:
+        """Ring the submitters, as (submitter, id), of executions that ended otherwise than by an outcome."""
+        if self._ringer is not None:
+            self._ring(ended, self._ringer)
 
     async def run(self, store: Store, ringer: Ringer) -> None:
         """Record for ever."""
+        self._ringer = ringer
         while True:
             await self._work.wait()
             self._work.clear()
             self._flushing, self._pending = self._pending, []
             try:
-                ended = await _flush(store, self._flushing)
+                applied = await store.queue.finish_many([outcome for outcome, _ in self._flushing])
             except ForgeError as error:
                 self._keep(error)
             else:
-                self._flushing = []
-                self._ring(ended, ringer)
+                flushed, self._flushing = self._flushing, []
+                self._settle([one for one, is_applied in zip(flushed, applied, strict=True) if is_applied], ringer)
             await self._flushed()
 
     async def close(self, timeout: float) -> None:
@@ -70,7 +92,13 @@ class Recorder:
         self._pending, self._flushing = [*self._flushing, *self._pending], []
         asyncio.get_running_loop().call_later(self._retry_seconds, self._work.set)
 
-    def _ring(self, ended: Sequence[tuple[str, str]], ringer: Ringer) -> None:
+    def _settle(self, stored: Sequence[Pending], ringer: Ringer) -> None:
+        over = [(outcome, submitter) for outcome, submitter in stored if not outcome.is_requeue]
+        self._ring([(submitter, outcome.id) for outcome, submitter in over if submitter], ringer)
+        for seconds in {outcome.retry_in for outcome, _ in stored if outcome.retry_in is not None}:
+            self._requeued(seconds)
+
+    def _ring(self, ended: Iterable[tuple[str, str]], ringer: Ringer) -> None:
         for submitter, execution_id in ended:
             self._ended.setdefault(submitter, []).append(execution_id)
         if self._ended and self._ringing is None:
@@ -83,13 +111,3 @@ class Recorder:
                 await ringer.ring(ended)
         finally:
             self._ringing = None
-
-
-async def _flush(store: Store, outcomes: Sequence[Pending]) -> list[tuple[str, str]]:
-    """Commit; return (submitter, id) of those executions that are over by it."""
-    applied = await store.queue.finish_many([outcome for outcome, _ in outcomes])
-    return [
-        (submitter, outcome.id)
-        for (outcome, submitter), is_applied in zip(outcomes, applied, strict=True)
-        if is_applied and submitter and outcome.retry_in is None and not outcome.give_back
-    ]

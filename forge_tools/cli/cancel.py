@@ -9,13 +9,15 @@ import typer
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
+from forge_tools.client.telling import tell_submitter
+from forge_tools.config import Settings
 from forge_tools.storage import Store
 
 app = command_app()
 
 _SAID = {
-    "cancelled": "Cancelled {id}; it had not started.",
-    "requested": "Asked the worker to stop {id}; it does so within a heartbeat.",
+    "cancelled": "Cancelled {id}; it was not running.",
+    "requested": "Asked the worker to stop {id}; it does so within a heartbeat, unless the tool ends first.",
     "over": "{id} is over already; nothing to cancel.",
 }
 
@@ -29,12 +31,17 @@ def cancel(
 ) -> None:
     """Cancel an execution. One that waits never starts; one that runs is stopped, its processes too."""
 
+    settings = Settings.load()
+
     async def ask(store: Store) -> tuple[str, str]:
         record = await store.history.get(execution_id)
-        return record.id, await store.queue.cancel(record.id, actor=_actor(), reason=reason)
+        answer = await store.queue.cancel(record.id, actor=_actor(), reason=reason)
+        if answer == "cancelled":  # no worker knows of it that would ring
+            await tell_submitter(store, settings.broker, record.id)
+        return record.id, answer
 
     face = face_of(context)
-    found, answer = with_store(ask)
+    found, answer = with_store(ask, settings)
     if face.is_json:
         face.document({"id": found, "outcome": answer})
     else:

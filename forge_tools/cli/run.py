@@ -15,7 +15,7 @@ from forge_tools.cli.parameters import parse_parameters
 from forge_tools.cli.progress import awaited
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.records import ExecutionContext, ToolResult, ToolSpec
+from forge_tools.records import ExecutionContext, RetryPolicy, ToolResult, ToolSpec
 from forge_tools.storage import open_store
 
 app = command_app()
@@ -30,6 +30,7 @@ class _Request:
     whole: str | None
     context: ExecutionContext
     queue: str | None
+    retry: RetryPolicy | None
     is_background: bool
     references: tuple[str, ...]
 
@@ -49,6 +50,15 @@ def run(  # noqa: PLR0913 one option each
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the tool after that time.")] = None,
     background: Annotated[bool, typer.Option("--background", help="Print the id and return.")] = False,
     queue: Annotated[str | None, typer.Option(help="Where to wait; `background` is for long work.")] = None,
+    retry: Annotated[
+        int,
+        typer.Option(
+            min=0, max=99, metavar="N", help="After a failure try again, N times at most, if that is harmless."
+        ),
+    ] = 0,
+    retry_delay: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Wait before the first of them; each next wait doubles.")
+    ] = 1.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")] = False,
     local: Annotated[bool, typer.Option("--local", help="In this process: no stack, no record.")] = False,
     tools: Annotated[
@@ -66,6 +76,8 @@ def run(  # noqa: PLR0913 one option each
     settings = Settings.load()
     if local and (background or queue):
         raise typer.BadParameter("a call in this process has no queue; leave out --background and --queue.")
+    if local and retry:
+        raise typer.BadParameter("only workers retry; leave out --retry, or --local.")
     limits = {} if timeout is None else {"timeout": timeout}
     request = _Request(
         name=name,
@@ -79,6 +91,7 @@ def run(  # noqa: PLR0913 one option each
             **limits,  # set only where asked for: an unset timeout lets the tool's own default decide
         ),
         queue=queue or ("background" if background else None),
+        retry=RetryPolicy(retry + 1, retry_delay, backoff=2.0) if retry else None,
         is_background=background,
         references=tuple(tools or ()),
     )
@@ -117,6 +130,8 @@ def _print_failure(face: Face, result: ToolResult) -> None:
         face.note(f"Error: {error}", style="red")
     if "available" in result.metadata:
         face.note(f"There are: {result.metadata['available']}")
+    if "not_retried" in result.metadata:
+        face.note(f"Not retried: {result.metadata['not_retried']}", style="yellow")
     code = f"{result.error_code}  " if result.error_code else ""
     face.note(f"{code}{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}")
 
@@ -138,7 +153,9 @@ def _run_here(request: _Request, settings: Settings) -> ToolResult:
 async def _run_on_worker(face: Face, request: _Request, settings: Settings) -> ToolResult | None:
     async with ExecutorClient(settings) as client:
         parameters = _parameters(request, find_spec(await _catalogue(settings), request.name))
-        handle = await client.submit(request.name, request.context, parameters, queue=request.queue)
+        handle = await client.submit(
+            request.name, request.context, parameters, queue=request.queue, retry=request.retry
+        )
         if not request.is_background:
             return await awaited(face, handle)
         record = await handle.record()

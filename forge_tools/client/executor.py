@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -14,10 +15,11 @@ from forge_tools.bell import Listener
 from forge_tools.client.handle import Handle
 from forge_tools.client.intake import Accepted, Call, Intake, Rejected
 from forge_tools.client.snapshot import Snapshot
+from forge_tools.client.telling import tell_submitter
 from forge_tools.client.waiting import ResultWaiter
 from forge_tools.config import Settings
 from forge_tools.dispatch import Bells, Dispatcher, Limits
-from forge_tools.errors import ConfigurationError, ExecutionNotFoundError, ForgeError
+from forge_tools.errors import ConfigurationError, ErrorCode, ExecutionNotFoundError, ForgeError
 from forge_tools.records import (
     Event,
     ExecutionContext,
@@ -31,6 +33,7 @@ from forge_tools.records import (
     ToolResult,
     new_id,
 )
+from forge_tools.records.places import serving_command
 from forge_tools.storage import Store, open_store
 
 REFRESH_INTERVAL = 1.0
@@ -105,9 +108,10 @@ class ExecutorClient:
             await store.close()
 
     async def refresh(self) -> None:
-        """Read the catalogue again."""
+        """Read the catalogue again, and who serves what."""
         began = time.monotonic()
         self._snapshot = Snapshot(await self._open_store.catalogue.specs())
+        self._dispatcher.workers = await self._open_store.workers.live_queues(self._settings.lease)
         self._refreshed_at = began
 
     async def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
@@ -171,9 +175,12 @@ class ExecutorClient:
 
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         """Cancel an execution; the request is stored in SQL and the worker sees it within a heartbeat."""
-        answer = await self._open_store.queue.cancel(execution_id, actor=f"client {self._id}", reason=reason)
+        store = self._open_store
+        answer = await store.queue.cancel(execution_id, actor=f"client {self._id}", reason=reason)
         if answer != "requested":  # it is over, and no worker will ring for that
             self._waiter.ended([execution_id])
+        if answer == "cancelled":
+            self._in_background(tell_submitter(store, self._settings.broker, execution_id))
         return answer
 
     async def get(self, execution_id: str) -> ExecutionRecord:
@@ -199,6 +206,9 @@ class ExecutorClient:
             stored = await self._waiter.wait(execution_id)
         else:
             stored = await self._look_up(execution_id)
+        if stored.result.error_code == ErrorCode.BLOCKED:
+            with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
+                await self.refresh()
         metadata = {**stored.result.metadata, "execution_id": stored.id, "attempt": stored.attempt}
         return stored.result.model_copy(update={"metadata": metadata})
 
@@ -317,18 +327,26 @@ class ExecutorClient:
             self._in_background(self._warn_of_unserved(unchecked))
 
     async def _warn_of_unserved(self, places: set[tuple[str, str]]) -> None:
-        for queue, lane in sorted(places - await self._open_store.workers.live_queues(self._settings.lease)):
+        await self.refresh()  # whoever asks now and then learns too that a tool has moved to another lane
+        for queue, lane in sorted(places - self._dispatcher.workers.keys()):
             logger.warning(
-                "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one with:"
-                " forge-tools worker --lane %s --queues %s",
-                *(queue, lane, lane, queue),
+                "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one: %s",
+                *(queue, lane, serving_command(queue, lane)),
             )
 
     async def _look_up(self, execution_id: str) -> StoredResult:
-        """Find the result of an execution that will not ring here, or has rung already."""
-        for stored in await self._open_store.queue.results([execution_id]):
-            return stored
-        return await self._waiter.wait((await self.get(execution_id)).id)
+        """Find the result of an execution that will not ring here, or has rung already; wait for a database that is away."""
+        while True:
+            try:
+                for stored in await self._open_store.queue.results([execution_id]):
+                    return stored
+                known = (await self.get(execution_id)).id
+            except ForgeError as error:
+                if not error.retryable:
+                    raise
+                await asyncio.sleep(REFRESH_INTERVAL)
+            else:
+                return await self._waiter.wait(known)
 
     async def _result_of(self, handle: Handle, call: Call) -> ToolResult:
         try:

@@ -1,8 +1,9 @@
 """Turns a call into the row that SQL accepts, or into a rejection that says what to mend."""
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from forge_tools.client.snapshot import Snapshot
@@ -14,6 +15,7 @@ from forge_tools.records import (
     ExecutionStatus,
     NewExecution,
     Outcome,
+    RetryPolicy,
     ToolCategory,
     ToolResult,
     ToolSpec,
@@ -34,6 +36,9 @@ class Call:
 
     `queue` overrides the configured route; `delay` is in seconds, and so is `expires_in`, which counts from when the call is
     due; `detached` calls go on when the task that awaits them is cancelled.
+
+    `retry` has failures tried again, as far as the tool allows it (see `may_be_retried`). `max_attempts` alone only limits
+    how often the tool is started again because its worker died.
     """
 
     name: str
@@ -43,6 +48,7 @@ class Call:
     expires_in: float | None = None
     delay: float = 0.0
     max_attempts: int | None = None
+    retry: RetryPolicy | None = None
     detached: bool = False
 
     @property
@@ -129,15 +135,13 @@ class Intake:
         if errors:
             raise InvalidCallError(errors[0], errors)
         parameters = validator.effective(call.parameters)
-        if call.max_attempts is not None and not _is_count(call.max_attempts):
-            raise InvalidCallError(
-                f"max_attempts is {call.max_attempts!r}; it must be a whole number from 1 to {MAX_ATTEMPTS}"
-            )
+        _check_attempts(call)
         routing = self._routing(call, spec)
         new = NewExecution(
             **self._request(call, spec),
             **routing,
             **self._timing(call, spec, routing["queue"]),
+            **_repetition(call, spec),
             parameters=encode_json(parameters, "parameters", limit),
             context=encode_json(context.model_dump(), "context", limit),
         )
@@ -155,7 +159,6 @@ class Intake:
             "sensitive": tuple(spec.sensitive),
             "agent_id": context.agent_id,
             "session_id": context.session_id,
-            "max_attempts": call.max_attempts if _is_count(call.max_attempts) else spec.attempts,
             "idempotent": spec.capabilities.idempotent,
             "reply_to": self._submitter,
         }
@@ -213,6 +216,44 @@ class Intake:
             metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
         )
         return Rejected(new, outcome, result)
+
+
+def _check_attempts(call: Call) -> None:
+    if call.max_attempts is not None and not _is_count(call.max_attempts):
+        raise InvalidCallError(
+            f"max_attempts is {call.max_attempts!r}; it must be a whole number from 1 to {MAX_ATTEMPTS}"
+        )
+    if call.retry is None:
+        return
+    if not isinstance(call.retry, RetryPolicy):
+        raise InvalidCallError(f"retry is {shown(repr(call.retry))}; it must be a RetryPolicy")
+    if not _is_count(call.retry.max_attempts):
+        raise InvalidCallError(
+            f"retry.max_attempts is {call.retry.max_attempts!r}; it must be a whole number from 1 to {MAX_ATTEMPTS}"
+        )
+    if call.max_attempts not in {None, call.retry.max_attempts}:
+        raise InvalidCallError(
+            f"max_attempts is {call.max_attempts}, but retry.max_attempts is {call.retry.max_attempts}; give one of them"
+        )
+    for name in ("delay_seconds", "max_delay_seconds"):
+        if not _is_duration(getattr(call.retry, name)):
+            raise InvalidCallError(
+                f"retry.{name} is {getattr(call.retry, name)!r}; it must be a number of seconds from 0 to ten years"
+            )
+    if not isinstance(call.retry.jitter, bool):
+        raise InvalidCallError(f"retry.jitter is {shown(repr(call.retry.jitter))}; it must be True or False")
+    if not _is_duration(call.retry.backoff):
+        raise InvalidCallError(f"retry.backoff is {call.retry.backoff!r}; it must be a factor of 0 or more, such as 2")
+
+
+def _repetition(call: Call, spec: ToolSpec) -> dict[str, Any]:
+    """How often a body may start, and under `options` what a worker needs to decide on the next time."""
+    retry = call.retry or spec.retry
+    options: dict[str, Any] = {} if retry is None else {"retry": asdict(retry)}
+    if spec.capabilities.retryable and not spec.capabilities.idempotent:
+        options["retryable"] = True
+    attempts = call.max_attempts or (call.retry.max_attempts if call.retry else spec.attempts)
+    return {"max_attempts": attempts, "options": json.dumps(options, separators=(",", ":"))}
 
 
 def _kept(values: Mapping[str, Any], limit: int) -> str:

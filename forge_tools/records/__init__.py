@@ -7,10 +7,13 @@ from forge_tools.records.history import (
     ExecutionRecord,
     QueueDepth,
     StoredResult,
+    StuckCalls,
+    StuckReason,
     ToolStats,
     WorkerRecord,
 )
 from forge_tools.records.ids import id_time, new_id
+from forge_tools.records.losses import Loss, moment
 from forge_tools.records.queue import TERMINAL, Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope
 from forge_tools.records.tools import REDACTED, Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec
 
@@ -26,6 +29,7 @@ __all__ = [
     "ExecutionRecord",
     "ExecutionStatus",
     "Lane",
+    "Loss",
     "NewExecution",
     "Outcome",
     "QueueDepth",
@@ -34,6 +38,8 @@ __all__ = [
     "Schema",
     "Scope",
     "StoredResult",
+    "StuckCalls",
+    "StuckReason",
     "ToolCategory",
     "ToolExecution",
     "ToolParameter",
@@ -42,5 +48,6 @@ __all__ = [
     "ToolStats",
     "WorkerRecord",
     "id_time",
+    "moment",
     "new_id",
 ]

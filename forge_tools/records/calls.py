@@ -1,6 +1,7 @@
 """What a call carries, and what a tool returns."""
 
 import json
+import random
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Self
@@ -103,8 +104,23 @@ class ToolExecution(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and how far apart, a failed call may be tried again."""
+    """How often, and how far apart, a failed call may be tried again.
+
+    `max_attempts` counts the first one too. The wait grows by the factor `backoff` after each, up to `max_delay_seconds`;
+    with `jitter` it is any part of that, so that calls which failed together do not come back together.
+    """
 
     max_attempts: int = 1
     delay_seconds: float = 0.0
     backoff: float = 1.0
+    max_delay_seconds: float = 300.0
+    jitter: bool = False
+
+    def delay_after(self, attempt: int) -> float:
+        """Seconds to wait after that attempt; the first is 1."""
+        try:
+            grown = self.delay_seconds * self.backoff ** (attempt - 1)
+        except OverflowError:
+            grown = self.max_delay_seconds
+        longest = max(0.0, min(grown, self.max_delay_seconds))
+        return random.uniform(0.0, longest) if self.jitter else longest  # noqa: S311 spreads load, hides nothing

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from forge_tools.records.calls import ToolResult
@@ -106,6 +107,33 @@ class QueueDepth:
     queued: int
     running: int
     oldest_seconds: float | None
+
+
+class StuckReason(StrEnum):
+    """Why calls do not move although they should."""
+
+    OWNER_GONE = "owner_gone"
+    OVERDUE = "overdue"
+    NOT_TAKEN = "not_taken"
+    NOT_HOSTED = "not_hosted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckCalls:
+    """Calls of one kind that do not move. `seconds` is how long the worst of them has not; `example` is the id of one.
+
+    `hostname` and `pid` are those of the worker, or its child, that runs them.
+    """
+
+    reason: StuckReason
+    queue: str
+    lane: str
+    tool: str
+    count: int
+    seconds: float
+    example: str
+    hostname: str | None = None
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """An execution this worker now owns. `attempt` counts this body start; `token` fences every later write."""
+    """An execution this worker now owns. `attempt` counts this body start; `token` fences every later write.
+
+    `options` is a JSON text; `started_at` is the Unix time of the claim by the database's clock.
+    """
 
     id: str
     attempt: int
@@ -112,6 +115,8 @@ class Claim:
     max_attempts: int
     idempotent: bool
     reply_to: str | None
+    options: str = "{}"
+    started_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +139,11 @@ class Outcome:
     metadata: str = "{}"
     retry_in: float | None = None
     give_back: bool = False
+
+    @property
+    def is_requeue(self) -> bool:
+        """Whether the execution is to go on; SQL may decide otherwise where no attempt is left or its cancel was asked."""
+        return self.give_back or self.retry_in is not None
 
     @property
     def size(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from forge_tools.records.calls import ExecutionContext
+from forge_tools.records.calls import ExecutionContext, RetryPolicy
 
 Lane = Literal["async", "process"]
 Schema = dict[str, Any]
@@ -72,7 +72,11 @@ class ToolParameter(BaseModel):
 
 
 class Capabilities(BaseModel):
-    """What a tool may do to the world, and whether running it again is harmless (spec S1-15)."""
+    """What a tool may do to the world, and whether running it again is harmless (spec S1-15).
+
+    `idempotent`: running it again is harmless whatever happened, a crash included. `retryable`: a failure that it returns
+    or raises has left nothing behind; after a time-out or a crash that says nothing.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -87,7 +91,8 @@ class Capabilities(BaseModel):
 class ToolSpec(BaseModel):
     """A tool as data: what the catalogue stores and clients validate and export without importing the tool.
 
-    `lane` is where its body runs; `timeout` its own default in seconds; `max_attempts` None means 3 if idempotent, else 1.
+    `lane` is where its body runs; `timeout` its own default in seconds. `retry` says that its failures are worth another
+    try, and how far apart; `max_attempts` None means those of `retry`, else 3 if idempotent, else 1.
     `extra` says whether arguments outside `parameters` are passed on.
     """
 
@@ -104,6 +109,7 @@ class ToolSpec(BaseModel):
     lane: Lane = "process"
     timeout: float | None = None
     max_attempts: int | None = None
+    retry: RetryPolicy | None = None
     extra: bool = False
 
     @cached_property
@@ -120,7 +126,11 @@ class ToolSpec(BaseModel):
     @property
     def attempts(self) -> int:
         """How many body starts an execution of this tool may have."""
-        return self.max_attempts or (3 if self.capabilities.idempotent else 1)
+        if self.max_attempts is not None:
+            return self.max_attempts
+        if self.retry is not None:
+            return max(1, self.retry.max_attempts)
+        return 3 if self.capabilities.idempotent else 1
 
     def timeout_for(self, context: ExecutionContext, maximum: float | None = None) -> tuple[float, str]:
         """Decide the timeout of a call in seconds, and say where it came from (contradiction C07).

@@ -1,13 +1,14 @@
 """What moves an execution from outside its body: due work, cancel, expiry, recovery of dead workers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Row, bindparam, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Ring, Scope
+from forge_tools.records import ExecutionStatus, Loss, Ring, Scope, moment
+from forge_tools.records.places import serving_command
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import (
     execution_attempts,
@@ -21,6 +22,10 @@ from forge_tools.storage.rows import clean, is_id
 
 live = execution_queue.c
 QUEUED, RUNNING = ExecutionStatus.QUEUED.value, ExecutionStatus.RUNNING.value
+AWAITING = ExecutionStatus.AWAITING_APPROVAL.value
+
+SERVING_SECONDS = 15.0
+"""A boot silent for longer may be dead, and is sent nothing that only it could run."""
 
 
 class Endings:
@@ -69,35 +74,49 @@ class Endings:
 
         return await self._database.write(work)
 
-    async def sweep(self, limit: int) -> int:
-        """End queued executions that no claim will ever take."""
-        condition = (live.status == QUEUED) & or_(
-            live.expires_at <= from_now(0.0), live.cancel_requested_at.is_not(None), live.attempt >= live.max_attempts
+    async def sweep(self, limit: int) -> list[str]:
+        """End executions that wait for what will not come: a claim, or an approval."""
+        is_over = or_(live.expires_at <= from_now(0.0), live.cancel_requested_at.is_not(None))
+        condition = or_(
+            (live.status == QUEUED) & or_(is_over, live.attempt >= live.max_attempts),
+            (live.status == AWAITING) & is_over,
         )
 
-        async def work(connection: AsyncConnection) -> int:
+        async def work(connection: AsyncConnection) -> list[str]:
             rows = await _lock(connection, condition, limit=limit)
             await _end_unstarted(connection, [_unclaimable(row) for row in rows])
-            return len(rows)
+            return [row.id for row in rows]
 
         return await self._database.write(work)
 
     async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
-        """Take the running executions of `boot` from it, and count it as stopped until it beats again."""
+        """Take the running executions of `boot` from it, and count it as stopped until it beats again.
+
+        One of them may be what ended it. Those of the async lane go on in the process lane, where each runs alone in a
+        child, if somebody serves them there.
+        """
         detail = {"reason": clean(reason), "worker": boot}
 
         async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
             rows = await _lock(connection, (live.owner == boot) & (live.status == RUNNING))
+            silence = await _silence(connection, boot, clean(reason))
+            losses = {row.id: _loss(row, silence) for row in rows}
             await connection.execute(_MARK_STOPPED, {"boot": boot})
-            again = [row for row in rows if _may_run_again(row)]
-            lost = [row for row in rows if not _may_run_again(row)]
-            await _end_started(connection, [_lost(row, clean(reason), final=False) for row in again])
-            await _end_started(connection, [_lost(row, clean(reason), final=True) for row in lost])
-            await _add_events(connection, again, "requeue", "recovery", detail)
+            again = [row for row in rows if losses[row.id].may_run_again]
+            lost = [row for row in rows if not losses[row.id].may_run_again]
+            await _end(connection, [_lost(row, losses[row.id]) for row in rows], [row.id for row in lost])
+            await _requeue(connection, again, detail)
             await _add_events(connection, lost, "lost", "recovery", detail)
             return [row.id for row in again], [row.id for row in lost]
 
         return await self._database.write(work)
+
+    async def submitters(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """(submitter, id) of those `ids` whose submitter can be rung."""
+        asked = executions.c
+        query = select(asked.reply_to, asked.id).where(asked.id.in_(ids), asked.reply_to.is_not(None))
+        async with self._database.reading() as connection:
+            return [(submitter, id_) for submitter, id_ in await connection.execute(query)]
 
 
 _ADD_ATTEMPTS = insert(execution_attempts).values(completed_at=from_now(0.0))
@@ -112,6 +131,7 @@ _REQUEUE = (
         hostname=None,
         pid=None,
         started_at=None,
+        lane=bindparam("to_lane"),
         not_before=from_now(0.0),
         expires_at=case(
             (live.expires_at > from_now(live.expires_in), live.expires_at), else_=from_now(live.expires_in)
@@ -153,12 +173,37 @@ async def _end_unstarted(connection: AsyncConnection, ends: Sequence[dict[str, A
     await _end(connection, ends, [end["execution_id"] for end in ends])
 
 
-async def _end_started(connection: AsyncConnection, ends: Sequence[dict[str, Any]]) -> None:
-    """Record attempts that their workers left behind; those that are not final go back to their queue."""
-    await _end(connection, ends, [end["execution_id"] for end in ends if end["final"]])
-    again = [{"row": end["execution_id"]} for end in ends if not end["final"]]
-    if again:
-        await connection.execute(_REQUEUE, again)
+async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail: dict[str, Any]) -> None:
+    """Put what a dead worker left back in its queue, out of the async lane where that can be."""
+    served = await _served_in_processes(connection) if any(row.lane == "async" for row in rows) else {}
+    lanes = {row.id: "process" if row.tool_key in served.get(row.queue, ()) else row.lane for row in rows}
+    if rows:
+        await connection.execute(_REQUEUE, [{"row": id_, "to_lane": lane} for id_, lane in lanes.items()])
+    stayed = [row for row in rows if lanes[row.id] == row.lane]
+    moved = [row for row in rows if lanes[row.id] != row.lane]
+    await _add_events(connection, stayed, "requeue", "recovery", detail)
+    await _add_events(connection, moved, "requeue", "recovery", detail | {"lane": "process, to run alone"})
+
+
+async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[str]]:
+    """The tool keys that live workers of the process lane host, by queue."""
+    query = select(workers.c.queues, workers.c.tools).where(
+        workers.c.lane == "process",
+        workers.c.stopped_at.is_(None),
+        workers.c.last_seen_at > from_now(-SERVING_SECONDS),
+    )
+    served: dict[str, set[str]] = {}
+    for queues, tools in await connection.execute(query):
+        keys = {f"{name}@{version.partition('.')[0]}" for name, version in tools.items()}
+        for queue in queues:
+            served.setdefault(queue, set()).update(keys)
+    return served
+
+
+async def _silence(connection: AsyncConnection, boot: str, reason: str) -> str:
+    """What is known of the end of a worker."""
+    seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == boot))
+    return f"its last heartbeat was at {moment(seen)}" if seen else reason
 
 
 async def _end(connection: AsyncConnection, ends: Sequence[dict[str, Any]], over: Sequence[str]) -> None:
@@ -176,18 +221,28 @@ async def _add_events(
         await connection.execute(_ADD_EVENTS, [event | {"execution_id": row.id} for row in rows])
 
 
-def _may_run_again(row: Row[Any]) -> bool:
-    return bool(row.idempotent and row.attempt < row.max_attempts)
+def _loss(row: Row[Any], silence: str) -> Loss:
+    return Loss(
+        what=f"Worker {row.owner} on {row.hostname} (process {row.pid}) died ({silence})",
+        started_at=row.started_at,
+        attempt=row.attempt,
+        max_attempts=row.max_attempts,
+        idempotent=row.idempotent,
+    )
 
 
-def _lost(row: Row[Any], reason: str, *, final: bool) -> dict[str, Any]:
-    error = f"The worker of this attempt is gone ({reason}); whether the tool took effect is unknown."
+def _lost(row: Row[Any], loss: Loss) -> dict[str, Any]:
     started = {"started_at": row.started_at, "worker_id": row.owner, "hostname": row.hostname, "pid": row.pid}
-    return _attempt(row, row.attempt, ExecutionStatus.LOST, error, ErrorCode.LOST) | started | {"final": final}
+    end = _attempt(row, row.attempt, ExecutionStatus.LOST, str(loss), ErrorCode.LOST)
+    return end | started | {"final": not loss.may_run_again}
+
+
+_WAITED_FOR = {QUEUED: "before it started", AWAITING: "before anybody approved it"}
 
 
 def _cancelled(row: Row[Any], actor: str, reason: str) -> dict[str, Any]:
-    error = f"Cancelled by {actor} before it started" + (f": {reason}" if reason else ".")
+    when = f"after attempt {row.attempt} of {row.max_attempts}" if row.attempt else _WAITED_FOR[row.status]
+    error = f"Cancelled by {actor} {when}" + (f": {reason}" if reason else ".")
     return _attempt(row, row.attempt + 1, ExecutionStatus.CANCELLED, error, ErrorCode.CANCELLED)
 
 
@@ -196,12 +251,15 @@ def _unclaimable(row: Row[Any]) -> dict[str, Any]:
         return _attempt(
             row, row.attempt + 1, ExecutionStatus.CANCELLED, "Cancelled before it could run again.", ErrorCode.CANCELLED
         )
+    if row.status == AWAITING:
+        error = f"Nobody approved it within {row.expires_in:g} s, so it was not run. Submit it again to ask once more."
+        return _attempt(row, row.attempt + 1, ExecutionStatus.REJECTED, error, ErrorCode.EXPIRED)
     if row.attempt >= row.max_attempts:
         error = f"All {row.max_attempts} attempts were used and none of them came to an end."
         return _attempt(row, row.attempt + 1, ExecutionStatus.LOST, error, ErrorCode.LOST)
     error = (
         f"No worker took it from queue '{row.queue}' (lane {row.lane}) within {row.expires_in:g} s. "
-        f"Start one: forge-tools worker --lane {row.lane} --queues {row.queue}"
+        f"Start one: {serving_command(row.queue, row.lane)}"
     )
     return _attempt(row, row.attempt + 1, ExecutionStatus.EXPIRED, error, ErrorCode.EXPIRED)
 

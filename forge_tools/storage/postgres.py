@@ -115,9 +115,9 @@ WITH asked AS (
     UPDATE execution_queue q SET status = 'running', attempt = l.attempt + 1, token = l.token,
       owner = $4, hostname = $5, pid = $6,
       started_at = CASE q.status WHEN 'running' THEN q.started_at ELSE clock_timestamp() END
-    FROM locked l WHERE q.id = l.id RETURNING q.id, l.ord)
+    FROM locked l WHERE q.id = l.id RETURNING q.id, l.ord, q.started_at)
 SELECT c.ord, e.tool, e.tool_version, COALESCE(e.secret_parameters, e.parameters) AS parameters, e.context, e.timeout,
-       e.max_attempts, e.idempotent, e.reply_to
+       e.max_attempts, e.idempotent, e.reply_to, e.options, extract(epoch FROM c.started_at)::float8
 FROM claimed c JOIN executions e ON e.id = c.id
 """
 _CLAIM_FIRST, _CLAIM_AGAIN = _CLAIM.format(wait="SKIP LOCKED"), _CLAIM.format(wait="")
@@ -323,7 +323,7 @@ def _refusals(rows: Sequence[NewExecution], refused: Sequence[Any]) -> list[Forg
 
 
 def _claim(ask: Ask, row: Any) -> Claim:
-    _, tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to = row
+    _, tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to, options, started_at = row
     return Claim(
         id=ask.id,
         attempt=ask.attempt + 1,
@@ -336,4 +336,6 @@ def _claim(ask: Ask, row: Any) -> Claim:
         max_attempts=max_attempts,
         idempotent=idempotent,
         reply_to=reply_to,
+        options=options,
+        started_at=started_at,
     )

@@ -145,13 +145,17 @@ class ExecutionQueue:
         """
         return await self._endings.cancel(execution_id, actor=actor, reason=reason)
 
-    async def sweep(self, limit: int = 500) -> int:
-        """End executions that nobody will run: expired, cancelled while queued, attempts used up. Returns how many."""
+    async def sweep(self, limit: int = 500) -> list[str]:
+        """End executions that nobody will run: expired, cancelled while they wait, attempts used up. Returns their ids."""
         return await self._endings.sweep(limit)
 
     async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
         """Take the running executions of a dead boot from it; returns the ids queued again, and those lost."""
         return await self._endings.recover(boot, reason)
+
+    async def submitters(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """(submitter, id) of those `ids` whose submitter can be rung: whoever ends them from outside tells it so."""
+        return await self._endings.submitters([id_ for id_ in ids if is_id(id_)])
 
     async def close(self) -> None:
         """Write what is under way and take no more; claims first, since some may have to be given back."""

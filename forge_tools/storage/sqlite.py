@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import cache, partial
 from typing import TypeVar
 
@@ -45,8 +46,9 @@ INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _CLAIMED = """
-SELECT tool, tool_version, COALESCE(secret_parameters, parameters), context, timeout, max_attempts, idempotent, reply_to
-FROM executions WHERE id = ?
+SELECT e.tool, e.tool_version, COALESCE(e.secret_parameters, e.parameters), e.context, e.timeout, e.max_attempts,
+  e.idempotent, e.reply_to, e.options, q.started_at
+FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = ?
 """
 _OWNED = """
 SELECT owner, hostname, pid, started_at, attempt < max_attempts AND cancel_requested_at IS NULL, expires_in
@@ -223,7 +225,7 @@ def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) ->
 
 def _claimed(connection: sqlite3.Connection, id_: str, attempt: int, token: str) -> Claim:
     row = connection.execute(_CLAIMED, (id_,)).fetchone()
-    tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to = row
+    tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to, options, started_at = row
     return Claim(
         id=id_,
         attempt=attempt,
@@ -236,6 +238,8 @@ def _claimed(connection: sqlite3.Connection, id_: str, attempt: int, token: str)
         max_attempts=max_attempts,
         idempotent=bool(idempotent),
         reply_to=reply_to,
+        options=options,
+        started_at=datetime.fromisoformat(started_at).replace(tzinfo=UTC).timestamp(),
     )
 
 

@@ -1,10 +1,16 @@
 """The contract of cancel, sweep, recovery and due work, on every database."""
 
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
+from sqlalchemy import update
 
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store
+from forge_tools.storage.models import execution_queue, from_now, workers
 from tests.contract.calls import (
     SCOPE,
     UNKNOWN,
@@ -71,29 +77,29 @@ async def test_a_cancelled_retry_keeps_its_earlier_attempt(store: Store) -> None
 async def test_a_call_that_waited_too_long_expires_and_says_which_queue(store: Store) -> None:
     id_ = await submitted(store, expires_in=-1.0, queue="nightly")
     alive = await submitted(store)
-    assert await store.queue.sweep() == 1
+    assert await store.queue.sweep() == [id_]
     [stored] = await store.queue.results([id_, alive])
     assert (stored.status, stored.result.error_code) == (ExecutionStatus.EXPIRED, "EXPIRED")
     assert "queue 'nightly'" in str(stored.result.error)
-    assert await store.queue.sweep() == 0
+    assert await store.queue.sweep() == []
 
 
 async def test_a_running_call_never_expires(store: Store) -> None:
     claim = await running(store)
     await overdue(store, claim.id)
-    assert await store.queue.sweep() == 0
+    assert await store.queue.sweep() == []
     assert await store.queue.finish(ended(claim))
 
 
 async def test_a_queued_call_whose_attempts_are_used_up_is_lost(store: Store) -> None:
     id_ = await submitted(store, max_attempts=0)
-    assert await store.queue.sweep() == 1
+    assert await store.queue.sweep() == [id_]
     assert await store.queue.statuses([id_]) == {id_: ExecutionStatus.LOST}
 
 
 async def test_a_sweep_takes_no_more_than_its_limit(store: Store) -> None:
     assert await store.queue.submit_many([call(expires_in=-1.0) for _ in range(5)]) == [None] * 5
-    assert [await store.queue.sweep(3), await store.queue.sweep(3), await store.queue.sweep(3)] == [3, 2, 0]
+    assert [len(await store.queue.sweep(3)) for _ in range(3)] == [3, 2, 0]
 
 
 async def test_recovery_queues_idempotent_calls_again_and_says_the_others_are_lost(store: Store) -> None:
@@ -137,7 +143,7 @@ async def test_recovery_gives_a_long_running_call_its_waiting_time_again(store: 
     claim = await running(store, idempotent=True, max_attempts=2)
     await overdue(store, claim.id)
     assert await store.queue.recover("boot-1", "dead") == ([claim.id], [])
-    assert await store.queue.sweep() == 0
+    assert await store.queue.sweep() == []
     assert (await claimed(store, claim.id, attempt=1)).attempt == 2
 
 
@@ -159,10 +165,127 @@ async def test_a_recovered_call_whose_cancel_was_asked_ends_as_cancelled(store: 
     await store.queue.cancel(claim.id, actor="ann")
     await store.queue.recover("boot-1", "dead")
     assert await store.queue.claim([Ring(claim.id, 1)], SCOPE) == []
-    assert await store.queue.sweep() == 1
+    assert await store.queue.sweep() == [claim.id]
     assert await store.queue.statuses([claim.id]) == {claim.id: ExecutionStatus.CANCELLED}
+    assert [attempt.status for attempt in await store.history.attempts(claim.id)] == [
+        ExecutionStatus.LOST,
+        ExecutionStatus.CANCELLED,
+    ]
+
+
+async def test_a_lost_call_says_what_is_known_and_what_to_do(store: Store) -> None:
+    await store.workers.register(boot())
+    claim = await running(store, max_attempts=2)
+    await store.queue.recover("boot-1", "silent for 15 s")
+    error = (await store.history.get(claim.id)).error or ""
+    started = datetime.fromtimestamp(claim.started_at or 0, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    assert error.startswith("Worker boot-1 on host-1 (process 11) died (its last heartbeat was at 20")
+    assert f"while the tool ran (started {started}, attempt 1 of 2)" in error
+    assert "unknown. The tool is not idempotent, so it is not run again: check its effects before" in error
+
+
+async def test_a_call_that_ended_its_workers_is_lost_after_its_attempts_and_listed(store: Store) -> None:
+    poison = await submitted(store, idempotent=True, max_attempts=3)
+    for attempt in range(3):
+        await claimed(store, poison, attempt)
+        await store.queue.recover("boot-1", "dead")
+    [record] = await store.history.list(status=ExecutionStatus.LOST)
+    assert (record.id, record.attempt, record.error_code) == (poison, 3, "LOST")
+    assert "(dead)" in (record.error or "")
+    assert "All 3 attempts are used up: find out what ends the process" in (record.error or "")
+    assert [attempt.status for attempt in await store.history.attempts(poison)] == [ExecutionStatus.LOST] * 3
+
+
+async def test_what_may_have_ended_an_async_worker_is_retried_alone_where_that_is_served(store: Store) -> None:
+    await store.workers.register(boot())
+    await host(store, "boot-2", lane="process", version="1.4.0")
+    moved = await running(store, idempotent=True, max_attempts=3)
+    assert await store.queue.recover("boot-1", "dead") == ([moved.id], [])
+    assert await store.queue.due(SCOPE, 10) == []
+    assert (await claimed(store, moved.id, 1, by=scope(boot="boot-2", lane="process"))).attempt == 2
+    [event] = await store.history.events(moved.id)
+    assert (event.kind, event.detail["lane"]) == ("requeue", "process, to run alone")
+
+
+@pytest.mark.parametrize(
+    "other", [{"queues": ("background",)}, {"lane": "async"}, {"tool": "Read"}, {"version": "2.0.0"}, {"silent": 20.0}]
+)
+async def test_what_nobody_serves_in_the_process_lane_stays_where_it_is(store: Store, other: dict[str, Any]) -> None:
+    await host(store, "boot-2", **{"lane": "process", "version": "1.0.0"} | other)
+    claim = await running(store, idempotent=True, max_attempts=3)
+    await store.queue.recover("boot-1", "dead")
+    assert (await claimed(store, claim.id, 1)).attempt == 2
+    [event] = await store.history.events(claim.id)
+    assert "lane" not in event.detail
+
+
+async def test_a_call_that_awaits_approval_is_cancelled_at_once(store: Store) -> None:
+    id_ = await awaiting(store)
+    assert await store.queue.claim([Ring(id_, 0)], SCOPE) == []
+    assert await store.queue.sweep() == []
+    assert await store.queue.cancel(id_, actor="ann") == "cancelled"
+    [stored] = await store.queue.results([id_])
+    assert (stored.status, stored.result.error) == (
+        ExecutionStatus.CANCELLED, "Cancelled by ann before anybody approved it."
+    )  # fmt: skip
+
+
+async def test_an_approval_that_nobody_gives_in_time_is_a_rejection(store: Store) -> None:
+    id_ = await awaiting(store)
+    await overdue(store, id_)
+    assert await store.queue.sweep() == [id_]
+    [stored] = await store.queue.results([id_])
+    assert (stored.status, stored.result.error_code) == (ExecutionStatus.REJECTED, "EXPIRED")
+    assert "Nobody approved it" in str(stored.result.error)
+
+
+async def test_a_cancel_and_a_finish_of_one_moment_have_one_winner_and_say_so(store: Store) -> None:
+    claims = [await running(store) for _ in range(20)]
+    work = [step for claim in claims for step in (store.queue.finish(ended(claim)), ask(store, claim.id))]
+    answers = await asyncio.gather(*work)
+    assert all(answers[::2])
+    assert {*answers[1::2]} <= {"requested", "over"}
+    assert await store.queue.statuses([claim.id for claim in claims]) == {
+        claim.id: ExecutionStatus.SUCCEEDED for claim in claims
+    }
+    assert [await ask(store, claim.id) for claim in claims] == ["over"] * 20
+
+
+async def test_a_cancel_and_a_claim_of_one_moment_have_one_winner(store: Store) -> None:
+    ids = [await submitted(store) for _ in range(20)]
+    claiming = asyncio.gather(*(store.queue.claim([Ring(id_, 0)], SCOPE) for id_ in ids))
+    answers = await asyncio.gather(*(ask(store, id_) for id_ in ids))
+    claims = {claim.id for won in await claiming for claim in won}
+    assert {id_ for id_, answer in zip(ids, answers, strict=True) if answer == "requested"} == claims
+    assert len(await store.queue.results(ids)) == 20 - len(claims)
+
+
+async def test_submitters_are_known_of_calls_that_have_one(store: Store) -> None:
+    rung, silent = await submitted(store, reply_to="client-1"), await submitted(store)
+    assert await store.queue.submitters([rung, silent, UNKNOWN, "nope"]) == [("client-1", rung)]
+    assert await store.queue.submitters([]) == []
 
 
 async def test_due_work_comes_oldest_first_and_within_the_limit(store: Store) -> None:
     ids = [await submitted(store) for _ in range(4)]
     assert await store.queue.due(SCOPE, 3) == [Ring(id_, 0) for id_ in sorted(ids)[:3]]
+
+
+async def ask(store: Store, id_: str) -> str:
+    return await store.queue.cancel(id_, actor="ann")
+
+
+async def awaiting(store: Store) -> str:
+    """A call that a policy has stopped before its body started."""
+    id_ = await submitted(store)
+    stopped = update(execution_queue).where(execution_queue.c.id == id_).values(status="awaiting_approval")
+    await store._database.write(lambda connection: connection.execute(stopped))
+    return id_
+
+
+async def host(store: Store, name: str, *, version: str, tool: str = "Grep", silent: float = 0.0, **facts: Any) -> None:
+    """Another worker that lives, or was heard of `silent` seconds ago, and hosts that tool."""
+    await store.workers.register(boot(name, **facts))
+    hosted = {"tools": {tool: f"{version} d1"}, "last_seen_at": from_now(-silent)}
+    row = update(workers).where(workers.c.id == name).values(hosted)
+    await store._database.write(lambda connection: connection.execute(row))

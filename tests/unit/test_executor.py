@@ -1,4 +1,4 @@
-"""The executor at its edges: limits, retries, secrets, cancellation, calls that are no calls."""
+"""The executor at its edges: limits, secrets, cancellation, calls that are no calls."""
 
 import asyncio
 import logging
@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import Capabilities, ExecutionContext, ToolResult
+from forge_tools.base import ExecutionContext, ToolResult
 from forge_tools.executor import CallOptions, ToolExecutor
-from forge_tools.records import RetryPolicy
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.paths import ROOT
 from tests.spec.sample_tools import Broken, Echo, Read, Recorder, Slow, parameter
@@ -145,58 +144,6 @@ async def test_a_cancelled_call_is_recorded_and_stays_cancelled(
     (record,) = executor.get_executions()
     assert (record.result.error, record.result.error_code) == ("Tool execution cancelled", "CANCELLED")
     assert "Tool Slow failed: Tool execution cancelled" in caplog.messages
-
-
-async def test_a_cancellation_during_the_wait_for_a_retry_is_recorded(context: ExecutionContext) -> None:
-    tool = flaky(OSError("a"))
-    executor = executor_of(tool)
-    options = CallOptions(retry=RetryPolicy(max_attempts=2, delay_seconds=60))
-    call = asyncio.create_task(executor.call("Recorder", {}, context, options))
-    while not tool.calls:
-        await asyncio.sleep(0)
-
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
-    assert [record.result.error_code for record in executor.get_executions()] == ["CANCELLED"]
-
-
-# Retries
-
-
-RETRY = CallOptions(retry=RetryPolicy(max_attempts=3, delay_seconds=0.001, backoff=3))
-
-
-def flaky(*answers: Any) -> Recorder:
-    return Recorder(parameter("x", required=False), answer=list(answers), capabilities=Capabilities(retryable=True))
-
-
-async def test_retries_stop_at_the_first_success(context: ExecutionContext) -> None:
-    tool = flaky(OSError("a"), "fine", "never")
-
-    result = await executor_of(tool).call("Recorder", {}, context, RETRY)
-
-    assert (result.output, result.metadata, len(tool.calls)) == ("fine", {"attempts": 2}, 2)
-
-
-async def test_retries_end_with_the_last_failure_as_one_record(context: ExecutionContext) -> None:
-    tool = flaky(OSError("a"), OSError("b"), OSError("c"), "never")
-    executor = executor_of(tool)
-
-    result = await executor.call("Recorder", {}, context, RETRY)
-
-    assert (result.error, result.metadata["attempts"], len(tool.calls)) == ("Unexpected error: c", 3, 3)
-    assert len(executor.get_executions()) == 1
-
-
-@pytest.mark.parametrize("arguments", [{"x": 5}, {"y": 1, "x": 2}])
-async def test_an_invalid_call_is_not_repeated(arguments: dict[str, Any], context: ExecutionContext) -> None:
-    tool = flaky("never")
-
-    result = await executor_of(tool).call("Recorder", arguments, context, RETRY)
-
-    assert (result.error_code, tool.calls, "attempts" in result.metadata) == ("VALIDATION_ERROR", [], False)
 
 
 # Output

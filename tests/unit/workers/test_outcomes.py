@@ -1,6 +1,7 @@
 """What a body returned, or failed to, becomes what SQL keeps."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from forge_tools.errors import ErrorCode
 from forge_tools.records import Claim, ExecutionStatus, ToolResult
-from workers.outcomes import cancelled, handed_back, lost, outcome_of, timed_out
+from workers.outcomes import blocked, cancelled, handed_back, lost, out_of_memory, outcome_of, stopped, timed_out
 
 CLAIM = Claim(
     id="0198c0de-0000-7000-8000-000000000001",
@@ -131,6 +132,23 @@ def test_a_cancelled_body_ended_by_force_is_cancelled() -> None:
     assert json.loads(outcome.metadata) == {"forced": True}
 
 
+def test_a_body_that_ran_out_of_memory_is_told_its_limit_and_the_setting() -> None:
+    outcome = out_of_memory(CLAIM, 2**31, 10.0)
+
+    assert (outcome.status, outcome.error_code) == (ExecutionStatus.FAILED, ErrorCode.OUT_OF_MEMORY)
+    assert outcome.error == (
+        "Echo needed more than 2,048 MiB of memory, the limit for one call with all its processes. "
+        "Give it less to do at once, or raise FORGE_TOOL_MEMORY on the workers (bytes; 0 for no limit)."
+    )
+
+
+def test_a_body_whose_worker_was_stopped_is_told_where_and_when() -> None:
+    outcome = stopped(CLAIM, "box")
+
+    assert re.match(r"The worker on box was stopped at 20\d\d-[\d :-]+ UTC while the tool ran", outcome.error or "")
+    assert outcome.error_code == ErrorCode.LOST
+
+
 def test_what_is_handed_back_costs_no_attempt() -> None:
     outcome = handed_back(CLAIM)
 
@@ -142,7 +160,10 @@ def test_a_lost_body_that_is_harmless_to_repeat_runs_again() -> None:
     outcome = lost(replace(CLAIM, idempotent=True, attempt=2), "Process 7 on box ended")
 
     assert outcome.retry_in == 0.0
-    assert outcome.error == "Process 7 on box ended while the tool ran (attempt 2 of 3). It is run again elsewhere."
+    assert outcome.error == (
+        "Process 7 on box ended while the tool ran (attempt 2 of 3). Whether it took effect is unknown. "
+        "The tool is idempotent, so it may be run again."
+    )
 
 
 @pytest.mark.parametrize("claim", [CLAIM, replace(CLAIM, idempotent=True, attempt=3)])
@@ -153,3 +174,17 @@ def test_a_lost_body_is_over_when_repeating_it_is_harmful_or_its_attempts_are_us
     assert (outcome.status, outcome.error_code) == (ExecutionStatus.LOST, ErrorCode.LOST)
     assert "Whether it took effect is unknown" in (outcome.error or "")
     assert outcome.duration_ms == 40.0
+
+
+def test_a_body_that_blocked_is_told_where_for_how_long_and_what_to_do_and_is_not_retried() -> None:
+    outcome = blocked(replace(CLAIM, idempotent=True), "_execute at tools.py:61", 1.34, 1400.0)
+
+    assert (outcome.status, outcome.error_code, outcome.retry_in) == (
+        ExecutionStatus.FAILED,
+        ErrorCode.BLOCKED,
+        None,
+    )
+    assert outcome.error == (
+        "Tool Echo held the worker's event loop for 1.3s (in _execute at tools.py:61), so it was stopped. It now runs in the "
+        'process lane; await instead of blocking, or declare lane = "process".'
+    )

@@ -26,6 +26,7 @@ CLAIM = Claim(
     idempotent=False,
     reply_to="client",
 )
+RETRY = '{"retry":{"delay_seconds":0.25}}'
 
 
 class Store:
@@ -34,6 +35,7 @@ class Store:
     def __init__(self) -> None:
         self.failures = 0
         self.flushes: list[list[str]] = []
+        self.retries: list[float] = []
         self.fenced: set[str] = set()
 
     @property
@@ -46,6 +48,7 @@ class Store:
             self.failures -= 1
             raise DatabaseUnavailableError("The database is away")
         self.flushes.append([outcome.id for outcome in outcomes])
+        self.retries += [outcome.retry_in for outcome in outcomes if outcome.retry_in is not None]
         return [outcome.id not in self.fenced for outcome in outcomes]
 
     @property
@@ -69,7 +72,8 @@ class Bell:
 class Bench:
     def __init__(self) -> None:
         self.store, self.bell, self.flushes = Store(), Bell(), 0
-        self.recorder = Recorder(self._flushed, retry_seconds=0.01)
+        self.due_in: list[float] = []
+        self.recorder = Recorder(self._flushed, retry_seconds=0.01, requeued=self.due_in.append)
 
     async def _flushed(self) -> None:
         self.flushes += 1
@@ -106,7 +110,7 @@ async def test_an_outcome_is_stored_and_its_submitter_rung() -> None:
 
         assert (bench.store.stored, bench.bell.rung) == (["id"], [{"client": ["id"]}])
         assert bench.recorder.is_idle
-        assert bench.recorder._submitters == {}
+        assert bench.recorder._claims == {}
 
 
 async def test_outcomes_of_one_moment_share_a_flush_and_a_ring() -> None:
@@ -166,6 +170,24 @@ async def test_what_goes_back_to_its_queue_rings_nobody(outcome: Outcome) -> Non
         await bench.until(lambda: bench.flushes)
 
         assert bench.bell.rung == []
+
+
+async def test_a_failure_that_a_policy_repeats_goes_back_and_says_when_it_is_due() -> None:
+    async with recording() as bench:
+        bench.recorder.claimed([replace(CLAIM, max_attempts=2, idempotent=True, options=RETRY)])
+        bench.recorder.add(replace(done(CLAIM), status=ExecutionStatus.FAILED))
+        await bench.until(lambda: bench.due_in)
+
+        assert (bench.due_in, bench.store.retries, bench.bell.rung) == ([0.25], [0.25], [])
+
+
+async def test_who_submitted_what_ended_elsewhere_is_told() -> None:
+    async with recording() as bench:
+        await bench.until(lambda: bench.recorder._ringer)
+        bench.recorder.tell([("client", "one"), ("other", "two"), ("client", "three")])
+        await bench.until(lambda: bench.bell.rung)
+
+        assert bench.bell.rung == [{"client": ["one", "three"], "other": ["two"]}]
 
 
 async def test_a_fenced_off_outcome_rings_nobody() -> None:

@@ -1,10 +1,13 @@
 """Recovery condemns only what it has itself watched standing still for one lease."""
 
+import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from forge_tools.records import new_id
 from workers.recovery import Recovery
 
 LEASE = 15.0
@@ -21,6 +24,7 @@ class FakeStore:
     settled: list[str] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     sweeps: int = 0
+    recovering: Callable[[], object] = lambda: None
 
     @property
     def queue(self) -> "FakeStore":
@@ -33,15 +37,16 @@ class FakeStore:
     async def take_lease(self, name: str, holder: str, seconds: float) -> bool:
         return holder == self.holder
 
-    async def sweep(self) -> int:
+    async def sweep(self) -> list[str]:
         self.sweeps += 1
-        return 0
+        return []
 
     async def beats(self) -> dict[str, int]:
         return dict(self.boots)
 
     async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
         self.settled.append(boot)
+        self.recovering()
         return ["requeued"], []
 
     async def stop(self, boot: str) -> None:
@@ -159,17 +164,16 @@ async def test_without_the_lease_it_only_looks_on() -> None:
     assert (watch.store.settled, watch.store.sweeps) == ([], 0)
 
 
-async def test_a_lease_just_won_says_nothing_about_the_time_before() -> None:
+async def test_who_takes_the_lease_over_acts_on_what_it_saw_without_it() -> None:
+    """Or the death of the leaseholder would cost two leases."""
     watch = Watch("dead")
-    await watch.look(LEASE - 2)
     watch.store.holder = "other"
-    await watch.look(LEASE)
-    watch.store.holder = ME
-
-    await watch.look(LEASE - 2)
+    await watch.look(LEASE + LOOK)
     assert watch.store.settled == []
 
-    await watch.look(LEASE)
+    watch.store.holder = ME
+    await watch.look(0)
+
     assert watch.store.settled == ["dead"]
 
 
@@ -187,3 +191,17 @@ async def test_several_dead_boots_are_settled_in_one_look() -> None:
     await watch.look(LEASE * 2)
 
     assert sorted(watch.store.settled) == ["one", "two"]
+
+
+async def test_what_a_dead_worker_left_on_this_host_is_ended_before_its_rows_are_taken() -> None:
+    boots = [new_id(), new_id()]
+    dead, other = [subprocess.Popen(["/bin/sleep", "60"], env={"FORGE_BOOT": boot}) for boot in boots]
+    watch = Watch(boots[0])
+    seen: list[int | None] = []
+    watch.store.recovering = lambda: seen.extend((dead.poll(), other.poll()))
+
+    await watch.look(LEASE * 2)
+
+    other.kill()
+    other.wait()
+    assert seen == [-9, None]

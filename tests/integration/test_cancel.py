@@ -1,0 +1,127 @@
+"""A cancel is heard wherever the call is: waiting, between attempts, running in either lane, or on a worker that dies."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.errors import ErrorCode
+from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
+from tests.fleet import ROOT, Fleet, is_alive, wait_until
+
+
+@pytest.fixture
+async def other(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
+    """A client that did not submit the call."""
+    async with ExecutorClient(fleet.settings) as other:
+        yield other
+
+
+async def test_the_submitter_of_a_delayed_call_hears_of_its_cancel_at_once(
+    client: ExecutorClient, other: ExecutorClient, context: ExecutionContext
+) -> None:
+    handle = await client.submit("Echo", context, {"message": "never"}, delay=600)
+    waiting = asyncio.ensure_future(handle.result(timeout=20))
+    assert await client._listener.ready(5)
+    await asyncio.sleep(0)
+
+    assert await other.cancel(handle.id, "changed my mind") == "cancelled"
+    began = time.monotonic()
+    result = await waiting
+    took = time.monotonic() - began
+
+    assert (result.error_code, "changed my mind" in (result.error or "")) == (ErrorCode.CANCELLED, True)
+    assert took < 0.9, "it was polled, not rung"
+
+
+async def test_a_call_between_two_attempts_is_cancelled_and_keeps_the_first(
+    client: ExecutorClient, other: ExecutorClient, context: ExecutionContext, tmp_path: Path
+) -> None:
+    retry = RetryPolicy(max_attempts=3, delay_seconds=600)
+    handle = await client.submit("Flaky", context, {"mark": str(tmp_path / "mark")}, retry=retry)
+    async with asyncio.timeout(20):
+        while (record := await handle.record()).attempt < 1 or record.status is not ExecutionStatus.QUEUED:
+            await asyncio.sleep(0.02)
+
+    assert await other.cancel(handle.id) == "cancelled"
+    result = await handle.result(timeout=20)
+    attempts = await client._open_store.history.attempts(handle.id)
+
+    assert "after attempt 1 of 3" in (result.error or "")
+    assert [attempt.status for attempt in attempts] == [ExecutionStatus.FAILED, ExecutionStatus.CANCELLED]
+    assert len((tmp_path / "mark").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("tool", ["Sleep", "Block"])
+async def test_a_running_call_is_stopped_from_another_process_in_either_lane(
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path, tool: str
+) -> None:
+    mark = tmp_path / "mark"
+    handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+    await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
+
+    said = await asyncio.to_thread(cancel_by_command, fleet, handle.id)
+    result = await handle.result(timeout=20)
+
+    assert "Asked the worker to stop" in said
+    assert result.error_code == ErrorCode.CANCELLED
+    pid = int(mark.read_text())
+    assert pid in {worker.pid for worker in fleet.workers} or not is_alive(pid)
+
+
+async def test_cancelling_what_is_over_says_so_and_changes_nothing(
+    fleet: Fleet, client: ExecutorClient, other: ExecutorClient, context: ExecutionContext
+) -> None:
+    handle = await client.submit("Echo", context, {"message": "done"})
+    await handle.result(timeout=20)
+
+    assert await other.cancel(handle.id) == "over"
+    assert "is over already" in await asyncio.to_thread(cancel_by_command, fleet, handle.id)
+    assert (await handle.status(), await client.events_of(handle.id)) == (ExecutionStatus.SUCCEEDED, [])
+
+
+async def test_cancels_that_race_with_ends_leave_one_truth(
+    client: ExecutorClient, other: ExecutorClient, context: ExecutionContext
+) -> None:
+    handles = [await client.submit("Sleep", context, {"seconds": 0.01 * n}) for n in range(20)]
+    answers = await asyncio.gather(*(other.cancel(handle.id) for handle in handles))
+    results = [await handle.result(timeout=20) for handle in handles]
+
+    for handle, answer, result in zip(handles, answers, results, strict=True):
+        status = await handle.status()
+        assert result.success == (status is ExecutionStatus.SUCCEEDED)
+        assert status in {ExecutionStatus.SUCCEEDED, ExecutionStatus.CANCELLED}
+        assert answer == "requested" or result.success == (answer == "over")
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_cancel_that_its_dying_worker_never_saw_ends_the_call_after_the_restart(fresh_fleet: Fleet) -> None:
+    context = ExecutionContext(working_dir=str(fresh_fleet.folder))
+    mark = fresh_fleet.folder / "mark"
+    doomed = await asyncio.to_thread(fresh_fleet.start, "process")
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        handle = await client.submit("BlockIdempotent", context, {"seconds": 60, "mark": str(mark)})
+        await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
+        doomed.signal(signal.SIGSTOP)
+        answer = await client.cancel(handle.id)
+        doomed.kill()
+        await asyncio.to_thread(fresh_fleet.start, "process")
+        result = await handle.result(timeout=60)
+        attempts = await client._open_store.history.attempts(handle.id)
+
+    assert (answer, result.error_code) == ("requested", ErrorCode.CANCELLED)
+    assert [attempt.status for attempt in attempts] == [ExecutionStatus.LOST, ExecutionStatus.CANCELLED]
+    assert len(mark.read_text().splitlines()) == 1
+
+
+def cancel_by_command(fleet: Fleet, execution_id: str) -> str:
+    argv = [sys.executable, "-P", "-m", "forge_tools.cli", "cancel", execution_id]
+    environment = {**fleet.environment(), "PYTHONPATH": os.fspath(ROOT)}
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout

@@ -1,0 +1,52 @@
+"""Decides at the worker whether a failed attempt is followed by another one, and when."""
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+from forge_tools.executor import may_be_retried
+from forge_tools.records import Capabilities, Claim, ExecutionStatus, Outcome, RetryPolicy
+
+UNASKED = RetryPolicy(max_attempts=3, delay_seconds=1.0, backoff=2.0, max_delay_seconds=60.0, jitter=True)
+"""For failures that say of themselves that they are retryable, where neither the call nor its tool has a policy."""
+
+_POLICY_FIELDS = frozenset(field.name for field in fields(RetryPolicy))
+
+
+def with_retry(claim: Claim, outcome: Outcome) -> Outcome:
+    """The outcome as it is recorded: back in its queue where the policy, the tool and the attempts left allow it.
+
+    A failed result is an answer. Without a policy it is retried only if it says itself that it is `retryable`.
+    """
+    is_failure = outcome.status in {ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT}
+    if not is_failure or outcome.retry_in is not None or claim.attempt >= claim.max_attempts:
+        return outcome
+    options, says = _object(claim.options), _object(outcome.metadata).get("retryable")
+    policy = _policy(options) or (UNASKED if says is True else None)
+    if policy is None:
+        return outcome
+    can = Capabilities(idempotent=claim.idempotent, retryable=options.get("retryable") is True)
+    if may_be_retried(outcome.error_code, says, can):
+        return replace(outcome, retry_in=policy.delay_after(claim.attempt))
+    return outcome if can.idempotent else _explained(claim, outcome)
+
+
+def _policy(options: dict[str, Any]) -> RetryPolicy | None:
+    """The policy that the row holds; a newer client may know of more fields."""
+    policy = options.get("retry")
+    if not isinstance(policy, dict):
+        return None
+    known = {name: value for name, value in policy.items() if name in _POLICY_FIELDS}
+    return RetryPolicy(**known) if all(isinstance(value, int | float) for value in known.values()) else None
+
+
+def _explained(claim: Claim, outcome: Outcome) -> Outcome:
+    """The same end, saying why the retries that were asked for did not happen."""
+    why = f"{claim.tool} is not idempotent, so a second run could repeat what the first one did."
+    return replace(outcome, metadata=json.dumps(_object(outcome.metadata) | {"not_retried": why}))
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; rows are written by others, too."""
+    value = json.loads(text)
+    return value if isinstance(value, dict) else {}
