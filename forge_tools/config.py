@@ -7,13 +7,16 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
 
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
+
+MIN_TOOL_MEMORY = 2**28
+"""Bytes; an idle child with its threads takes about a third of it."""
 
 
 class Settings(BaseSettings):
@@ -41,8 +44,10 @@ class Settings(BaseSettings):
     heartbeat: float = Field(default=1.0, gt=0)
     lease: float = Field(default=15.0, ge=15)
     drain: float = Field(default=6.0, ge=0)
+    consumption_interval: float = Field(default=10.0, gt=0)
     connect_timeout: float = Field(default=3.0, gt=0)
 
+    tool_memory: int = Field(default=2**31, ge=0)
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
     max_output_bytes: int = Field(default=50_000_000, gt=0)
     routes: dict[str, str] = Field(default_factory=dict)
@@ -52,6 +57,15 @@ class Settings(BaseSettings):
         if self.lease < 5 * self.heartbeat:
             raise ValueError(f"lease {self.lease}s must be at least five heartbeats of {self.heartbeat}s")
         return self
+
+    @field_validator("tool_memory")
+    @classmethod
+    def _tool_memory_is_enough_to_start(cls, size: int) -> int:
+        if 0 < size < MIN_TOOL_MEMORY:
+            raise ValueError(
+                f"{size:,} bytes are too few for Python itself; give {MIN_TOOL_MEMORY:,} or more, or 0 for no limit"
+            )
+        return size
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
@@ -76,8 +90,9 @@ class Settings(BaseSettings):
 
     @property
     def broker(self) -> str:
-        """The broker's URL as Celery takes it."""
-        return self.broker_url or f"redis+socket://{broker_socket(self.home)}"
+        """The broker's URL as Celery takes it: it knows Valkey by the name of the server whose protocol that speaks."""
+        url = self.broker_url or f"redis+socket://{broker_socket(self.home)}"
+        return f"redis{url.removeprefix('valkey')}" if url.startswith("valkey") else url
 
     @property
     def database(self) -> str:

@@ -6,7 +6,9 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from forge_tools.records import Lane, Ring
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 TASK = "forge.run"
 RINGS_PER_MESSAGE: Mapping[Lane, int] = {"async": 128, "process": 1}
+MESSAGES_PER_WORKER = 2
+"""Into how many messages a burst is cut for each worker that shares it, so that competing consumers get equal parts."""
+LEAST_SHARED = 8
+"""Rings that stay together all the same: messages cost more than who runs a handful of calls is worth."""
 PUBLISH_DEADLINE = 5.0
 PAUSE_AFTER_FAILURE = 1.0
 
@@ -111,6 +117,19 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
     }
 
 
+def backlog(app: "Celery", queues: Sequence[str]) -> int:
+    """How many messages wait in those broker queues; a queue that is not there holds none. Blocks; raises what kombu does."""
+    waiting = 0
+    with app.connection_for_write() as connection:
+        # On Redis a declaration makes nothing, and kombu's passive one forgets the key prefix and finds no queue.
+        is_passive = connection.transport.driver_type != "redis"
+        for queue in queues:
+            with suppress(*connection.channel_errors), connection.channel() as opened:
+                channel: Any = opened  # celery-types knows less of it than every transport has
+                waiting += channel.queue_declare(queue, passive=is_passive).message_count
+    return waiting
+
+
 class Dispatcher:
     """Publishes rings from an event loop without ever making a caller wait for the broker.
 
@@ -119,6 +138,8 @@ class Dispatcher:
     """
 
     def __init__(self, broker_url: str) -> None:
+        self.workers: Mapping[tuple[str, str], int] = {}
+        """How many workers share each (queue, lane), as far as the owner of this dispatcher knows."""
         self._broker_url = broker_url
         self._app: Celery | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forge-dispatch")
@@ -156,7 +177,7 @@ class Dispatcher:
             while self._pending:
                 bells, self._pending = self._pending, []
                 if time.monotonic() >= self._paused_until:
-                    await loop.run_in_executor(self._thread, self._publish, merge(bells))
+                    await loop.run_in_executor(self._thread, self._publish, merge(bells, self.workers))
         finally:
             self._publishing = None
 
@@ -185,20 +206,35 @@ class Dispatcher:
         )
 
 
-def merge(bells: Sequence[Bells]) -> list[Bells]:
-    """Put rings for one queue into as few messages as its lane allows; a message carries its longest limits."""
+def merge(bells: Sequence[Bells], workers: Mapping[tuple[str, str], int] = MappingProxyType({})) -> list[Bells]:
+    """Put rings for one queue into as few messages as its lane and the number of its workers allow.
+
+    A message carries its longest limits.
+    """
     groups: dict[tuple[str, Lane], list[Bells]] = {}
     for one in bells:
         groups.setdefault((one.queue, one.lane), []).append(one)
-    return [message for (queue, lane), group in groups.items() for message in _messages(queue, lane, group)]
+    return [
+        message
+        for (queue, lane), group in groups.items()
+        for message in _messages(queue, lane, group, workers.get((queue, lane), 1))
+    ]
 
 
-def _messages(queue: str, lane: Lane, group: Sequence[Bells]) -> list[Bells]:
-    size = RINGS_PER_MESSAGE[lane]
+def _messages(queue: str, lane: Lane, group: Sequence[Bells], workers: int) -> list[Bells]:
     rings = [(ring, one.limits) for one in group for ring in one.rings]
+    size = _size(lane, len(rings), workers)
     messages = []
     for start in range(0, len(rings), size):
         part = rings[start : start + size]
         longest = max((limits for _, limits in part), key=lambda limits: limits.hard)
         messages.append(Bells(queue, lane, tuple(ring for ring, _ in part), longest))
     return messages
+
+
+def _size(lane: Lane, count: int, workers: int) -> int:
+    """How many rings go into one message: one worker takes a whole message, so several workers need several."""
+    most = RINGS_PER_MESSAGE[lane]
+    if workers < 2:
+        return most
+    return min(most, max(LEAST_SHARED, math.ceil(count / (MESSAGES_PER_WORKER * workers))))

@@ -1,6 +1,8 @@
 """Tools that integration tests run on workers: well-behaved ones, and each way to misbehave."""
 
 import asyncio
+import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -10,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from tests.careless_tools import CARELESS
+from tests.flaky_tools import FLAKY
+from tests.rogue_tools import ROGUES
 
 MESSAGE = ToolParameter(name="message", type="string", description="What to say.")
 SECONDS = ToolParameter(name="seconds", type="number", description="How long.", required=False, default=0.2)
@@ -158,6 +163,39 @@ class Login(BaseTool):
         return ToolResult.ok(f"{user} has a password of {len(password)} characters")
 
 
+class HoldInterpreter(BaseTool):
+    """Sit in a C call that lets no other thread of the process run."""
+
+    name = "HoldInterpreter"
+    category = ToolCategory.EXECUTION
+    lane = "async"
+    parameters = (SECONDS, MARK)
+
+    async def _execute(self, context: ExecutionContext, seconds: float, mark: str) -> ToolResult:
+        leave_mark(mark)
+        ctypes.PyDLL(None).sleep(int(seconds))
+        return ToolResult.ok("let go")
+
+
+class Deafen(BaseTool):
+    """Make the worker's own Celery stop consuming, as broken connections have done, while all else goes on."""
+
+    name = "Deafen"
+    category = ToolCategory.EXECUTION
+    lane = "async"
+    parameters = ()
+
+    async def _execute(self, context: ExecutionContext) -> ToolResult:
+        from celery.worker.consumer import Consumer
+
+        consumers = [one for one in gc.get_objects() if isinstance(one, Consumer)]
+        for consumer in consumers:
+            while consumer.blueprint.started < len(consumer.steps):  # it would begin to consume afterwards
+                await asyncio.sleep(0.05)
+            consumer.hub.call_soon(consumer.task_consumer.cancel)
+        return ToolResult.ok(len(consumers))
+
+
 TOOLS = (
     Echo,
     EchoInProcess,
@@ -170,4 +208,9 @@ TOOLS = (
     ReturnAnything,
     Environment,
     Login,
+    HoldInterpreter,
+    Deafen,
+    *ROGUES,
+    *FLAKY,
+    *CARELESS,
 )

@@ -28,7 +28,8 @@ def worker_app(settings: Settings, post: Post, engine: Engine, executor: ToolExe
     app = celery_app(settings.broker)
     app.steps["worker"].add(type("EngineDrain", (Drain,), {"engine": engine}))
     if isinstance(engine.lane, ChildrenLane):
-        _serve_from_children(app, Child(engine.lane.address, executor, settings.max_output_bytes))
+        child = Child(engine.lane.address, executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
+        _serve_from_children(app, child)
     else:
         _serve_from_threads(app, engine)
     return app

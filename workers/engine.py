@@ -15,17 +15,22 @@ from typing import Any
 from forge_tools import __version__
 from forge_tools.bell import Ringer
 from forge_tools.config import Settings
-from forge_tools.dispatch import Bells, Dispatcher, Limits
+from forge_tools.dispatch import Bells, Dispatcher, Limits, queue_name
 from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import DEFAULT_TIMEOUT, Claim, Lane, Ring, Scope, ToolSpec, WorkerRecord, new_id
 from forge_tools.storage import open_store
+from workers.clocks import ClockWatch
+from workers.consumption import Consumption
+from workers.demotion import Demotion, leave
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
-from workers.outcomes import handed_back, lost
+from workers.outcomes import handed_back, stopped
+from workers.pulse import Pulse
 from workers.recorder import Recorder
 from workers.recovery import Recovery
+from workers.sharing import Sharing
 
 START_DEADLINE = 60.0
 STOP_MARGIN = 5.0
@@ -46,7 +51,15 @@ class Post:
 class Engine:
     """Claims, hands over, records. Bodies run in its lane, never on its loop."""
 
-    def __init__(self, settings: Settings, post: Post, executor: ToolExecutor, specs: Sequence[ToolSpec]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        post: Post,
+        executor: ToolExecutor,
+        specs: Sequence[ToolSpec],
+        *,
+        is_watched: bool = False,
+    ) -> None:
         self.boot = new_id()
         self._settings = settings
         self._post = post
@@ -59,21 +72,27 @@ class Engine:
             queues=post.queues,
             tool_keys=tuple(sorted({spec.key for spec in specs})),
         )
-        self._recorder = Recorder(self._announce, retry_seconds=settings.heartbeat)
+        self._recorder = Recorder(self._announce, retry_seconds=settings.heartbeat, requeued=self._look_again_in)
+        self._demotion = Demotion(specs if post.lane == "async" else ())
         self.lane: BodyLane = self._make_lane(executor)
         self._ringer = Ringer(settings.broker)
         self._dispatcher = Dispatcher(settings.broker)
+        self._pulse = Pulse(settings.lease if is_watched else None)
+        self._consumption = Consumption(
+            settings.broker, [queue_name(queue, post.lane) for queue in post.queues], settings.consumption_interval
+        )
         self._thread = threading.Thread(target=self._serve, name="forge-engine", daemon=True)
         self._ready: Future[None] = Future()
         self._changed = asyncio.Condition()
         self._over = asyncio.Event()
+        self._due_again = asyncio.Event()
         self._reserved = 0
         self._claiming = 0
         self._acknowledged_at = 0.0
         self._rung_at = 0.0
         self._pulled_at = 0.0
         self._is_draining = False
-        self._drained_by = float("inf")
+        self._drained_by = self._ended_by = float("inf")
         self._winding_down: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -98,20 +117,18 @@ class Engine:
                 taking.result()
 
     def stop(self, drain: float | None = None) -> None:
-        """Stop claiming, let bodies finish within `drain` seconds, settle the rest; returns when all is recorded.
-
-        A second stop may shorten the drain of the first.
-        """
+        """Stop claiming, let bodies finish within `drain` seconds (a second stop may shorten it), record the rest; bounded."""
         if not self._ready.done() or self._ready.exception() is not None:
             return
         drain = self._settings.drain if drain is None else drain
+        self._ended_by = min(self._ended_by, time.monotonic() + drain + 3 * self._settings.kill_grace + STOP_MARGIN)
         stopping = self._on_engine(self._stop(drain))
         if stopping is not None:
             with suppress(TimeoutError, CancelledError):
-                stopping.result(timeout=drain + 3 * self._settings.kill_grace + STOP_MARGIN)
+                stopping.result(timeout=max(0.0, self._ended_by - time.monotonic()))
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(timeout=STOP_MARGIN)
+        self._thread.join(timeout=max(0.0, self._ended_by + STOP_MARGIN - time.monotonic()))
 
     def _on_engine(self, work: Coroutine[Any, Any, None]) -> Future[None] | None:
         try:
@@ -124,18 +141,28 @@ class Engine:
         grace = self._settings.kill_grace
         if self._post.lane == "process":
             return ChildrenLane(
-                self._claim_rung, self._recorder.add, hostname=self._settings.hostname, kill_grace=grace
+                self._claim_rung,
+                self._recorder.add,
+                hostname=self._settings.hostname,
+                kill_grace=grace,
+                memory_limit=self._settings.tool_memory,
+                look_seconds=self._settings.heartbeat,
             )
-        return LoopLane(
+        lane = LoopLane(
             executor,
             self._recorder.add,
             concurrency=self._post.concurrency,
             kill_grace=grace,
             max_output_bytes=self._settings.max_output_bytes,
+            demote=self._demotion.note,
+            replace_process=self._leave,
         )
+        self._demotion.ban = lane.ban
+        return lane
 
     def _serve(self) -> None:
-        with asyncio.Runner() as runner:  # at its end it cancels what is left, so that no thread waits for it in vain
+        # The runner cancels at its end what is left, so that no thread waits for it in vain.
+        with self._pulse, asyncio.Runner() as runner:
             self._loop = runner.get_loop()
             runner.run(self._live())
 
@@ -173,13 +200,22 @@ class Engine:
         )
         for warning in await self._store.catalogue.publish(self._specs, self.boot):
             logger.warning(warning)
+        await self._demotion.step(self._store)
         self._acknowledged_at = time.monotonic()
+        self._sharing = Sharing(
+            self._store, self._scope, heartbeat=self._settings.heartbeat, lease=self._settings.lease
+        )
         services = (
             self._recorder.run(self._store, self._ringer),
             self._beat_for_ever(),
             self._pull_for_ever(),
             self._recover_for_ever(),
+            self._demotion.keep(self._store, 2 * self._settings.heartbeat),
+            self._consumption.leave_when_deaf(
+                lambda: not self._is_draining and self._free() > 0, lambda: self._rung_at
+            ),
         )
+        self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(self._settings.heartbeat))
         self._services = [asyncio.create_task(service) for service in services]
         for service in self._services:
             service.add_done_callback(_end_process_if_broken)
@@ -191,6 +227,7 @@ class Engine:
         self._drained_by = min(self._drained_by, time.monotonic() + drain)
         await self._announce()
         if self._winding_down is None:
+            logger.info("Worker stops; what runs may finish", extra={"running": len(self.lane.running())})
             self._winding_down = asyncio.create_task(self._wind_down())
         await asyncio.shield(self._winding_down)
 
@@ -198,19 +235,23 @@ class Engine:
         while self.lane.running() and (left := self._drained_by - time.monotonic()) > 0:
             await self._until(lambda: not self.lane.running() or self._drained_by <= time.monotonic(), left)
         for claim in await self.lane.stop():
-            self._recorder.add(lost(claim, f"The worker on {self._settings.hostname} was stopped"))
+            self._recorder.add(stopped(claim, self._settings.hostname))
         await self._until(
             lambda: not self._claiming and self._recorder.is_idle, self._settings.kill_grace + STOP_MARGIN
         )
         for service in self._services:
             service.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)
-        with suppress(ForgeError):
-            await self._store.workers.stop(self.boot)
+        with suppress(ForgeError, TimeoutError):
+            async with asyncio.timeout(self._settings.kill_grace):  # the database may be away
+                await self._store.workers.stop(self.boot)
         await self._recorder.close(timeout=self._settings.kill_grace)
         await self._dispatcher.close()
         await self._ringer.close()
         await self._store.close()
+
+    def _leave(self, why: str) -> None:
+        self._leaving = asyncio.create_task(leave(why, self._demotion.step(self._store), self._stop(0)))
 
     async def _announce(self) -> None:
         """Wake whoever waits for a slot or for the end."""
@@ -268,7 +309,7 @@ class Engine:
             return []
         self._claiming += 1
         try:
-            claims = await self._store.queue.claim(rings, self._scope)
+            claims = await self._store.queue.claim(rings, self._demotion.within(self._scope))
             self._recorder.claimed(claims)
             if self._may_claim():
                 return claims
@@ -283,7 +324,7 @@ class Engine:
     def _may_claim(self) -> bool:
         return not self._is_draining and time.monotonic() - self._acknowledged_at <= self._settings.lease
 
-    # Watching: our own heartbeat, what was cancelled, due rows that nobody rang for, the dead.
+    # Watching: our own heartbeat, what was cancelled, due rows that nobody rang for, the dead, and whether we hear.
 
     async def _beat_for_ever(self) -> None:
         while True:
@@ -306,7 +347,13 @@ class Engine:
             if is_full:  # there may be more: go on as soon as a slot is free
                 await self._until(lambda: self._free() > 0, self._settings.heartbeat)
             else:
-                await asyncio.sleep(self._settings.heartbeat)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.heartbeat):
+                        await self._due_again.wait()
+
+    def _look_again_in(self, seconds: float) -> None:
+        """A call that went back to its queue here is due then, and nobody rings for it."""
+        asyncio.get_running_loop().call_later(seconds, self._due_again.set)
 
     async def _pull(self) -> bool:
         """Ask SQL for due rows: at once when nobody rang lately, now and then when busy. Rings may be lost, rows are not.
@@ -314,27 +361,34 @@ class Engine:
         Returns whether it found as many as there was room for.
         """
         now, beat = time.monotonic(), self._settings.heartbeat
-        is_time = now - self._rung_at >= beat or now - self._pulled_at >= BEATS_BETWEEN_PULLS * beat
+        is_due_again = self._due_again.is_set()
+        self._due_again.clear()
+        is_time = is_due_again or now - self._rung_at >= beat or now - self._pulled_at >= BEATS_BETWEEN_PULLS * beat
         free = self._free()
         if not is_time or free <= 0 or self._is_draining:
             return False
         self._pulled_at = now
-        due = await self._store.queue.due(self._scope, free)
+        due, is_full = await self._sharing.due(self._free)
         await self._start(due)
-        return len(due) >= free
+        return is_full
 
     async def _recover_for_ever(self) -> None:
+        clocks = ClockWatch(self._store, self.boot, self._settings.lease)
         recovery = Recovery(self._store, self.boot, self._settings.lease)
         while True:
             await asyncio.sleep(self._settings.heartbeat * 2)
             try:
-                if time.monotonic() - self._acknowledged_at > self._settings.lease / 2:
+                if time.monotonic() - self._acknowledged_at > self._settings.lease / 2 or not await clocks.is_steady():
                     recovery.interrupted()
                 else:
-                    await recovery.step()
+                    await self._tell_submitters_of(await recovery.step())
             except ForgeError as error:
                 recovery.interrupted()
                 logger.warning("Recovery step failed", extra={"error": str(error)})
+
+    async def _tell_submitters_of(self, ended: Sequence[str]) -> None:
+        if ended:
+            self._recorder.tell(await self._store.queue.submitters(ended))
 
 
 def _end_process_if_broken(service: asyncio.Task[None]) -> None:

@@ -1,10 +1,13 @@
 """Finds dead boots and settles what they left: run again where harmless, `lost` where nobody can know."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from forge_tools.sandbox.leftovers import end
+from forge_tools.sandbox.marks import boot_mark
 from forge_tools.storage import Store
 
 LEASE = "recovery"
@@ -19,9 +22,9 @@ class _Sighting:
 
 
 class Recovery:
-    """One leaseholder at a time compares beats over time; it never trusts a clock that it did not watch itself.
+    """Every worker compares beats over time, so that whoever holds the lease can act at once; one at a time does.
 
-    A boot is dead only if its beat stayed the same for one lease during which all of this worker's own beats succeeded:
+    None trusts a clock that it did not watch itself. A boot is dead only if its beat stayed the same for one lease during which all of this worker's own beats succeeded:
     so neither a database outage, nor a clock step, nor a suspended machine condemns anybody.
     """
 
@@ -31,28 +34,28 @@ class Recovery:
         self._lease = lease
         self._clock = clock
         self._sightings: dict[str, _Sighting] = {}
-        self._watched_since: float | None = None
         self._last_look = 0.0
 
     def interrupted(self) -> None:
         """Our own beat failed or came late: whatever was seen before no longer counts."""
-        self._watched_since = None
         self._sightings.clear()
 
-    async def step(self) -> None:
-        """Look once: sweep what is over, condemn what is dead. Call it about once a heartbeat or slower."""
+    async def step(self) -> list[str]:
+        """Look once: condemn what is dead, sweep what is over. Call it about once a heartbeat or slower.
+
+        Returns the ids of the executions that ended by it, so that their submitters can be told.
+        """
         now = self._clock()
         if now - self._last_look > self._lease / 2:
             self.interrupted()
         self._last_look = now
+        dead = self._dead(await self._store.workers.beats(), now)
         if not await self._store.workers.take_lease(LEASE, self._boot, self._lease):
-            self.interrupted()
-            return
-        if self._watched_since is None:
-            self._watched_since = now
-        await self._store.queue.sweep()
-        for boot in self._dead(await self._store.workers.beats(), now):
-            await self._settle(boot)
+            return []
+        ended = []
+        for boot in dead:
+            ended += await self._settle(boot)
+        return ended + await self._store.queue.sweep()  # last: a call to be cancelled may have been on a dead worker
 
     def _dead(self, beats: dict[str, int], now: float) -> list[str]:
         self._sightings = {boot: seen for boot, seen in self._sightings.items() if boot in beats}
@@ -65,10 +68,13 @@ class Recovery:
                 dead.append(boot)
         return dead
 
-    async def _settle(self, boot: str) -> None:
+    async def _settle(self, boot: str) -> list[str]:
+        """First end what still runs on this host: what tools left, and the children if their worker only froze."""
+        await asyncio.to_thread(end, boot_mark(boot))
         requeued, lost = await self._store.queue.recover(boot, f"no heartbeat for {self._lease:g}s")
         await self._store.workers.stop(boot)
         logger.warning(
             "A worker died; its executions are settled",
             extra={"boot": boot, "requeued": len(requeued), "lost": len(lost)},
         )
+        return lost

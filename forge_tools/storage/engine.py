@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,6 +31,9 @@ STATEMENT_SECONDS = 8.0
 
 CLIENT_SECONDS = STATEMENT_SECONDS + 2
 """When the client gives a statement up: the server is frozen, or the network swallows."""
+
+PARTING_SECONDS = 3.0
+"""How long a close waits for statements under way; their connections are closed when they end."""
 
 SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
@@ -97,6 +100,10 @@ class Database:
         self._write_lock = write_lock or asyncio.Lock()
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
+        self._abandoned: set[asyncio.Task[None]] = set()
+        self._users = 0
+        self._is_unused = asyncio.Event()
+        self._is_closed = False
 
     @classmethod
     def open(cls, address: Address, *, connect_timeout: float, write_lock: asyncio.Lock | None = None) -> "Database":
@@ -121,7 +128,7 @@ class Database:
         """A connection to read with; nothing it does is kept."""
         self.guard()
         with translated(self.address.shown):
-            async with self._engine.connect() as connection:
+            async with self._connection(self._engine) as connection:
                 yield connection
 
     async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
@@ -143,7 +150,7 @@ class Database:
 
     async def _write_once(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         with translated(self.address.shown):
-            async with self._turn(), self._writer.begin() as connection:
+            async with self._turn(), self._connection(self._writer) as connection, connection.begin():
                 return await work(connection)
 
     @asynccontextmanager
@@ -154,7 +161,50 @@ class Database:
         else:
             yield
 
+    @asynccontextmanager
+    async def _connection(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        """A connection of the pool. After a close it is not given back, since nobody would ever close it there."""
+        with self._in_use():
+            connecting = asyncio.ensure_future(engine.connect().start())
+            try:
+                # Cancelled half way, the pool would forget the open connection that it prepares.
+                connection = await asyncio.shield(connecting)
+            except asyncio.CancelledError:
+                self._abandoned.add(abandoning := asyncio.ensure_future(self._abandon(connecting)))
+                abandoning.add_done_callback(self._abandoned.discard)
+                raise
+            try:
+                yield connection
+            finally:
+                await self._give_back(connection)
+
+    async def _abandon(self, connecting: "asyncio.Future[AsyncConnection]") -> None:
+        with self._in_use(), suppress(Exception):  # nobody waits to hear that it could not connect
+            await self._give_back(await connecting)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        self._users += 1
+        self._is_unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._is_unused.set()
+
+    async def _give_back(self, connection: AsyncConnection) -> None:
+        if self._is_closed:
+            await connection.invalidate()
+        await connection.__aexit__(None, None, None)  # unlike close(), it is not cancelled half way
+
     async def close(self) -> None:
+        """Let go of the connections: of those in use when they come back, which is waited for within a bounded time."""
+        self._is_closed = True
+        if self._users:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PARTING_SECONDS):
+                    await self._is_unused.wait()
         await self._engine.dispose()
 
 

@@ -25,6 +25,7 @@ _CORRUPT = ("XX001", "XX002")
 _VALUES = ("22", "23", "54")
 _NEVER_BEGAN = ("28", "3D", "25", "53", "57P03")
 _GONE = ("08", "57P", "58")
+_FULL = "53100"
 
 
 @contextmanager
@@ -80,12 +81,16 @@ def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
         return RefusedError(f"{shown} refuses a value: {error}")
     if "no such table" in str(error) or "no such column" in str(error) or "has no column" in str(error):
         return SchemaVersionError(f"{shown} does not have the tables of this version ({error}). {UPGRADE}")
+    if code == sqlite3.SQLITE_FULL:
+        return _full(shown, error)
     if code == sqlite3.SQLITE_ERROR:
         return StorageError(f"{shown}: {error}")
     return unreachable(shown, error, maybe_committed=code == sqlite3.SQLITE_IOERR)
 
 
 def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeError:
+    if state == _FULL:
+        return _full(shown, error)
     if state in _CONFLICTS:
         return ConflictError(f"{shown}: {error}")
     if state in _NO_TABLE:
@@ -99,6 +104,14 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
     if state.startswith(_GONE):
         return unreachable(shown, error, maybe_committed=True)
     return StorageError(f"{shown}: {error} (SQLSTATE {state})")
+
+
+def _full(shown: str, error: BaseException) -> UnreachableError:
+    """Room may be made at any time, so this is an outage like others, with a way out of its own."""
+    return UnreachableError(
+        f"The database {shown} is full: {str(error).splitlines()[0]}. Nothing was written. Make room on its disk, or raise its limit; "
+        "until then no call is accepted, and results wait in their workers."
+    )
 
 
 def unreachable(shown: str, reason: BaseException | str, *, maybe_committed: bool) -> UnreachableError:

@@ -1,4 +1,4 @@
-"""The Store: the four parts of one database, opened, checked and closed together."""
+"""The Store: the parts of one database, opened, checked and closed together."""
 
 from types import TracebackType
 from typing import Self
@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from forge_tools.errors import SchemaVersionError
 from forge_tools.storage.catalogue import Catalogue
+from forge_tools.storage.clock import Clock
 from forge_tools.storage.engine import Address, Database
 from forge_tools.storage.faults import UPGRADE
 from forge_tools.storage.history import History
@@ -49,7 +50,7 @@ async def open_store(
 
 
 class Store:
-    """One database as its four parts. Belongs to the process and the event loop that opened it."""
+    """One database as its parts. Belongs to the process and the event loop that opened it."""
 
     def __init__(self, hot: HotPath, database: Database, *, patience: float | None) -> None:
         self._hot = hot
@@ -58,6 +59,7 @@ class Store:
         self.queue = ExecutionQueue(hot, database, patience=patience)
         self.history = History(database)
         self.catalogue = Catalogue(database)
+        self.clock = Clock(database)
         self.workers = Workers(hot, database, patience=patience)
 
     async def server(self) -> str:

@@ -1,5 +1,6 @@
 """Worker boots: who lives, what they serve, and the leases that only one of them holds."""
 
+from collections import Counter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, or_, select, update
@@ -9,6 +10,9 @@ from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import execution_queue, from_now, leases, seconds_between, workers
 from forge_tools.storage.queue import HotPath
+
+LONGEST_LEASES = 4
+"""Workers may be configured with leases of different lengths, but hardly by more than this factor."""
 
 boots = workers.c
 
@@ -50,17 +54,15 @@ class Workers:
         """Boots, the one started last first; `seen_within` seconds leaves out those silent for longer."""
         query = select(workers, _silence()).order_by(boots.started_at.desc(), boots.id)
         if seen_within is not None:
-            query = query.where(boots.last_seen_at >= from_now(-seen_within))
+            query = query.where(_seen_within(seen_within))
         async with self._database.reading() as connection:
             return [_worker(row) for row in await connection.execute(query)]
 
-    async def live_queues(self, within: float) -> set[tuple[str, str]]:
-        """(queue, lane) that some boot serves which has not stopped and was seen `within` seconds."""
-        query = select(boots.queues, boots.lane).where(
-            boots.stopped_at.is_(None), boots.last_seen_at >= from_now(-within)
-        )
+    async def live_queues(self, within: float) -> Counter[tuple[str, str]]:
+        """How many boots serve each (queue, lane): those that have not stopped and were seen `within` seconds."""
+        query = select(boots.queues, boots.lane).where(boots.stopped_at.is_(None), _seen_within(within))
         async with self._database.reading() as connection:
-            return {(queue, row.lane) for row in await connection.execute(query) for queue in row.queues}
+            return Counter((queue, row.lane) for row in await connection.execute(query) for queue in row.queues)
 
     async def beats(self) -> dict[str, int]:
         """The beat of every boot that has not stopped or still owns running rows; -1 for an owner without a row."""
@@ -72,7 +74,10 @@ class Workers:
         return dict.fromkeys(owning, -1) | known
 
     async def take_lease(self, name: str, holder: str, seconds: float) -> bool:
-        """Take or renew the lease `name`; False while another holder's has not run out."""
+        """Take or renew the lease `name`; False while another holder's has not run out.
+
+        One that ends further away than any lease lasts was taken before the clock was set back, and binds nobody.
+        """
         taken = {"holder": holder, "expires_at": from_now(seconds)}
         statement = (
             self._database.upsert(leases)
@@ -80,7 +85,11 @@ class Workers:
             .on_conflict_do_update(
                 index_elements=["name"],
                 set_=taken,
-                where=(leases.c.holder == holder) | (leases.c.expires_at <= from_now(0.0)),
+                where=or_(
+                    leases.c.holder == holder,
+                    leases.c.expires_at <= from_now(0.0),
+                    leases.c.expires_at > from_now(seconds * LONGEST_LEASES),
+                ),
             )
             .returning(leases.c.name)
         )
@@ -89,6 +98,11 @@ class Workers:
     async def close(self) -> None:
         """Wait for the beat under way."""
         await self._beats.close()
+
+
+def _seen_within(seconds: float) -> ColumnElement[bool]:
+    """A beat from the future is one from before the clock was set back."""
+    return boots.last_seen_at.between(from_now(-seconds), from_now(seconds))
 
 
 def _silence() -> ColumnElement[float]:

@@ -33,7 +33,7 @@ async def test_a_stopped_boot_serves_nothing_and_need_not_be_watched(store: Stor
     await store.workers.register(boot())
     await store.workers.register(boot("boot-2", lane="process", queues=("default", "background")))
     await store.workers.stop("boot-1")
-    assert await store.workers.live_queues(30) == {("default", "process"), ("background", "process")}
+    assert await store.workers.live_queues(30) == {("default", "process"): 1, ("background", "process"): 1}
     assert await store.workers.beats() == {"boot-2": 0}
 
 

@@ -36,11 +36,29 @@ def test_the_environment_is_read_and_arguments_come_before_it(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
+    ("url", "broker"),
+    [
+        ("valkey://cache:6379/0", "redis://cache:6379/0"),
+        ("valkeys://cache:6380/0", "rediss://cache:6380/0"),
+        ("valkey+socket:///run/valkey.sock", "redis+socket:///run/valkey.sock"),
+        ("amqp://rabbit//", "amqp://rabbit//"),
+    ],
+)
+def test_valkey_may_be_called_by_its_name(url: str, broker: str) -> None:
+    assert Settings.load(broker_url=url).broker == broker
+
+
+@pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("FORGE_LEASE", "5", "FORGE_LEASE: Input should be greater than or equal to 15"),
         ("FORGE_MAX_TIMEOUT", "soon", "FORGE_MAX_TIMEOUT: Input should be a valid number"),
         ("FORGE_HOSTNAME", "a b", "FORGE_HOSTNAME: String should match pattern"),
+        (
+            "FORGE_TOOL_MEMORY",
+            "100",
+            "100 bytes are too few for Python itself; give 268,435,456 or more, or 0 for no limit",
+        ),
         ("FORGE_HEARTBEAT", "4", "lease 15.0s must be at least five heartbeats of 4.0s"),
     ],
 )

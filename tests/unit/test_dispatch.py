@@ -94,6 +94,25 @@ def test_a_message_of_the_async_lane_carries_up_to_128_rings(count: int, sizes: 
     assert [ring.id for one in merged for ring in one.rings] == [f"id-{n}" for n in range(count)]
 
 
+@pytest.mark.parametrize(
+    ("count", "workers", "sizes"),
+    [
+        (200, 1, [128, 72]),
+        (40, 2, [10, 10, 10, 10]),
+        (200, 2, [50, 50, 50, 50]),
+        (8, 2, [8]),
+        (16, 2, [8, 8]),
+        (1000, 2, [128] * 7 + [104]),
+        (48, 3, [8] * 6),
+    ],
+)
+def test_a_burst_is_cut_so_that_each_worker_gets_its_part(count: int, workers: int, sizes: list[int]) -> None:
+    merged = merge([bells(count)], {("default", "async"): workers, ("other", "async"): 9})
+
+    assert [len(one.rings) for one in merged] == sizes
+    assert [ring.id for one in merged for ring in one.rings] == [f"id-{n}" for n in range(count)]
+
+
 def test_a_message_of_the_process_lane_carries_one_ring() -> None:
     assert [len(one.rings) for one in merge([bells(3, lane="process")])] == [1, 1, 1]
 

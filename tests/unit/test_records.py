@@ -15,8 +15,10 @@ from forge_tools.records import (
     Capabilities,
     ExecutionContext,
     ExecutionStatus,
+    Loss,
     NewExecution,
     Outcome,
+    RetryPolicy,
     ToolCategory,
     ToolExecution,
     ToolParameter,
@@ -70,6 +72,45 @@ def test_idempotent_tools_have_three_attempts_unless_they_say_otherwise(
     idempotent: bool, max_attempts: int | None, attempts: int
 ) -> None:
     assert spec(capabilities=Capabilities(idempotent=idempotent), max_attempts=max_attempts).attempts == attempts
+
+
+def test_the_policy_of_a_tool_says_how_many_attempts_it_has() -> None:
+    retry = RetryPolicy(max_attempts=7)
+
+    assert (spec(retry=retry).attempts, spec(retry=retry, max_attempts=2).attempts) == (7, 2)
+    assert spec(retry=retry).digest != spec().digest
+    assert ToolSpec.model_validate(spec(retry=retry).model_dump(mode="json")) == spec(retry=retry)
+
+
+def loss(**changes: Any) -> str:
+    facts = {
+        "attempt": 1,
+        "max_attempts": 3,
+        "idempotent": False,
+        "started_at": datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC),
+    }
+    return str(Loss(what="Process 7 on box ended", **facts | changes))
+
+
+def test_a_loss_says_what_is_known_and_what_to_do() -> None:
+    assert loss() == (
+        "Process 7 on box ended while the tool ran (started 2026-05-04 03:02:01 UTC, attempt 1 of 3). "
+        "Whether it took effect is unknown. "
+        "The tool is not idempotent, so it is not run again: check its effects before you submit it again."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"idempotent": True}, "so it may be run again."),
+        ({"idempotent": True, "attempt": 3}, "All 3 attempts are used up: find out what ends the process"),
+        ({"idempotent": True, "max_attempts": 1}, "Its only attempt is used up"),
+        ({"started_at": None}, "(attempt 1 of 3)"),
+    ],
+)
+def test_the_advice_fits_the_attempts_that_are_left(changes: dict[str, Any], advice: str) -> None:
+    assert advice in loss(**changes)
 
 
 @pytest.mark.parametrize(

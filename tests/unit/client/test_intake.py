@@ -14,6 +14,7 @@ from forge_tools.records import (
     Capabilities,
     ExecutionContext,
     ExecutionStatus,
+    RetryPolicy,
     ToolCategory,
     ToolParameter,
     ToolSpec,
@@ -124,6 +125,35 @@ def test_attempts_are_the_callers_choice_within_reason() -> None:
     assert accepted(replace(CALL, max_attempts=5)).new.max_attempts == 5
 
 
+def test_a_policy_travels_with_the_row_and_counts_its_attempts() -> None:
+    new = accepted(replace(CALL, retry=RetryPolicy(4, 1.5, backoff=2))).new
+
+    assert new.max_attempts == 4
+    assert json.loads(new.options) == {
+        "retry": {"max_attempts": 4, "delay_seconds": 1.5, "backoff": 2, "max_delay_seconds": 300.0, "jitter": False}
+    }
+
+
+def test_without_a_policy_the_row_asks_for_no_retry() -> None:
+    assert accepted(replace(CALL, max_attempts=5)).new.options == "{}"
+
+
+def test_the_policy_of_a_tool_counts_unless_the_call_has_its_own() -> None:
+    tool = GREET.model_copy(
+        update={"retry": RetryPolicy(5, 9.0), "capabilities": Capabilities(retryable=True), "max_attempts": None}
+    )
+    mine = RetryPolicy(2, 1.0)
+    rows = [
+        Intake(Settings.load(), "me").prepare(call, Snapshot([tool])).new for call in (CALL, replace(CALL, retry=mine))
+    ]
+
+    assert [(row.max_attempts, json.loads(row.options)["retry"]["delay_seconds"]) for row in rows] == [
+        (5, 9.0),
+        (2, 1.0),
+    ]
+    assert all(json.loads(row.options)["retryable"] for row in rows)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -157,6 +187,13 @@ def test_attempts_are_the_callers_choice_within_reason() -> None:
         ({"max_attempts": -1}, "from 1 to 100"),
         ({"max_attempts": MAX_ATTEMPTS + 1}, "from 1 to 100"),
         ({"max_attempts": 2.5}, "whole number"),
+        ({"retry": 3}, "retry is 3; it must be a RetryPolicy"),
+        ({"retry": RetryPolicy(0)}, "retry.max_attempts is 0; it must be a whole number from 1 to 100"),
+        ({"retry": RetryPolicy(2), "max_attempts": 3}, "give one of them"),
+        ({"retry": RetryPolicy(2, delay_seconds=-1)}, "retry.delay_seconds is -1"),
+        ({"retry": RetryPolicy(2, max_delay_seconds=float("inf"))}, "retry.max_delay_seconds is inf"),
+        ({"retry": RetryPolicy(2, backoff=float("nan"))}, "retry.backoff is nan"),
+        ({"retry": RetryPolicy(2, jitter=object())}, "it must be True or False"),  # type: ignore[arg-type]  # the point
     ],
 )
 def test_what_a_caller_gets_wrong_is_rejected_with_a_sentence(change: dict[str, Any], said: str) -> None:

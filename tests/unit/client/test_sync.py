@@ -1,8 +1,11 @@
 """The synchronous face: threads, closes and forks leave nobody waiting and nothing broken."""
 
 import asyncio
+import gc
 import os
 import threading
+import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 from forge_tools.client import Call, SyncExecutorClient, SyncHandle
 from forge_tools.client import sync as module
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ResultTimeoutError
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError, ResultTimeoutError
 from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
 from tests.fleet import wait_until
 
@@ -65,13 +68,29 @@ def test_a_close_ends_the_waits_of_other_threads(settings: Settings) -> None:
     handle = client.submit("Echo", CONTEXT, {"message": "x"})
     with ThreadPoolExecutor(2) as threads:
         waits = [threads.submit(handle.result), threads.submit(client.execute, "Echo", CONTEXT, message="y")]
-        wait_until(lambda: len(client.history()) == 2, 10, "the second call is not stored")
+        waiter = client._connected()[0]._waiter
+        wait_until(lambda: len(waiter._waiting) == 2, 10, "not both of them wait")
 
         client.close()
 
         assert isinstance(waits[0].exception(timeout=5), ConfigurationError)
-        ended = waits[1].exception(timeout=5)
-        assert isinstance(ended, ConfigurationError) or not waits[1].result().success
+        assert not waits[1].result(timeout=5).success
+
+
+def test_a_close_under_the_reads_of_other_threads_leaves_no_connection_open(settings: Settings) -> None:
+    with warnings.catch_warnings(record=True) as caught, ThreadPoolExecutor(8) as threads:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            client = SyncExecutorClient(settings)
+            client.refresh()
+            reads = [threads.submit(client.history) for _ in range(8)]
+            time.sleep(0.002)
+            client.close()
+            assert all(isinstance(read.exception(), ForgeError | None) for read in reads)
+            client.close()  # a read that came late has connected anew
+        gc.collect()
+
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning] == []
 
 
 def test_a_handle_outlives_the_close_of_its_client(settings: Settings) -> None:

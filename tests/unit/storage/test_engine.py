@@ -1,11 +1,19 @@
-"""Where a database is, read from its URL."""
+"""Where a database is, and connections to it that nobody forgets."""
 
+import asyncio
+import gc
+import sqlite3
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from forge_tools.errors import ConfigurationError, SchemaVersionError
-from forge_tools.storage.engine import Address, forge_now
+from forge_tools.storage import engine
+from forge_tools.storage.engine import Address, Database, forge_now
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
@@ -48,3 +56,58 @@ def test_times_have_one_width_and_sort_as_text() -> None:
     times = [forge_now(seconds) for seconds in (-100_000.0, -0.5, 0.0, 0.25, 100_000.0)]
     assert times == sorted(times)
     assert {len(time) for time in times} == {len("2026-01-01 00:00:00.000000")}
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Address:
+    sqlite3.connect(tmp_path / "forge.db").close()
+    return Address.parse(f"sqlite:///{tmp_path / 'forge.db'}")
+
+
+@contextmanager
+def nothing_left_open() -> Iterator[None]:
+    """Fail if a connection is collected that nobody closed."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+async def read(database: Database) -> None:
+    async with database.reading() as connection:
+        await connection.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("steps", [*range(0, 40, 2), 60, 100])
+async def test_a_read_that_is_cancelled_at_any_moment_leaves_no_connection_open(address: Address, steps: int) -> None:
+    with nothing_left_open():
+        database = Database.open(address, connect_timeout=3)
+        reading = asyncio.create_task(read(database))
+        for _ in range(steps):
+            await asyncio.sleep(0.0005)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await read(database)
+        await database.close()
+
+
+async def test_a_close_closes_what_is_in_use_when_it_comes_back(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "PARTING_SECONDS", 0.05)
+    with nothing_left_open():
+        database = Database.open(address, connect_timeout=3)
+        async with database.reading() as connection:
+            await database.close()
+            assert await connection.scalar(text("SELECT 1")) == 1
+
+
+async def test_a_close_waits_for_a_read_under_way(address: Address) -> None:
+    database = Database.open(address, connect_timeout=3)
+    reading = asyncio.create_task(read(database))
+    await asyncio.sleep(0)
+    await database.close()
+
+    assert reading.done()
+    assert reading.exception() is None

@@ -77,6 +77,17 @@ def test_values_that_sqlite_cannot_take_are_refused(value: object) -> None:
     connection.close()
 
 
+def test_a_full_database_says_what_to_do() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(UnreachableError, match=r"is full.*Make room") as caught, translated("sqlite:///x.db"):
+        connection.execute("CREATE TABLE t (x)")
+    connection.close()
+
+    assert not caught.value.maybe_committed
+    assert "is full" in str(explain(ServerError("53100"), SHOWN))
+
+
 def test_a_silent_timeout_says_what_happened() -> None:
     assert "did not answer in time" in str(explain(TimeoutError(), SHOWN))
 

@@ -71,7 +71,7 @@ def test_a_message_of_the_process_lane_is_passed_on_by_the_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rung: list[Any] = []
-    monkeypatch.setattr("workers.app.Child", lambda *_: SimpleNamespace(ring=rung.append, start=rung.append))
+    monkeypatch.setattr("workers.app.Child", lambda *_, **__: SimpleNamespace(ring=rung.append, start=rung.append))
     app, _ = app_of("process", tmp_path)
 
     app.tasks[TASK].run([["a", 0], "noise"])

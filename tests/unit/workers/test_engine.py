@@ -320,7 +320,7 @@ async def test_ten_calls_at_once_leave_nothing_behind(engine: Engine, client: Ex
         await client.attach(one).result(10)
     await until(lambda: engine._recorder.is_idle)
 
-    assert (engine._reserved, engine._claiming, engine._recorder._submitters) == (0, 0, {})
+    assert (engine._reserved, engine._claiming, engine._recorder._claims) == (0, 0, {})
     assert engine.lane.running() == []
 
 

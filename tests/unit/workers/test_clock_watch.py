@@ -1,0 +1,99 @@
+"""A step of the database's clock is told from time that passed, and one worker has the deadlines follow."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from workers.clocks import ClockWatch
+
+LEASE = 15.0
+
+
+@dataclass
+class FakeStore:
+    """The clock and the leases of a store, as a watch asks them."""
+
+    ahead: float = 1_000_000.0
+    here: float = 50.0
+    is_leased: bool = True
+    delay: float = 0.0
+    followed: list[float] = field(default_factory=list)
+
+    @property
+    def clock(self) -> "FakeStore":
+        return self
+
+    @property
+    def workers(self) -> "FakeStore":
+        return self
+
+    async def now(self) -> float:
+        self.here += self.delay
+        return self.here + self.ahead
+
+    async def follow(self, step: float) -> int:
+        self.followed.append(step)
+        return 1
+
+    async def take_lease(self, name: str, holder: str, seconds: float) -> bool:
+        return self.is_leased
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore()
+
+
+@pytest.fixture
+def watch(store: FakeStore) -> ClockWatch:
+    stand_in: Any = store
+    return ClockWatch(stand_in, "me", LEASE, clock=lambda: store.here)
+
+
+async def look(watch: ClockWatch, store: FakeStore, times: int = 1) -> list[bool]:
+    steady = []
+    for _ in range(times):
+        store.here += 2.0
+        steady.append(await watch.is_steady())
+    return steady
+
+
+async def test_a_clock_is_steady_once_two_looks_agree(watch: ClockWatch, store: FakeStore) -> None:
+    assert await look(watch, store, 3) == [False, True, True]
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+async def test_a_step_is_followed_once(watch: ClockWatch, store: FakeStore, step: float) -> None:
+    await look(watch, store, 2)
+    store.ahead += step
+
+    assert await look(watch, store, 2) == [False, True]
+    assert store.followed == [pytest.approx(step)]
+
+
+async def test_only_the_holder_of_the_lease_acts(watch: ClockWatch, store: FakeStore) -> None:
+    store.is_leased = False
+    await look(watch, store, 2)
+    store.ahead += 3600
+
+    assert await look(watch, store) == [False]
+    assert store.followed == []
+
+
+async def test_a_clock_that_is_slewed_is_steady(watch: ClockWatch, store: FakeStore) -> None:
+    await look(watch, store, 2)
+    store.ahead += LEASE / 2
+
+    assert await look(watch, store) == [True]
+
+
+async def test_after_a_gap_or_a_slow_answer_nothing_is_known(watch: ClockWatch, store: FakeStore) -> None:
+    await look(watch, store, 2)
+    store.here += LEASE
+    store.ahead += 3600
+    assert await look(watch, store) == [False]
+
+    store.delay = LEASE
+    assert await look(watch, store, 2) == [False, False]
+    assert store.followed == []

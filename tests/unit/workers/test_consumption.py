@@ -1,0 +1,87 @@
+"""A worker is deaf only if messages stay at the broker in its sight while it has nothing to do."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forge_tools.dispatch import backlog, celery_app
+from tests.services import client
+from workers import consumption as module
+from workers.consumption import LOOKS, Consumption
+
+EVERY = 0.02
+QUEUE = "forge.default.async"
+NOWHERE = "redis+socket:///nowhere/valkey.sock"
+
+
+def ring(url: str, count: int = 1) -> None:
+    """Put messages into the broker queue that nobody takes."""
+    with client(url) as server:
+        server.lpush(f"forge:{QUEUE}", *["{}"] * count)
+
+
+async def is_deaf(
+    url: str, *, is_idle: Callable[[], bool] = lambda: True, rung_at: Callable[[], float] = lambda: 0.0
+) -> bool:
+    consumption = Consumption(url, [QUEUE, "forge.background.async"], EVERY)
+    try:
+        async with asyncio.timeout(1.0):
+            await consumption.until_deaf(is_idle, rung_at)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_messages_that_stay_while_nothing_is_heard_are_proof(
+    valkey_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ring(valkey_url)
+
+    assert await is_deaf(valkey_url)
+    assert "this worker ends so that another takes its place" in caplog.text
+
+
+async def test_an_empty_queue_is_no_proof(valkey_url: str) -> None:
+    assert not await is_deaf(valkey_url)
+
+
+async def test_a_busy_worker_is_not_deaf(valkey_url: str) -> None:
+    ring(valkey_url)
+
+    assert not await is_deaf(valkey_url, is_idle=lambda: False)
+
+
+async def test_a_worker_that_hears_is_not_deaf_however_much_waits(valkey_url: str) -> None:
+    ring(valkey_url, 100)
+
+    assert not await is_deaf(valkey_url, rung_at=time.monotonic)
+
+
+async def test_a_broker_that_is_away_is_no_proof() -> None:
+    assert not await is_deaf(NOWHERE)
+
+
+async def test_one_look_that_finds_nothing_begins_anew(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([1] * (LOOKS - 1) + [0] + [1] * LOOKS)
+    looks: list[int] = []
+
+    def count(*_: Any) -> int:
+        looks.append(next(counts))
+        return looks[-1]
+
+    monkeypatch.setattr(module, "backlog", count)
+
+    assert await is_deaf(valkey_url)
+    assert len(looks) == 2 * LOOKS
+
+
+def test_the_backlog_counts_what_waits_in_those_queues(valkey_url: str) -> None:
+    app = celery_app(valkey_url)
+    ring(valkey_url, 3)
+
+    assert backlog(app, [QUEUE, "forge.absent.async"]) == 3
+    assert backlog(app, ["forge.absent.async"]) == 0
+    app.close()

@@ -1,0 +1,97 @@
+"""A SQLite database that is full: nothing new is accepted, and what ended waits in its worker for room."""
+
+import asyncio
+import sqlite3
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.client import ExecutorClient
+from forge_tools.config import Settings
+from forge_tools.errors import DatabaseUnavailableError, ErrorCode
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import ExecutionStatus
+from forge_tools.registry import ScopedRegistry
+from forge_tools.storage import Store
+from forge_tools.storage.migrate import upgrade
+from workers.engine import Engine, Post
+
+BULK = "x" * 100_000
+
+
+class Bulky(BaseTool):
+    """Return much, once let go."""
+
+    name = "Bulky"
+    category = ToolCategory.OTHER
+    lane = "async"
+    parameters = ()
+    may_end = asyncio.Event()
+
+    async def _execute(self, context: ExecutionContext) -> ToolResult:
+        while not self.may_end.is_set():
+            await asyncio.sleep(0.02)  # set by another thread, so it cannot be awaited
+        return ToolResult.ok(BULK)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, valkey_url: str) -> Settings:
+    database = f"sqlite:///{tmp_path / 'forge.db'}"
+    upgrade(database)
+    return Settings.load(home=tmp_path, broker_url=valkey_url, database_url=database, kill_grace=0.5)
+
+
+def build(settings: Settings) -> Engine:
+    registry = ScopedRegistry()
+    registry.register_many([Bulky()])
+    specs = [tool.spec for tool in registry.list_all()]
+    post = Post(lane="async", queues=("default",), concurrency=10)
+    return Engine(settings, post, ToolExecutor(registry, history_limit=0), specs)
+
+
+async def limit_pages(store: Store, pages: int) -> None:
+    """Let that connection's database grow to so many pages only; it is never less than what it has."""
+
+    def limit(connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
+
+    await store._hot._writer.run(limit)  # type: ignore[attr-defined]  # on SQLite it has one
+
+
+async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for_room(settings: Settings) -> None:
+    engine = build(settings)
+    await asyncio.to_thread(engine.start)
+    try:
+        async with ExecutorClient(settings) as client:
+            handles = [await client.submit("Bulky") for _ in range(3)]
+            async with asyncio.timeout(10):
+                while len(engine.lane.running()) < 3:
+                    await asyncio.sleep(0.02)
+            await on_engine(engine, limit_pages(engine._store, 1))
+            await limit_pages(client._open_store, 1)
+
+            refused = await client.call("Bulky", {}, ExecutionContext(working_dir=BULK))
+            with pytest.raises(DatabaseUnavailableError, match="Make room"):
+                await client.submit("Bulky", ExecutionContext(working_dir=BULK))
+            Bulky.may_end.set()
+            async with asyncio.timeout(10):
+                while engine.lane.running():
+                    await asyncio.sleep(0.02)
+            held = await client.history()
+            await on_engine(engine, limit_pages(engine._store, 2**30))
+            results = [await handle.result(timeout=20) for handle in handles]
+    finally:
+        await asyncio.to_thread(engine.stop, 0)
+
+    assert refused.error_code == ErrorCode.STORAGE_UNAVAILABLE
+    assert "is full" in (refused.error or "")
+    assert {record.status for record in held} == {ExecutionStatus.RUNNING}
+    assert [result.output == BULK for result in results] == [True] * 3
+
+
+async def on_engine(engine: Engine, work: Coroutine[Any, Any, None]) -> None:
+    """Run it where the engine's store lives."""
+    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, engine._loop))
