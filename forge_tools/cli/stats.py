@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from forge_tools.cli import stuck
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import Face, OutputOption, face_of
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.moments import age, iso, took
 from forge_tools.cli.tables import Column, table
 from forge_tools.config import Settings
-from forge_tools.records import QueueDepth, ToolStats, WorkerRecord
+from forge_tools.records import QueueDepth, StuckCalls, ToolStats, WorkerRecord
 from forge_tools.storage import Store
 
 app = command_app()
@@ -23,7 +24,9 @@ app = command_app()
 class _Numbers:
     tools: list[ToolStats]
     queues: list[QueueDepth]
+    stuck: list[StuckCalls]
     workers: list[WorkerRecord]
+    silent: list[WorkerRecord]
 
 
 @app.command()
@@ -32,13 +35,19 @@ def stats(
     tool: Annotated[str | None, typer.Option(help="Only this tool.")] = None,
     output: OutputOption = None,
 ) -> None:
-    """Show timing per tool, the backlog per queue, and the live workers."""
+    """Show timing per tool, the backlog per queue, calls that do not move, and workers: live ones and silent ones."""
     settings = Settings.load()
 
     async def read(store: Store) -> _Numbers:
         tools = [one for one in await store.history.stats() if tool in (None, one.tool)]
-        workers = [one for one in await store.workers.list(seen_within=settings.lease) if one.stopped_at is None]
-        return _Numbers(tools, await store.history.backlog(), workers)
+        workers = [one for one in await store.workers.list() if one.stopped_at is None]
+        return _Numbers(
+            tools=tools,
+            queues=await store.history.backlog(),
+            stuck=await store.history.stuck(lease=settings.lease, patience=stuck.BEATS * settings.heartbeat),
+            workers=[one for one in workers if one.silent_seconds <= settings.lease],
+            silent=[one for one in workers if one.silent_seconds > settings.lease],
+        )
 
     face = face_of(context)
     numbers = with_store(read, settings)
@@ -79,7 +88,9 @@ def _document(numbers: _Numbers) -> dict[str, Any]:
     return {
         "tools": [asdict(one) for one in numbers.tools],
         "queues": [asdict(one) for one in numbers.queues],
+        "stuck": [asdict(one) | {"said": stuck.sentence(one), "way_out": stuck.way_out(one)} for one in numbers.stuck],
         "workers": [worker_document(one) for one in numbers.workers],
+        "silent": [worker_document(one) for one in numbers.silent],
     }
 
 
@@ -93,8 +104,21 @@ def _print(face: Face, numbers: _Numbers) -> None:
     _or_nothing(face, numbers.tools, tool_stats_table(numbers.tools), "Nothing was run yet.")
     face.say("\nQueues", style="bold")
     _or_nothing(face, numbers.queues, _queues(numbers.queues), "Nothing waits, nothing runs.")
+    _print_stuck(face, numbers.stuck)
     face.say("\nWorkers", style="bold")
     _or_nothing(face, numbers.workers, _workers(numbers.workers), "No worker is alive. Start one with: forge-tools up")
+    if numbers.silent:
+        face.say("\nSilent workers", style="bold yellow")
+        face.out.print(_workers(numbers.silent))
+
+
+def _print_stuck(face: Face, calls: Sequence[StuckCalls]) -> None:
+    if not calls:
+        return
+    face.say("\nStuck", style="bold red")
+    for one in calls:
+        face.say(stuck.sentence(one))
+        face.say(f"  {stuck.way_out(one)}", style="cyan")
 
 
 def _or_nothing(face: Face, rows: Sequence[object], shown: Table, nothing: str) -> None:

@@ -180,7 +180,7 @@ class EmbeddedStack:
             "valkey",
             valkey.server_argv(valkey.find_server(), home / "valkey", socket_path),
             log=home / "logs" / "valkey.log",
-            environment={name: value for name, value in os.environ.items() if not name.startswith("FORGE_")},
+            environment=server_environment(),
             grace=VALKEY_SECONDS,
             inherit=self._lock.server_fd if self._lock else None,
         )
@@ -211,7 +211,7 @@ class EmbeddedStack:
         return False
 
     def _start_workers(self) -> None:
-        environment = {**os.environ, **settings_environment(self._settings)}
+        environment = worker_environment(self._settings)
         for plan in self._plans:
             worker = SupervisedProcess(
                 plan.name,
@@ -292,6 +292,16 @@ def plan_workers(tools: tuple[str, ...], concurrency: int, async_concurrency: in
         WorkerPlan(name="process", lane="process", queues=default, concurrency=concurrency, tools=tools),
         WorkerPlan(name="background", lane="process", queues=background, concurrency=concurrency, tools=tools),
     )
+
+
+def server_environment() -> Mapping[str, str]:
+    """Our own environment without what is meant for forge_tools."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FORGE_")}
+
+
+def worker_environment(settings: Settings) -> Mapping[str, str]:
+    """Our own environment with exactly these settings."""
+    return {**os.environ, **settings_environment(settings)}
 
 
 def settings_environment(settings: Settings) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, case, func, literal, select, tuple_
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import Attempt, Event, ExecutionRecord, ExecutionStatus, QueueDepth, ToolStats
+from forge_tools.records import Attempt, Event, ExecutionRecord, ExecutionStatus, QueueDepth, StuckCalls, ToolStats
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import (
     execution_attempts,
@@ -20,6 +20,7 @@ from forge_tools.storage.models import (
     tool_executions,
 )
 from forge_tools.storage.rows import clean, is_id
+from forge_tools.storage.stuck import find_stuck
 
 LEAST_PREFIX = 8
 
@@ -102,6 +103,15 @@ class History:
         )
         async with self._database.reading() as connection:
             return [QueueDepth(**row) for row in (await connection.execute(query)).mappings()]
+
+    async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
+        """Calls that do not move though they should, the worst first.
+
+        They run on a worker silent for a `lease`, or for a lease beyond their time limit; or they have been due for `patience`
+        seconds while a worker that serves them has free slots, or while none of those that serve their queue hosts the tool.
+        """
+        async with self._database.reading() as connection:
+            return await find_stuck(connection, lease=lease, patience=patience)
 
     async def _rows(self, execution_id: str, query: Select[Any]) -> Sequence[Row[Any]]:
         if not is_id(execution_id):

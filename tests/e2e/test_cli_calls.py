@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,11 +209,13 @@ def test_stats_count_what_was_run(cli: Cli) -> None:
     numbers = cli.json("stats")
     add = next(tool for tool in numbers["tools"] if tool["tool"] == "Add")
     assert add["succeeded"] >= 1
+    host = f"host.{socket.gethostname()}"
     assert {(worker["lane"], tuple(worker["queues"])) for worker in numbers["workers"]} == {
-        ("async", ("default", "background")),
-        ("process", ("default",)),
-        ("process", ("background",)),
+        ("async", ("default", "background", host)),
+        ("process", ("default", host)),
+        ("process", ("background", host)),
     }
+    assert (numbers["stuck"], numbers["silent"]) == ([], [])
     assert max(map(len, cli.run("stats").stdout.splitlines())) <= 80
 
 

@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from forge_tools.cli.demo.outage import Outage
 from forge_tools.cli.demo.samples import sample_files
 from forge_tools.cli.demo.scenario import Scenario, is_alive
 from forge_tools.cli.demo.stage import Stage
@@ -26,13 +28,24 @@ from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack
 from forge_tools.sandbox.launcher import Process, descendants
 
+PROCESSES = 2
+"""Of each process lane."""
+GONE_SECONDS = 2.0
+"""What the kernel and init may take to bury what was killed."""
+POLL_SECONDS = 0.02
 TOOLS = "forge_tools.cli.demo_tools:TOOLS"
 
 app = command_app()
 
 
 @app.command()
-def demo(context: typer.Context, output: OutputOption = None) -> None:
+def demo(
+    context: typer.Context,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="Leave out the last scene, which takes half a minute.")
+    ] = False,
+    output: OutputOption = None,
+) -> None:
     """Watch real tool calls on the files of this folder run on workers and land in SQL. It takes less than a minute.
 
     Everything lives in a temporary folder and is gone at the end. Exit code 1 if anything is not as promised.
@@ -42,10 +55,12 @@ def demo(context: typer.Context, output: OutputOption = None) -> None:
     stage = Stage(face)
     workspace, files = sample_files(Path.cwd())
     with _terminated_like_interrupted(), _temporary_home(face) as home:
-        settings = Settings.load(home=home, workspace=workspace, broker_url="", database_url="", routes={})
+        settings = Settings.load(
+            home=home, workspace=workspace, hostname="alpha", broker_url="", database_url="", routes={}
+        )
         if not face.is_json:
             face.say("forge-tools demo", style="bold")
-        _run(face, stage, settings, files)
+        _run(face, stage, settings, files, is_brief=brief)
     seconds = time.monotonic() - started
     if face.is_json:
         face.document({"ok": True, "seconds": round(seconds, 2), "sections": stage.sections})
@@ -54,13 +69,15 @@ def demo(context: typer.Context, output: OutputOption = None) -> None:
     face.say(f"Now with your own tools: {command_line(Settings.load())} up --tools mytools:TOOLS")
 
 
-def _run(face: Face, stage: Stage, settings: Settings, files: Sequence[str]) -> None:
-    stack = EmbeddedStack(settings, worker_of, tools=(TOOLS,), concurrency=1)
+def _run(face: Face, stage: Stage, settings: Settings, files: Sequence[str], *, is_brief: bool) -> None:
+    stack = EmbeddedStack(settings, worker_of, tools=(TOOLS,), concurrency=PROCESSES)
     tree: list[Process] = []
     try:
         _start(stage, stack, settings)
         asyncio.run(_play(face, stage, settings, files))
-        tree = descendants(os.getpid())
+        if not is_brief:
+            tree += asyncio.run(_play_outage(stage, stack, settings))
+        tree += descendants(os.getpid())
     finally:
         stack.stop()
     _prove_empty(stage, tree)
@@ -87,11 +104,24 @@ async def _play(face: Face, stage: Stage, settings: Settings, files: Sequence[st
         await scenario.play()
 
 
+async def _play_outage(stage: Stage, stack: EmbeddedStack, settings: Settings) -> list[Process]:
+    async with ExecutorClient(settings) as client:
+        outage = Outage(stage, client, stack, settings, (TOOLS,))
+        await outage.play()
+        return outage.seen
+
+
 def _prove_empty(stage: Stage, tree: Sequence[Process]) -> None:
     stage.section("Everything stopped")
-    left = [process.pid for process in tree if is_alive(process.pid)]
-    left += [process.pid for process in descendants(os.getpid())]
-    stage.claim(bool(tree) and not left, f"none of the {len(tree)} processes is left", left)
+    pids = {process.pid for process in tree}
+    deadline = time.monotonic() + GONE_SECONDS
+    while (left := _left_of(pids)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    stage.claim(bool(pids) and not left, f"none of the {len(pids)} processes is left", sorted(left))
+
+
+def _left_of(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if is_alive(pid)} | {process.pid for process in descendants(os.getpid())}
 
 
 @contextmanager

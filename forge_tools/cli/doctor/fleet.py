@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forge_tools import __version__
+from forge_tools.cli import stuck
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
 from forge_tools.cli.moments import age
 from forge_tools.cli.urls import without_password
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.records import QueueDepth, ToolSpec, WorkerRecord
+from forge_tools.records import QueueDepth, StuckCalls, ToolSpec, WorkerRecord
+from forge_tools.records.places import serving_command
 from forge_tools.storage import Store, open_store
 
 MAX_SKEW = 5.0
@@ -28,6 +30,7 @@ class Fleet:
     silent: list[WorkerRecord]
     tools: list[ToolSpec]
     backlog: list[QueueDepth]
+    stuck: list[StuckCalls] = field(default_factory=list)
 
     @property
     def served(self) -> Places:
@@ -64,11 +67,13 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
         silent=[one for one in known if one.silent_seconds > settings.lease],
         tools=await store.catalogue.specs(),
         backlog=await store.history.backlog(),
+        stuck=await store.history.stuck(lease=settings.lease, patience=stuck.BEATS * settings.heartbeat),
     )
     found += _clock(await store.workers.list())
     found += _workers(fleet)
     found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
     found += _queues(fleet, settings)
+    found += [problem("stuck", stuck.sentence(one), stuck.way_out(one)) for one in fleet.stuck]
     return found
 
 
@@ -89,8 +94,9 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
     if not fleet.live:
         yield problem("workers", "none is alive", "forge-tools up, or forge-tools worker --lane async --queues default")
     for worker in fleet.live:
-        slots = f"{worker.concurrency} slots, seen {age(worker.silent_seconds)} ago"
-        yield ok("worker", f"{_name(worker)}: {worker.lane} lane, {', '.join(worker.queues)}, {slots}")
+        slots = "1 slot" if worker.concurrency == 1 else f"{worker.concurrency} slots"
+        seen = f"seen {age(worker.silent_seconds)} ago"
+        yield ok("worker", f"{_name(worker)}: {worker.lane} lane, {', '.join(worker.queues)}, {slots}, {seen}")
         if worker.version != __version__:
             yield note(
                 "worker",
@@ -113,8 +119,8 @@ def _queues(fleet: Fleet, settings: Settings) -> Iterator[Finding]:
         if (queue, lane) in fleet.served:
             yield ok("queue", f"{queue}, {lane} lane: served, {count}")
         elif fleet.live or depth:
-            start = f"forge-tools worker --lane {lane} --queues {queue}"
-            yield problem("queue", f"{queue}, {lane} lane: no live worker serves it, {count}", start)
+            said = f"{queue}, {lane} lane: no live worker serves it, {count}"
+            yield problem("queue", said, serving_command(queue, lane))
 
 
 def _needed(fleet: Fleet, settings: Settings) -> Places:

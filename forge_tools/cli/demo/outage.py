@@ -1,0 +1,170 @@
+"""The last scene: a host and the broker die under load, here and, on the same schedule, under plain Celery."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forge_tools.cli.demo import verdict
+from forge_tools.cli.demo.plain import CONCURRENCY, PlainCelery
+from forge_tools.cli.demo.schedule import COUNT, Work, due, keys, schedule
+from forge_tools.cli.demo.second_host import LANES, SecondHost
+from forge_tools.cli.demo.stage import BrokenPromiseError, Stage
+from forge_tools.cli.demo_effects import Effects
+from forge_tools.cli.moments import took
+from forge_tools.client import ExecutorClient, Handle
+from forge_tools.config import Settings
+from forge_tools.embedded import EmbeddedStack
+from forge_tools.errors import ForgeError
+from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.sandbox.launcher import Process, descendants
+
+AGENT = "demo-outage"
+DOOMED = "beta"
+
+_MOMENT_SECONDS = 3.0
+_SETTLE_SECONDS = 60.0
+_POLL_SECONDS = 0.02
+_TEND_SECONDS = 0.2
+
+
+@dataclass
+class Outage:
+    """200 calls on two hosts and, beside them, the same under plain Celery; then three kinds of accident at once."""
+
+    stage: Stage
+    client: ExecutorClient
+    stack: EmbeddedStack
+    settings: Settings
+    tools: tuple[str, ...]
+    seen: list[Process] = field(default_factory=list)
+    """Every process there was at the time of the accident."""
+
+    async def play(self) -> None:
+        """Start both sides, let it happen, and say what became of every call."""
+        self.stage.section(f"{COUNT} calls on two hosts; one of them and the broker are killed midway")
+        home = self.settings.home
+        with ExitStack() as scene:
+            host = scene.enter_context(SecondHost(DOOMED, self.settings, tools=self.tools))
+            plain = PlainCelery(home / "plain", home / "plain.effects")
+            scene.callback(plain.close)
+            await asyncio.gather(host.until_ready(), asyncio.to_thread(plain.__enter__))
+            self._introduce()
+            ours = await self._play(host, plain, home / "ours.effects")
+        verdict.pronounce(self.stage, ours)
+
+    def _introduce(self) -> None:
+        slots = f"{LANES['async']} coroutines and {LANES['process']} processes each"
+        self.stage.facts(
+            [
+                ("forge_tools", f"hosts {self.settings.hostname} and {DOOMED}, {slots}"),
+                ("plain Celery", f"the same hosts, {CONCURRENCY} processes each, {verdict.plain_settings()}"),
+                ("calls", f"{COUNT} in {took(due(COUNT, 0) * 1000)}, half of them not to be repeated, both lanes"),
+            ]
+        )
+
+    async def _play(self, host: SecondHost, plain: PlainCelery, log: Path) -> verdict.Evidence:
+        works, began = schedule(), time.monotonic()
+        publishing = asyncio.create_task(asyncio.to_thread(plain.publish, works, began))
+        submitting = asyncio.create_task(self._submit(works, log, began))
+        tending = asyncio.create_task(_tend(plain))
+        try:
+            await asyncio.sleep(due(COUNT // 2, 0))
+            accident = await self._strike(host, plain, works, log)
+            handles = await submitting
+            results = await asyncio.gather(*(_end_of(handle) for handle in handles))
+            ended = time.monotonic()
+            await publishing
+            returned = await asyncio.to_thread(plain.settled)
+        finally:
+            for task in (publishing, submitting, tending):
+                task.cancel()
+        return verdict.Evidence(
+            works=works,
+            results=dict(zip((work.key for work in works), results, strict=True)),
+            records=[await handle.record() for handle in handles],
+            effects=Effects.read(log),
+            accident=accident,
+            seconds_after=ended - accident.at,
+            plain_returned=returned,
+            plain_refused=plain.refused,
+            plain_effects=plain.effects(),
+        )
+
+    async def _submit(self, works: Sequence[Work], log: Path, began: float) -> list[Handle]:
+        context = ExecutionContext(working_dir=str(self.settings.workspace), agent_id=AGENT)
+        handles = []
+        for work in works:
+            await asyncio.sleep(max(0.0, due(work.number, began) - time.monotonic()))
+            handles.append(await self.client.submit(work.tool.name, context, work.parameters(log)))
+        return handles
+
+    async def _strike(self, host: SecondHost, plain: PlainCelery, works: Sequence[Work], log: Path) -> verdict.Accident:
+        """Kill when it hurts: both sides run calls on the doomed host, and a call that must not run twice elsewhere."""
+        precious = keys(works, idempotent=False)
+        in_children = {work.key for work in works if work.tool.lane == "process"} & precious
+        valkey = next(process.pid for process in self.stack.status().processes if process.name == "valkey")
+        self.seen = descendants(os.getpid())
+        killed, doomed = host.pids(), plain.pids(DOOMED)
+        ours, theirs = await _moment(
+            lambda: _victims(Effects.read(log), killed, precious, in_children, fewest=2),
+            lambda: _victims(plain.effects(), doomed, precious, precious, fewest=1),
+        )
+        at = time.monotonic()
+        for pid in (ours.child, theirs.child, valkey):
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        host.kill()
+        plain.kill_host(DOOMED)
+        plain.kill_broker()
+        return verdict.Accident(at=at, host=DOOMED, killed=killed, hit=ours.hit, child=ours.child, valkey=valkey)
+
+
+@dataclass(frozen=True, slots=True)
+class _Victims:
+    """Keys whose bodies run on the doomed host; the pid of a child elsewhere whose call must not run twice."""
+
+    hit: set[str]
+    child: int
+
+
+def _victims(
+    effects: Effects, doomed: set[int], precious: set[str], in_children: set[str], *, fewest: int
+) -> _Victims | None:
+    """Who would be hit now; None if that proves little. Of `fewest`, some may end before the blow falls."""
+    running = effects.running()
+    hit = {key for key, pid in running.items() if pid in doomed}
+    child = next((pid for key, pid in running.items() if key in in_children and pid not in doomed), None)
+    if child is None or min(len(hit & precious), len(hit - precious)) < fewest:
+        return None
+    return _Victims(hit, child)
+
+
+async def _moment(*finds: Callable[[], _Victims | None]) -> list[_Victims]:
+    deadline = time.monotonic() + _MOMENT_SECONDS
+    while True:
+        found = [victims for victims in (find() for find in finds) if victims is not None]
+        if len(found) == len(finds):
+            return found
+        if time.monotonic() > deadline:
+            raise BrokenPromiseError("Not as promised: both hosts of both sides run calls. Found: some of them idle")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _end_of(handle: Handle) -> ToolResult | None:
+    """The result that the caller gets; None if it got none."""
+    try:
+        return await handle.result(timeout=_SETTLE_SECONDS)
+    except ForgeError:
+        return None
+
+
+async def _tend(plain: PlainCelery) -> None:
+    while True:
+        plain.tend()
+        await asyncio.sleep(_TEND_SECONDS)

@@ -1,0 +1,78 @@
+"""Another machine, as far as the stack can tell: workers under a host name of their own, and no supervisor."""
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from forge_tools.cli.readiness import until_ready
+from forge_tools.cli.up import worker_of
+from forge_tools.config import Settings
+from forge_tools.embedded import StackStatus, WorkerPlan
+from forge_tools.embedded.stack import worker_environment
+from forge_tools.embedded.supervision import SupervisedProcess
+from forge_tools.records import Lane
+from forge_tools.sandbox.launcher import descendants
+
+LANES: dict[Lane, int] = {"async": 200, "process": 2}
+"""Its workers, one a lane, with the calls that each runs at a time."""
+
+_STOP_SECONDS = 1.0
+
+
+class SecondHost:
+    """One worker a lane that share database and broker with a stack."""
+
+    def __init__(self, name: str, settings: Settings, *, tools: tuple[str, ...]) -> None:
+        self.name = name
+        self._settings = settings.model_copy(update={"hostname": name})
+        self._logs = settings.home / "logs"
+        self._workers = [self._worker(lane, concurrency, tools) for lane, concurrency in LANES.items()]
+
+    def __enter__(self) -> Self:
+        try:
+            for worker in self._workers:
+                worker.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    async def until_ready(self) -> None:
+        """Wait until its workers serve."""
+        await until_ready(self._settings, self.status, is_given_up=lambda: False)
+
+    def pids(self) -> set[int]:
+        """All its processes."""
+        pids = {worker.pid for worker in self._workers if worker.pid is not None}
+        return pids | {child.pid for pid in pids for child in descendants(pid)}
+
+    def kill(self) -> None:
+        """What a power cut does to a machine."""
+        for worker in self._workers:
+            worker.kill()
+
+    def status(self) -> StackStatus:
+        return StackStatus(
+            home=self._settings.home,
+            pid=os.getpid(),
+            broker=self._settings.broker,
+            database=self._settings.database,
+            processes=tuple(worker.status() for worker in self._workers),
+        )
+
+    def _worker(self, lane: Lane, concurrency: int, tools: tuple[str, ...]) -> SupervisedProcess:
+        name = f"{self.name}-{lane}"
+        plan = WorkerPlan(name=name, lane=lane, queues=("default",), concurrency=concurrency, tools=tools)
+        return SupervisedProcess(
+            name,
+            worker_of(plan),
+            log=Path(self._logs) / f"{name}.log",
+            environment=worker_environment(self._settings),
+            grace=_STOP_SECONDS,
+        )

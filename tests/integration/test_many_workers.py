@@ -1,0 +1,110 @@
+"""Workers under several host names share bursts of long calls; a call bound to one host runs there or expires."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.errors import ErrorCode
+from forge_tools.records import ExecutionContext, ExecutionStatus
+from tests.fleet import Fleet
+from tests.services import Services
+
+HOSTS = ("alpha", "beta")
+BURSTS = 8
+"""Messages carry several calls and go to whoever is free, so that shares are even over bursts, not in each."""
+FAIR = (0.4, 0.6)
+
+
+@pytest.fixture(scope="module")
+def two_hosts(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Two hosts with a worker a lane each, over PostgreSQL."""
+    postgres = services.postgres()
+    url = postgres.create_database()
+    fleet = Fleet(tmp_path_factory.mktemp("hosts"), services.valkey().url, url)
+    try:
+        for host in HOSTS:
+            fleet.start("async", concurrency=200, hostname=host)
+            fleet.start("process", concurrency=2, hostname=host)
+        yield fleet
+    finally:
+        fleet.stop()
+        postgres.drop_database(url)
+
+
+@pytest.fixture
+async def client(two_hosts: Fleet) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(two_hosts.settings) as client:
+        yield client
+
+
+@pytest.fixture
+def context(two_hosts: Fleet) -> ExecutionContext:
+    return ExecutionContext(working_dir=str(two_hosts.folder))
+
+
+async def hosts_of(client: ExecutorClient, calls: list[Call]) -> Counter[str | None]:
+    """Run calls at once and count on which host each ran."""
+    handles = [handle for handle in await client.submit_many(calls) if isinstance(handle, Handle)]
+    assert len(handles) == len(calls)
+    results = await asyncio.gather(*(handle.result(60) for handle in handles))
+    assert [result.error for result in results if not result.success] == []
+    return Counter([(await handle.record()).hostname for handle in handles])
+
+
+async def warmed_up(client: ExecutorClient, context: ExecutionContext, tool: str, **parameters: object) -> None:
+    """Wait until the workers of both hosts take messages: they are alive a moment before they listen."""
+    async with asyncio.timeout(30):
+        while len(await hosts_of(client, [Call(tool, parameters, context)] * 40)) < 2:
+            pass
+
+
+@pytest.mark.parametrize("count", [40, 200])
+async def test_async_workers_share_bursts_of_long_calls_evenly(
+    client: ExecutorClient, context: ExecutionContext, count: int
+) -> None:
+    await warmed_up(client, context, "Sleep", seconds=0.3)
+    shares: Counter[str | None] = Counter()
+    for _ in range(BURSTS):
+        shares += await hosts_of(client, [Call("Sleep", {"seconds": 0.3}, context)] * count)
+    assert FAIR[0] <= shares["alpha"] / (BURSTS * count) <= FAIR[1], shares
+
+
+async def test_process_workers_share_a_burst_of_long_calls_evenly(
+    client: ExecutorClient, context: ExecutionContext, tmp_path: Path
+) -> None:
+    call = Call("Block", {"seconds": 0.3, "mark": str(tmp_path / "mark")}, context)
+    shares = await hosts_of(client, [call] * 40)
+    assert FAIR[0] <= shares["alpha"] / 40 <= FAIR[1], shares
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("tool", ["Echo", "EchoInProcess"])
+async def test_a_call_bound_to_a_host_runs_there(
+    client: ExecutorClient, context: ExecutionContext, host: str, tool: str
+) -> None:
+    calls = [Call(tool, {"message": "here"}, context, queue=f"host.{host}")] * 10
+    assert await hosts_of(client, calls) == {host: 10}
+
+
+async def test_a_call_bound_to_a_host_that_is_not_there_expires_and_says_so(
+    client: ExecutorClient, context: ExecutionContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = await client.submit("Echo", context, {"message": "x"}, queue="host.gamma", expires_in=0.5)
+    result = await handle.result(timeout=30)
+    assert (result.error_code, (await handle.record()).status) == (ErrorCode.EXPIRED, ExecutionStatus.EXPIRED)
+    assert "gamma" in (result.error or "")
+    assert "on host gamma: forge-tools worker --lane async" in caplog.text
+
+
+async def test_a_call_in_a_queue_that_nobody_serves_expires_and_says_how_to_serve_it(
+    client: ExecutorClient, context: ExecutionContext
+) -> None:
+    handle = await client.submit("EchoInProcess", context, {"message": "x"}, queue="gpu", expires_in=0.5)
+    result = await handle.result(timeout=30)
+    assert result.error_code == ErrorCode.EXPIRED
+    assert "queue 'gpu' (lane process)" in (result.error or "")
+    assert "forge-tools worker --lane process --queues gpu" in (result.error or "")

@@ -1,0 +1,50 @@
+"""What people read about calls that do not move."""
+
+from dataclasses import replace
+
+import pytest
+
+from forge_tools.cli.doctor import fleet
+from forge_tools.cli.stuck import sentence, way_out
+from forge_tools.config import Settings
+from forge_tools.records import QueueDepth, StuckCalls, StuckReason
+
+ONE = StuckCalls(
+    reason=StuckReason.OWNER_GONE,
+    queue="default",
+    lane="async",
+    tool="Grep",
+    count=1,
+    seconds=75.0,
+    example="01a20085-ebef",
+    hostname="host-1",
+    pid=11,
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said", "out"),
+    [
+        (StuckReason.OWNER_GONE, "runs on host-1 pid 11, which is silent or stopped, for 1m", "forge-tools up"),
+        (StuckReason.OVERDUE, "runs on host-1 pid 11 beyond its time limit, for 1m", "kill 11"),
+        (StuckReason.NOT_TAKEN, "workers with free slots do not take it, for 1m", "logs of its workers"),
+        (StuckReason.NOT_HOSTED, "no worker of its queue hosts the tool, for 1m", "--lane async, --queues default"),
+    ],
+)
+def test_each_reason_is_a_sentence_with_a_way_out(reason: StuckReason, said: str, out: str) -> None:
+    stuck = replace(ONE, reason=reason)
+    assert sentence(stuck).startswith("1 call of Grep (queue default, async lane) ")
+    assert said in sentence(stuck)
+    assert sentence(stuck).endswith(": 01a20085-ebef")
+    assert out in way_out(stuck)
+
+
+def test_many_calls_are_counted() -> None:
+    assert sentence(replace(ONE, count=3)).startswith("3 calls of Grep")
+
+
+def test_a_queue_of_a_host_says_where_to_start_its_worker() -> None:
+    waiting = QueueDepth(queue="host.gpu-1", lane="process", queued=1, running=0, oldest_seconds=2.0)
+    lonely = fleet.Fleet(live=[], silent=[], tools=[], backlog=[waiting])
+    [found] = fleet._queues(lonely, Settings())
+    assert found.way_out == "on host gpu-1: forge-tools worker --lane process"
