@@ -2,6 +2,7 @@
 # make test   install and run every check and test, on servers it starts by itself
 # make check  lint, format, types, import contracts, dependencies
 # make bench  ours beside raw Celery, in one run
+# make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-.PHONY: demo test check bench install clean
+.PHONY: demo test check bench chaos install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo
@@ -32,6 +33,11 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+MINUTES ?= 30
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(RECORD),--record)
 
 install: $(STAMP)
 

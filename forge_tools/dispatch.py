@@ -33,8 +33,8 @@ class Limits:
     """What a timeout becomes as Celery time limits, in whole seconds rounded up.
 
     A child may wait `claim_patience` for its claim before the body starts, so the soft limit allows for it, and the hard
-    one adds the grace in which a cancelled body may clean up. The worker enforces the row's own timeout to the millisecond;
-    these are the backstop for a worker whose engine has died.
+    one adds the grace in which a cancelled body may clean up. They tell whoever looks at the broker. Our workers enforce the
+    row's own timeout, to the millisecond and from the start of the body; a message can be forged, and may have waited.
     """
 
     soft: int

@@ -7,6 +7,7 @@ from typing import Any
 
 from celery import Celery, Task, signals
 from celery.exceptions import SecurityWarning
+from celery.worker.request import Request
 
 from forge_tools.config import Settings
 from forge_tools.dispatch import TASK, celery_app, queue_name, queue_of
@@ -63,6 +64,22 @@ def _serve_from_threads(app: Celery, engine: Engine) -> None:
         engine.take(parse_rings(rings), queue_of(str(delivery.get("routing_key") or "")))
 
 
+class EngineTimed(Request):
+    """A delivery whose limits Celery does not enforce; the engine enforces those of the row, from the start of the body.
+
+    Celery's clock starts with the message, so a claim that waits for the database would be charged to the body; and whoever
+    reaches the broker can write what limits he likes.
+    """
+
+    @property
+    def time_limits(self) -> tuple[None, None]:
+        return None, None
+
+    @time_limits.setter
+    def time_limits(self, limits: object) -> None:
+        """Leave what the message says to those who read it."""
+
+
 def _serve_from_children(app: Celery, child: Child) -> None:
     parent = os.getpid()
 
@@ -70,7 +87,7 @@ def _serve_from_children(app: Celery, child: Child) -> None:
     def start(**_: object) -> None:
         child.start(parent)
 
-    @app.task(name=TASK, shared=False)
+    @app.task(name=TASK, shared=False, Request=EngineTimed)
     def run(rings: object = None, *_: object) -> None:
         child.ring([(ring.id, ring.attempt) for ring in parse_rings(rings)])
 

@@ -23,6 +23,7 @@ class Drain(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         take_signals()
+        parent.pool.did_start_ok = lambda: True  # a tool may end a child before Celery first looks; it is replaced
 
     def stop(self, parent: Any) -> None:
         drain(self.engine)

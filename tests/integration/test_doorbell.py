@@ -12,10 +12,10 @@ from forge_tools.records import ExecutionContext, new_id
 from tests.fleet import Fleet, wait_until
 
 
-def send(fleet: Fleet, *arguments: Any, lane: str = "async") -> None:
+def send(fleet: Fleet, *arguments: Any, lane: str = "async", **headers: Any) -> None:
     """Publish whatever anybody who reaches the broker could."""
     app = celery_app(fleet.settings.broker)
-    app.send_task(TASK, args=list(arguments), queue=queue_name("default", lane), retry=False)
+    app.send_task(TASK, args=list(arguments), queue=queue_name("default", lane), retry=False, **headers)
     app.close()
 
 
@@ -57,6 +57,17 @@ async def test_forged_messages_harm_nobody(
         await asyncio.to_thread(send, fleet, *arguments, lane=lane)
 
     assert (await client.execute(name, context, message="still here")).output == "still here"
+
+
+async def test_a_forged_limit_ends_no_body(
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
+) -> None:
+    delayed = await client.submit("Block", context, {"seconds": 2.5, "mark": str(tmp_path / "mark")}, delay=0.5)
+    for _ in range(8):  # one of them comes when it is due
+        await asyncio.to_thread(send, fleet, [[delayed.id, 0]], lane="process", time_limit=1, soft_time_limit=1)
+        await asyncio.sleep(0.1)
+
+    assert (await delayed.result(timeout=30)).success
 
 
 async def test_nothing_but_ids_reaches_the_broker(

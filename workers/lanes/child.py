@@ -43,7 +43,6 @@ class Child:
         self._memory_limit = memory_limit
         self._writer: asyncio.StreamWriter | None = None
         self._body: asyncio.Task[Outcome] | None = None
-        self._overdue_at = 0.0
         self._resting: Future[None] | None = None
         self._ready: Future[None] = Future()
 
@@ -70,19 +69,9 @@ class Child:
 
     def ring(self, rings: list[tuple[str, int]]) -> None:
         """Pass rings to the engine and wait until what it ran here, if anything, is over."""
-        signal.signal(signal.SIGUSR1, self._on_soft_limit)
         self._resting = Future()
         self._loop.call_soon_threadsafe(self._send, {"ring": rings})
         self._resting.result()
-
-    def _on_soft_limit(self, *_: object) -> None:
-        """Celery's soft limit: by then the body's own time is up, and one more cancel may help. Never raises here."""
-        self._loop.call_soon_threadsafe(self._cancel_overdue)
-
-    def _cancel_overdue(self) -> None:
-        """A signal that comes late meant the body before this one."""
-        if self._loop.time() >= self._overdue_at:
-            self._cancel_body()
 
     def _cancel_body(self) -> None:
         if self._body is not None:
@@ -116,7 +105,6 @@ class Child:
         if "run" in frame:
             claim = Claim(**frame["run"])
             self._send({"started": True, "id": claim.id})
-            self._overdue_at = self._loop.time() + claim.timeout
             self._marking.put(claim.id, claim.attempt)
             running = execute(self._executor, claim, self._max_output_bytes, memory_limit=self._memory_limit)
             self._body = self._loop.create_task(running)

@@ -12,7 +12,7 @@ from forge_tools.dispatch import TASK
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Lane, Ring
 from forge_tools.registry import ScopedRegistry
-from workers.app import parse_rings, worker_app
+from workers.app import EngineTimed, parse_rings, worker_app
 from workers.drain import Drain
 from workers.engine import Engine, Post
 from workers.lanes.children import ChildrenLane
@@ -77,3 +77,13 @@ def test_a_message_of_the_process_lane_is_passed_on_by_the_child(
     app.tasks[TASK].run([["a", 0], "noise"])
 
     assert rung == [[("a", 0)]]
+
+
+def test_celery_enforces_no_limit_that_a_message_carries(tmp_path: Path) -> None:
+    app, _ = app_of("process", tmp_path)
+    request = EngineTimed.__new__(EngineTimed)
+
+    request.time_limits = (1, 1)  # as Celery sets it from the header
+
+    assert request.time_limits == (None, None)
+    assert app.tasks[TASK].Request is EngineTimed

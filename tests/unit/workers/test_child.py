@@ -212,18 +212,6 @@ async def test_a_cancelled_body_ends_and_the_child_serves_on(bench: Bench) -> No
     assert (await bench.run(claim("well"))).status == ExecutionStatus.SUCCEEDED
 
 
-async def test_a_soft_limit_that_comes_late_does_not_end_the_next_body(bench: Bench) -> None:
-    bench.claimable[ID] = claim("sleep")
-    pid = bench.fork((ID, 0))
-    await bench.until(bench.lane.running)
-    await asyncio.sleep(0.2)
-
-    os.kill(pid, signal.SIGUSR1)
-
-    await bench.until(lambda: bench.outcomes)
-    assert bench.outcomes[0].status == ExecutionStatus.SUCCEEDED
-
-
 async def test_a_body_is_marked_while_it_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGE_BOOT", "boot-1")
     pid = await bench.serving()

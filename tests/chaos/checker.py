@@ -1,0 +1,295 @@
+"""The checker: a pure function from what was asked, done and seen to the promises that were broken."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from forge_tools.records import TERMINAL, ExecutionStatus
+from tests.chaos.calls import Planned
+from tests.chaos.crew import UNEXPLAINED, Deaths
+from tests.chaos.effects import Effect
+
+Row = TypeVar("Row")
+
+SLACK = 0.25
+"""Seconds between what a body notes and what the runtime measures around it."""
+
+Answer = Literal["accepted", "refused", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A call, and what its submitter was told."""
+
+    call: Planned
+    answer: Answer
+    id: str | None = None
+    is_cancelled: bool = False
+    """Whether a cancel was asked for, by then or later."""
+
+    @property
+    def mark(self) -> str:
+        return self.call.mark
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A row of the view `tool_executions`."""
+
+    id: str
+    mark: str
+    status: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A row of `execution_attempts`. `duration` is in seconds; `pid` is the worker's."""
+
+    id: str
+    attempt: int
+    is_final: bool
+    status: str
+    pid: int | None
+    is_started: bool
+    duration: float | None = None
+    output: str | None = None
+    error_code: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a handle gave its client."""
+
+    id: str
+    is_success: bool
+    output: object
+    error_code: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All there is to know about a run.
+
+    `sightings` are final rows seen on the way, `events` how many there are of each kind, `leftovers` processes that should be gone.
+    """
+
+    submitted: Sequence[Submitted]
+    executions: Sequence[Execution]
+    queued: Sequence[str] = ()
+    attempts: Sequence[Ended]
+    sightings: Sequence[Ended] = ()
+    effects: Sequence[Effect]
+    resolved: Mapping[str, Resolved]
+    events: Mapping[str, int] = field(default_factory=dict)
+    deaths: Deaths = field(default_factory=Deaths)
+    leftovers: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken promise: the rule, the call, and what was found."""
+
+    rule: str
+    mark: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} [{self.mark}]: {self.found}"
+
+
+@dataclass(slots=True)
+class Case:
+    """Everything about one call."""
+
+    submitted: Submitted
+    executions: list[Execution]
+    attempts: list[Ended]
+    sightings: list[Ended]
+    starts: list[Effect]
+    ends: list[Effect]
+    resolved: Resolved | None
+    is_queued: bool
+
+    @property
+    def status(self) -> str:
+        return self.executions[0].status
+
+    @property
+    def finals(self) -> list[Ended]:
+        return [attempt for attempt in self.attempts if attempt.is_final]
+
+
+def check(evidence: Evidence) -> list[Violation]:
+    """Every broken promise, one by one."""
+    violations = [
+        Violation(rule.__name__, case.submitted.mark, found)
+        for case in cases(evidence)
+        for rule in RULES
+        for found in rule(case, evidence.deaths)
+    ]
+    return [*violations, *_of_the_whole(evidence)]
+
+
+def _of_the_whole(evidence: Evidence) -> Iterator[Violation]:
+    for pid, command in evidence.leftovers.items():
+        yield Violation("nothing_is_left_running", f"pid {pid}", command)
+    for pid, how in evidence.deaths.workers.items():
+        if how.startswith(UNEXPLAINED):
+            yield Violation("workers_live_until_something_ends_them", f"pid {pid}", how)
+    asked = {one.mark for one in evidence.submitted}
+    for one in evidence.executions:
+        if one.mark not in asked:
+            yield Violation("nothing_runs_unasked", one.mark, f"execution {one.id}")
+
+
+WHOLE_RUN_RULES = ("nothing_is_left_running", "workers_live_until_something_ends_them", "nothing_runs_unasked")
+"""Rules about a run as a whole; the others, in `RULES`, look at one call at a time."""
+
+
+def cases(evidence: Evidence) -> Iterator[Case]:
+    """The evidence, call by call."""
+    rows = _grouped((row.mark, row) for row in evidence.executions)
+    attempts = _grouped((row.id, row) for row in evidence.attempts)
+    sightings = _grouped((row.id, row) for row in evidence.sightings)
+    effects = _grouped((effect.mark, effect) for effect in evidence.effects)
+    queued = set(evidence.queued)
+    for submitted in evidence.submitted:
+        executions = rows[submitted.mark]
+        first = executions[0].id if executions else submitted.id or ""
+        yield Case(
+            submitted=submitted,
+            executions=executions,
+            attempts=attempts[first],
+            sightings=sightings[first],
+            starts=[effect for effect in effects[submitted.mark] if effect.what == "start"],
+            ends=[effect for effect in effects[submitted.mark] if effect.what == "end"],
+            resolved=evidence.resolved.get(submitted.mark),
+            is_queued=first in queued,
+        )
+
+
+def _grouped(pairs: Iterable[tuple[str, Row]]) -> defaultdict[str, list[Row]]:
+    groups: defaultdict[str, list[Row]] = defaultdict(list)
+    for key, row in pairs:
+        groups[key].append(row)
+    return groups
+
+
+# The rules: each yields what it finds wrong with one call.
+
+
+def accepted_is_stored_once_and_refused_never(case: Case, deaths: Deaths) -> Iterator[str]:
+    allowed = {"accepted": {1}, "refused": {0}, "unknown": {0, 1}}[case.submitted.answer]
+    if len(case.executions) not in allowed:
+        yield f"{case.submitted.answer}, but {len(case.executions)} executions are stored"
+    if case.submitted.id and any(row.id != case.submitted.id for row in case.executions):
+        yield f"stored as {case.executions[0].id}, but its submitter was given {case.submitted.id}"
+
+
+def every_call_ends(case: Case, deaths: Deaths) -> Iterator[str]:
+    for row in case.executions:
+        if row.status not in TERMINAL:
+            yield f"{row.id} is {row.status} after {row.attempt} attempts"
+        elif case.is_queued:
+            yield f"{row.id} is {row.status} and still has a row in the queue"
+
+
+def it_ends_once(case: Case, deaths: Deaths) -> Iterator[str]:
+    if case.executions and case.status in TERMINAL and len(case.finals) != 1:
+        yield f"{len(case.finals)} final attempts: {[(one.attempt, one.status) for one in case.finals]}"
+    if case.finals and any(one.attempt > case.finals[-1].attempt for one in case.attempts):
+        yield "attempts were recorded after the final one"
+
+
+def the_end_never_changes(case: Case, deaths: Deaths) -> Iterator[str]:
+    for seen in case.sightings:
+        if seen not in case.finals:
+            yield f"attempt {seen.attempt} was over as {seen.status}, now {[(f.attempt, f.status) for f in case.finals]}"
+
+
+def a_body_starts_only_as_often_as_allowed(case: Case, deaths: Deaths) -> Iterator[str]:
+    starts, allowed = len(case.starts), case.submitted.call.max_starts
+    if starts > allowed:
+        yield f"{starts} bodies of {case.submitted.call.tool} started, at most {allowed} may"
+    elif case.executions and starts > case.executions[0].attempt:
+        yield f"{starts} bodies started, but {case.executions[0].attempt} attempts were counted"
+    if starts and not case.executions:
+        yield "a body started of a call that is not stored"
+
+
+def success_has_its_effect(case: Case, deaths: Deaths) -> Iterator[str]:
+    for final in case.finals:
+        if final.status == ExecutionStatus.SUCCEEDED and not case.ends:
+            yield "succeeded, but no body came to its end"
+        if final.status == ExecutionStatus.SUCCEEDED and final.output != case.submitted.mark:
+            yield f"succeeded with {final.output!r}, the output of another call"
+
+
+def it_ends_as_such_a_call_may(case: Case, deaths: Deaths) -> Iterator[str]:
+    allowed = {*case.submitted.call.kind.endings, ExecutionStatus.LOST}
+    if case.submitted.is_cancelled:
+        allowed.add(ExecutionStatus.CANCELLED)
+    for attempt in case.attempts:
+        if attempt.status not in allowed:
+            yield f"attempt {attempt.attempt} of {case.submitted.call.tool} ended as {attempt.status} ({attempt.error_code})"
+
+
+def lost_only_where_something_died(case: Case, deaths: Deaths) -> Iterator[str]:
+    for attempt in case.attempts:
+        if attempt.status == ExecutionStatus.LOST and not _has_excuse(attempt, case, deaths):
+            yield f"attempt {attempt.attempt} on worker {attempt.pid} is lost, but nothing of it died"
+
+
+def _has_excuse(attempt: Ended, case: Case, deaths: Deaths) -> bool:
+    if case.submitted.call.kind.ends_process or attempt.pid in deaths.workers:
+        return True
+    if (
+        not attempt.is_started
+    ):  # the end of an execution whose attempts are used up; each of them must have its own excuse
+        return any(one.is_started for one in case.attempts)
+    if any(deaths.children.get(start.pid) == attempt.pid for start in case.starts):
+        return True
+    return not case.starts and attempt.pid in deaths.children.values()
+
+
+def who_returned_in_time_is_not_timed_out(case: Case, deaths: Deaths) -> Iterator[str]:
+    timeout = case.submitted.call.kind.timeout
+    for attempt in case.attempts:
+        if attempt.status != ExecutionStatus.TIMED_OUT:
+            continue
+        if attempt.duration is not None and attempt.duration < timeout - SLACK:
+            yield f"timed out after {attempt.duration:.2f}s of {timeout:g}s"
+        took = [end.at - start.at for start, end in zip(case.starts, case.ends, strict=False) if start.pid == end.pid]
+        if attempt.is_final and len(case.starts) == len(took) and took[-1:] and took[-1] < timeout - SLACK:
+            yield f"its body returned after {took[-1]:.2f}s of {timeout:g}s, and it is timed out"
+
+
+def handles_tell_what_is_stored(case: Case, deaths: Deaths) -> Iterator[str]:
+    if case.submitted.answer == "accepted" and case.finals and case.resolved is None:
+        yield f"{case.submitted.id} is {case.status}, but its handle never resolved"
+    if case.resolved is not None:
+        told = (case.resolved.is_success, case.resolved.output, case.resolved.error_code)
+        for final in case.finals:
+            stored = (final.status == ExecutionStatus.SUCCEEDED, final.output, final.error_code)
+            if told != stored:
+                yield f"the handle said {told}, stored is {stored}"
+
+
+RULES = (
+    accepted_is_stored_once_and_refused_never,
+    every_call_ends,
+    it_ends_once,
+    the_end_never_changes,
+    a_body_starts_only_as_often_as_allowed,
+    success_has_its_effect,
+    it_ends_as_such_a_call_may,
+    lost_only_where_something_died,
+    who_returned_in_time_is_not_timed_out,
+    handles_tell_what_is_stored,
+)
+
+
+def by_rule(violations: Iterable[Violation]) -> Counter[str]:
+    return Counter(violation.rule for violation in violations)

@@ -1,0 +1,68 @@
+"""Negative controls: a protection taken away, the faults that it is there for, and the promises that must then break."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos import checker
+from tests.chaos.calls import SUCCEEDED, Planned, kind
+from tests.chaos.crew import Post
+from tests.chaos.harness import Run, run
+from tests.chaos.plan import Plan
+from tests.chaos.schedule import Fault, Step
+
+SECONDS = 5.0
+"""How long calls are submitted."""
+
+CALLS = 80
+
+CONDEMNED_AFTER = 16.0
+"""Seconds in which a boot is surely found dead: the recoverer's own lease may have to run out first."""
+
+CREW = (Post("async", "host-a", 50), Post("async", "host-b", 50))
+LONG_WORK = kind("Work", "async", [SUCCEEDED], shortest=1.0, longest=2.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """`broken` names the rules that must report violations.
+
+    Where a worker is frozen on purpose the database is PostgreSQL: frozen in a write to SQLite, it would hold up all the others.
+    """
+
+    protection: str
+    steps: Sequence[Step]
+    broken: frozenset[str]
+    database: str = "sqlite"
+
+    async def run(self, folder: Path) -> Run:
+        calls = [
+            Planned(SECONDS * number / CALLS, f"call-{number}", LONG_WORK, idempotent=number % 4 == 0, seconds=2.0)
+            for number in range(CALLS)
+        ]
+        program = ("-m", "tests.chaos.sabotage", self.protection)
+        plan = Plan(0, self.database, SECONDS, calls, self.steps, CREW, program, settle=CONDEMNED_AFTER + 7)
+        return await run(plan, folder)
+
+
+def step(at: float, fault: Fault, seconds: float = 0.0, *, worker: int = 0) -> Step:
+    return Step(at, fault, seconds, worker / len(CREW), int(at * 1000))
+
+
+REPETITIONS = [step(1 + number / 3, Fault.REPEAT_RINGS) for number in range(12)]
+PAUSES = [step(1.5, Fault.PAUSE_WORKER, 2.2), step(4.2, Fault.PAUSE_WORKER, 2.2, worker=1)]
+FREEZE = step(2.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
+DEATH = step(2.5, Fault.KILL_WORKER, worker=1)
+
+CONTROLS = (
+    Control("compare_and_set", REPETITIONS, frozenset({checker.a_body_starts_only_as_often_as_allowed.__name__})),
+    Control("fencing", [FREEZE], frozenset({checker.the_end_never_changes.__name__}), "postgres"),
+    Control("recovery", [DEATH], frozenset({checker.every_call_ends.__name__})),
+    Control("heartbeat_rule", PAUSES, frozenset({checker.lost_only_where_something_died.__name__})),
+)
+BASELINE = Control(
+    "nothing",
+    [*REPETITIONS, *PAUSES, step(6.5, Fault.FREEZE_WORKER, CONDEMNED_AFTER), step(7, Fault.KILL_WORKER, worker=1)],
+    frozenset(),
+    "postgres",
+)

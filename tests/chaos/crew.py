@@ -1,0 +1,190 @@
+"""The workers under test: started as operators start them, replaced when they die, as a supervisor would."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from forge_tools.records import Lane
+from tests.chaos.tools import MARK_VARIABLE
+from tests.fleet import ROOT, WorkerProcess
+from tests.server_process import become
+
+RUN_VARIABLE = "CHAOS_RUN"
+"""Marks every process of one run in its environment."""
+
+TOOLS = "tests.chaos.tools:TOOLS"
+PROGRAM = ("-P", "-m", "workers")
+LOOK_SECONDS = 0.1
+SHORTEST_LIFE = 2.0
+"""A post is not filled again sooner: the database may be away."""
+
+UNEXPLAINED = "unexplained"
+ENDS = {
+    69: "no database to start with",
+    75: "its loop was held by a tool",
+    3: "a tool exited",
+    -9: "a tool killed it",
+}
+"""Why a worker may end that nobody stopped, by its exit status."""
+
+STOP_SECONDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A place in the crew that is always filled again."""
+
+    lane: Lane
+    host: str
+    concurrency: int
+
+
+POSTS = (
+    Post("async", "host-a", 50),
+    Post("process", "host-a", 2),
+    Post("async", "host-b", 50),
+    Post("process", "host-b", 2),
+)
+
+
+@dataclass(slots=True)
+class Deaths:
+    """Which processes cannot be expected to have said how their bodies ended."""
+
+    workers: dict[int, str] = field(default_factory=dict)
+    """Worker pid to what happened to it."""
+    children: dict[int, int] = field(default_factory=dict)
+    """Pid of a pool process to that of its worker."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process at its post."""
+
+    post: Post
+    process: WorkerProcess
+    hired_at: float
+    is_suspended: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.process.poll() is None
+
+    def children(self) -> list[int]:
+        """Its pool processes, and whatever else it started itself."""
+        with suppress(psutil.NoSuchProcess):
+            return sorted(child.pid for child in psutil.Process(self.pid).children())
+        return []
+
+    def tree(self) -> list[int]:
+        """Everything below it."""
+        with suppress(psutil.NoSuchProcess):
+            return [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
+        return []
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.is_alive:
+            self.process.signal(number)
+
+
+class Crew:
+    """Fills every post for as long as it is tended."""
+
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], posts: Sequence[Post], program: Sequence[str] = PROGRAM
+    ) -> None:
+        self._folder = folder
+        # Measured workers are slower, and a kill in the middle of their last write would spoil the measurement.
+        self._environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
+        self._program = program
+        self._count = 0
+        self.deaths = Deaths()
+        self.workers = [self._hire(post) for post in posts]
+
+    async def wait_ready(self) -> None:
+        for worker in self.workers:
+            await asyncio.to_thread(worker.process.wait_ready, 60)
+
+    async def tend(self) -> None:
+        """Replace the dead for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for place, worker in enumerate(self.workers):
+                if not worker.is_alive:
+                    how = ENDS.get(code := worker.process.process.returncode, f"{UNEXPLAINED}, status {code}")
+                    self.deaths.workers.setdefault(worker.pid, how)
+                    if time.monotonic() - worker.hired_at > SHORTEST_LIFE:
+                        self.workers[place] = self._hire(worker.post)
+
+    def living(self, lane: Lane | None = None) -> list[Worker]:
+        """Those that run, in the order of their posts."""
+        return [worker for worker in self.workers if worker.is_alive and lane in (None, worker.post.lane)]
+
+    async def stop(self) -> None:
+        """Stop all politely, and the stubborn by force."""
+        for worker in self.living():
+            worker.signal(signal.SIGCONT)
+            worker.signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.living() and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
+        self.bury()
+
+    def bury(self) -> None:
+        """End whoever is left, without more words."""
+        for worker in self.living():
+            worker.process.kill()
+
+    def _hire(self, post: Post) -> Worker:
+        log = self._folder / f"worker-{self._count:03}-{post.lane}-{post.host}.log"
+        self._count += 1
+        argv = [sys.executable, *self._program, "--lane", post.lane, "--queues", "default,background"]
+        argv += ["--concurrency", str(post.concurrency), "--tools", TOOLS, "--no-builtins"]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                become(argv, None, signal.SIGKILL),
+                cwd=ROOT,
+                env={**self._environment, "FORGE_HOSTNAME": post.host},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        return Worker(post, WorkerProcess(process, log), time.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of a run; `mark` names the call whose tool started it, where one did."""
+
+    pid: int
+    command: str
+    mark: str | None
+
+
+def members(run: str) -> list[Member]:
+    """Every process that carries the mark of that run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                variables = dict(
+                    one.split(b"=", 1) for one in (entry / "environ").read_bytes().split(b"\0") if b"=" in one
+                )
+                if variables.get(RUN_VARIABLE.encode()) == run.encode():
+                    mark = variables.get(MARK_VARIABLE.encode())
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                    found.append(Member(int(entry.name), command, mark.decode() if mark else None))
+    return found

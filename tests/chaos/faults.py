@@ -1,0 +1,262 @@
+"""Carries faults out: one method each, named as in the schedule."""
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import redis
+from kombu.exceptions import OperationalError
+
+from forge_tools.dispatch import TASK, celery_app, queue_name
+from forge_tools.records import Lane, new_id
+from tests.chaos.crew import Crew, Worker
+from tests.chaos.databases import OnStarter, UnderFire
+from tests.chaos.schedule import Step
+from tests.services import ValkeyServer, client
+
+LANES: tuple[Lane, ...] = ("async", "process")
+BROKER_KEYS = [f"forge:{queue_name('default', lane)}" for lane in LANES]
+"""Where the transport keeps the messages of a queue."""
+
+NONSENSE: tuple[Any, ...] = (
+    [],
+    [None],
+    ["not a list"],
+    [[["not an id", 0]]],
+    [[["00000000-0000-0000-0000-000000000000", -1]]],
+    [[["00000000-0000-7000-8000-000000000000", 2**63]]],
+    [[[1, 2, 3]], {"more": "than asked"}],
+    [{"id": "an object"}],
+)
+
+
+class Faults:
+    """The hand that does it. `recent` gives ids of calls submitted so far, newest last."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        broker: ValkeyServer,
+        database: UnderFire,
+        *,
+        on_starter: OnStarter,
+        recent: Callable[[], list[str]],
+    ) -> None:
+        self._crew = crew
+        self._on_starter = on_starter
+        self._broker = broker
+        self._database = database
+        self._recent = recent
+        self._struck: set[str] = set()
+        self._app = celery_app(broker.url)
+        self.done: Counter[str] = Counter()
+
+    async def carry_out(self, step: Step) -> None:
+        """Do it, and undo it after its time; counted if there was somebody to meet it."""
+        act: Callable[[Step], Awaitable[bool]] = getattr(self, step.fault.value)
+        if await act(step):
+            self.done[step.fault.value] += 1
+
+    def close(self) -> None:
+        self._app.close()
+
+    # Workers.
+
+    async def kill_child(self, step: Step) -> bool:
+        worker = self._pick(step, "process")
+        children = worker.children() if worker else []
+        if worker is None or not children:
+            return False
+        child = children[step.number % len(children)]
+        self._crew.deaths.children[child] = worker.pid
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        return True
+
+    async def kill_worker(self, step: Step) -> bool:
+        return self._end(step, signal.SIGKILL, "killed")
+
+    async def stop_worker(self, step: Step) -> bool:
+        return self._end(step, signal.SIGTERM, "stopped")
+
+    async def hurry_worker(self, step: Step) -> bool:
+        """Ask it to stop at once."""
+        return self._end(step, signal.SIGQUIT, "stopped")
+
+    async def pause_worker(self, step: Step) -> bool:
+        """Suspend it for less than a lease: nothing may come of that."""
+        worker = self._pick(step)
+        return worker is not None and await self._suspend([worker], step)
+
+    async def freeze_worker(self, step: Step) -> bool:
+        """Suspend it until it has been found dead, then let it wake up and write."""
+        worker = self._pick(step)
+        if worker is None:
+            return False
+        self._crew.deaths.workers[worker.pid] = "frozen past its lease"
+        return await self._suspend([worker], step)
+
+    async def suspend_all(self, step: Step) -> bool:
+        """Suspend workers and broker for longer than a lease, as a laptop does: that condemns nobody."""
+        with self._taking("broker") as is_free:
+            broker = [self._broker.process.pid] if is_free else []
+            with suspended(broker):
+                return await self._suspend(self._whole(), step)
+
+    # The broker.
+
+    async def kill_broker(self, step: Step) -> bool:
+        with self._taking("broker") as is_free:
+            if is_free:
+                self._broker.kill()
+                await asyncio.sleep(step.seconds)
+                await self._on_starter(self._broker.start)
+        return is_free
+
+    async def pause_broker(self, step: Step) -> bool:
+        with self._taking("broker") as is_free:
+            if is_free:
+                with suspended([self._broker.process.pid]):
+                    await asyncio.sleep(step.seconds)
+        return is_free
+
+    async def cut_broker(self, step: Step) -> bool:
+        return await self._tell_broker(lambda server: server.client_kill_filter(_type="normal", skipme=True))
+
+    async def forget_messages(self, step: Step) -> bool:
+        """Lose every message that waits."""
+        return await self._tell_broker(lambda server: server.delete(*BROKER_KEYS))
+
+    async def reorder_rings(self, step: Step) -> bool:
+        def rotate(server: redis.Redis) -> None:
+            for key in BROKER_KEYS:
+                for _ in range(step.number % 7 + 1):
+                    server.lmove(key, key, "RIGHT", "LEFT")
+
+        return await self._tell_broker(rotate)
+
+    async def repeat_rings(self, step: Step) -> bool:
+        """Ring again for calls that were rung for, in either lane, for attempts past, present and to come."""
+        recent = self._recent()
+        if not recent:
+            return False
+        numbers = random.Random(step.number)
+        ids = numbers.choices(recent[-40:], k=numbers.randint(1, 30))
+        rings = [[one, numbers.choice((0, 0, 0, 1, 2, 3))] for one in ids]
+        return all([await self._publish([rings], lane) for lane in LANES])
+
+    async def forge_rings(self, step: Step) -> bool:
+        """Ring for what nobody submitted, and send what is no ring at all."""
+        numbers = random.Random(step.number)
+        stranger = [[[new_id(), 0]]]
+        return all(
+            [await self._publish(numbers.choice((*NONSENSE, stranger)), lane) for lane in LANES for _ in range(3)]
+        )
+
+    async def forge_limits(self, step: Step) -> bool:
+        """Ring for real calls in messages that would have Celery end them at once."""
+        rings = [[one, 0] for one in self._recent()[-10:]]
+        return bool(rings) and all([await self._publish([[ring]], "process", time_limit=1) for ring in rings])
+
+    # The database.
+
+    async def kill_database(self, step: Step) -> bool:
+        return await self._strike(self._database.kill(step.seconds))
+
+    async def cut_database(self, step: Step) -> bool:
+        return await self._strike(self._database.cut())
+
+    async def pause_database(self, step: Step) -> bool:
+        return await self._strike(self._database.pause(step.seconds))
+
+    async def take_database_away(self, step: Step) -> bool:
+        """Keep it away for longer than a lease: that condemns nobody."""
+        while "database" in self._struck:
+            await asyncio.sleep(0.1)
+        return await self._strike(self._database.go_away(step.seconds))
+
+    async def _strike(self, blow: Coroutine[Any, Any, None]) -> bool:
+        with self._taking("database") as is_free:
+            if is_free:
+                await blow
+            else:
+                blow.close()
+        return is_free
+
+    @contextmanager
+    def _taking(self, service: str) -> Iterator[bool]:
+        """Whether nothing is being done to that service yet; nothing else is until the end of this."""
+        is_free = service not in self._struck
+        self._struck |= {service}
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._struck -= {service}
+
+    def _whole(self, lane: Lane | None = None) -> list[Worker]:
+        return [worker for worker in self._crew.living(lane) if not worker.is_suspended]
+
+    def _pick(self, step: Step, lane: Lane | None = None) -> Worker | None:
+        workers = self._whole(lane)
+        return workers[int(step.pick * len(workers))] if workers else None
+
+    def _end(self, step: Step, number: signal.Signals, how: str) -> bool:
+        worker = self._pick(step)
+        if worker is None:
+            return False
+        self._crew.deaths.workers.setdefault(worker.pid, how)
+        worker.signal(number)
+        return True
+
+    async def _suspend(self, workers: Sequence[Worker], step: Step) -> bool:
+        """Suspend them, alone or with all that they started."""
+        trees = [pid for worker in workers for pid in worker.tree() if step.number % 2]
+        for worker in workers:
+            worker.is_suspended = True
+        try:
+            with suspended([*(worker.pid for worker in workers), *trees]):
+                await asyncio.sleep(step.seconds)
+        finally:
+            for worker in workers:
+                worker.is_suspended = False
+        return True
+
+    async def _tell_broker(self, order: Callable[[redis.Redis], object]) -> bool:
+        def tell() -> bool:
+            with suppress(redis.RedisError), client(self._broker.url) as server:
+                order(server)
+                return True
+            return False
+
+        return await asyncio.to_thread(tell)
+
+    async def _publish(self, arguments: Any, lane: Lane, **headers: Any) -> bool:
+        def publish() -> bool:
+            with suppress(OperationalError):
+                self._app.send_task(TASK, args=arguments, queue=queue_name("default", lane), retry=False, **headers)
+                return True
+            return False
+
+        return await asyncio.to_thread(publish)
+
+
+@contextmanager
+def suspended(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes, and let go on those that are still there."""
+    _signal(pids, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

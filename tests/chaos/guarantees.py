@@ -1,0 +1,212 @@
+"""The promises, what holds each of them, and the page that says so: `python -m tests.chaos.guarantees` writes it."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos.checker import RULES, WHOLE_RUN_RULES
+from tests.chaos.controls import CONTROLS
+from tests.fleet import ROOT
+
+PAGE = ROOT / "docs" / "guarantees.md"
+LONG_RUN = ROOT / "docs" / "chaos-run.json"
+CHAOS = "tests/chaos/test_chaos.py::test_every_promise_holds_whatever_dies"
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """One promise. `rules` are the checker's, `controls` the protections without which they report violations."""
+
+    title: str
+    text: str
+    tests: Sequence[str]
+    rules: Sequence[str] = ()
+    controls: Sequence[str] = ()
+
+
+GUARANTEES = (
+    Guarantee(
+        "One call, one end",
+        "Every accepted call has exactly one execution and reaches exactly one terminal status, whatever dies; "
+        "without any worker it expires. A submit that fails was not stored, or its error says that this is not known.",
+        (
+            CHAOS,
+            "tests/contract/test_state_machine.py::test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says",
+            "tests/contract/test_queue.py::test_submitting_again_changes_nothing_even_after_it_ended",
+            "tests/contract/test_queue.py::test_a_fenced_off_finish_changes_nothing_and_is_kept_as_late",
+            "tests/contract/test_postgres_faults.py::test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id",
+            "tests/contract/test_postgres_faults.py::test_a_finish_whose_commit_reply_is_lost_took_effect",
+            "tests/integration/test_calls_on_workers.py::test_a_queue_that_nobody_serves_is_warned_about_and_the_call_expires",
+            "tests/integration/test_recovery.py::test_rows_that_nobody_rang_for_are_found_by_an_idle_worker",
+            "tests/integration/test_worker_engine.py::test_a_broker_that_dies_and_returns_delays_calls_and_loses_none",
+            "tests/integration/test_rolling_restart.py::"
+            "test_a_rolling_restart_under_load_loses_no_call_and_fails_no_idempotent_one",
+            "tests/integration/test_outages.py::"
+            "test_callers_are_answered_every_accepted_call_runs_once_and_nobody_is_condemned",
+            "tests/integration/test_cancel.py::test_cancels_that_race_with_ends_leave_one_truth",
+        ),
+        (
+            "accepted_is_stored_once_and_refused_never",
+            "every_call_ends",
+            "it_ends_once",
+            "the_end_never_changes",
+            "handles_tell_what_is_stored",
+            "success_has_its_effect",
+            "it_ends_as_such_a_call_may",
+        ),
+        ("fencing", "recovery"),
+    ),
+    Guarantee(
+        "Never twice",
+        "The body of a tool that is not idempotent starts at most once per execution; that of an idempotent one at most "
+        "`max_attempts` times, and again after a crash while attempts are left. A call is `lost` only if a process that ran "
+        "it died or was stopped. A body that returned in time is never `timed_out`.",
+        (
+            CHAOS,
+            "tests/contract/test_concurrency.py::test_four_processes_lose_no_update_and_run_nothing_twice",
+            "tests/contract/test_postgres_faults.py::test_a_claim_whose_commit_reply_is_lost_is_found_again",
+            "tests/integration/test_doorbell.py::test_a_repeated_ring_starts_no_second_body",
+            "tests/integration/test_recovery.py::test_what_a_killed_worker_ran_is_run_again_if_harmless_and_lost_if_not",
+            "tests/integration/test_calls_on_workers.py::"
+            "test_an_idempotent_tool_that_kills_its_process_runs_max_attempts_times_and_no_more",
+            "tests/integration/test_retries.py::test_a_call_that_ends_its_worker_is_retried_alone_and_ends_as_lost",
+            "tests/integration/test_outages.py::test_everything_may_sleep_for_longer_than_a_lease",
+            "tests/integration/test_clocks.py::test_a_step_forward_condemns_nobody_and_what_waits_does_not_expire",
+            "tests/integration/test_clocks.py::"
+            "test_a_step_back_condemns_the_dead_alone_and_what_waits_does_not_wait_an_hour",
+        ),
+        (
+            "a_body_starts_only_as_often_as_allowed",
+            "lost_only_where_something_died",
+            "who_returned_in_time_is_not_timed_out",
+        ),
+        ("compare_and_set", "heartbeat_rule"),
+    ),
+    Guarantee(
+        "Stopped means stopped",
+        "A timeout or cancel stops the work, leaves no process behind, and harms no neighbour.",
+        (
+            CHAOS,
+            "tests/integration/test_calls_on_workers.py::test_a_tool_that_blocks_its_process_is_ended_and_its_neighbours_live",
+            "tests/integration/test_ladder.py::test_whatever_a_body_does_its_time_ends_it_and_all_that_it_started",
+            "tests/integration/test_ladder.py::test_a_cancel_ends_a_body_and_all_that_it_started",
+            "tests/integration/test_ladder.py::"
+            "test_recovery_ends_what_a_dead_or_frozen_worker_left_before_it_runs_again",
+            "tests/integration/test_blocked_loop.py::"
+            "test_a_blocker_is_named_and_moved_to_processes_and_its_neighbours_finish",
+            "tests/integration/test_blocked_loop.py::"
+            "test_what_swallows_cancellation_is_ended_in_time_and_does_not_run_on",
+            "tests/integration/test_memory.py::test_a_tool_that_eats_memory_is_ended_and_its_result_names_the_limit",
+            "tests/integration/test_cancel.py::test_a_running_call_is_stopped_from_another_process_in_either_lane",
+            "tests/unit/sandbox/test_process.py::test_after_its_time_nothing_of_the_tree_is_left",
+        ),
+        ("nothing_is_left_running", "workers_live_until_something_ends_them"),
+    ),
+    Guarantee(
+        "SQL decides what runs",
+        "Nothing runs that SQL does not hold as queued; nothing sensitive reaches broker, log, trace or history.",
+        (
+            CHAOS,
+            "tests/integration/test_doorbell.py::test_forged_messages_harm_nobody",
+            "tests/integration/test_doorbell.py::test_nothing_but_ids_reaches_the_broker",
+            "tests/integration/test_calls_on_workers.py::test_sensitive_parameters_are_redacted_wherever_people_look",
+            "tests/integration/test_calls_on_workers.py::test_tools_in_a_process_do_not_see_the_database_url",
+            "tests/unit/test_executor.py::test_secrets_stay_out_of_logs_records_and_errors",
+        ),
+        ("nothing_runs_unasked",),
+    ),
+    Guarantee(
+        "Failures are results",
+        "A bad call never raises out of the executor: it returns a failed result that names the thing, the limit and the way "
+        "out. One bad row never fails its batch.",
+        (
+            "tests/integration/test_calls_on_workers.py::test_bad_parameters_are_rejected_with_a_sentence_and_recorded",
+            "tests/integration/test_calls_on_workers.py::test_whatever_a_tool_returns_comes_back_as_it_was",
+            "tests/unit/test_executor.py::test_any_unknown_name_is_a_failed_result",
+            "tests/unit/test_executor.py::test_a_tool_that_replaces_execute_cannot_raise_either",
+            "tests/contract/test_queue.py::test_a_row_that_the_database_refuses_fails_alone",
+            "tests/contract/test_queue.py::test_a_result_that_the_database_refuses_becomes_a_failed_result_alone",
+        ),
+    ),
+    Guarantee(
+        "The sandbox holds",
+        "No path, URL or process escapes the sandbox that its tool was given.",
+        (
+            "tests/unit/sandbox/test_paths.py::test_no_path_leads_out_of_the_workspace",
+            "tests/unit/sandbox/test_paths.py::test_a_link_that_is_swapped_under_way_never_leads_out",
+            "tests/integration/test_tools_on_a_machine.py::test_links_that_flip_under_the_tools_never_lead_out",
+            "tests/integration/test_tools_on_a_machine.py::test_a_worker_that_dies_in_the_middle_of_commands_leaves_nothing",
+            "tests/architecture/test_tools_stay_in_the_sandbox.py::test_a_tool_touches_nothing_but_through_the_sandbox",
+        ),
+    ),
+)
+
+HEAD = """\
+# Guarantees
+
+What forge_tools promises, and what holds each promise. This page is generated (`python -m tests.chaos.guarantees`); a test fails
+when it is out of date or names a test that is not there.
+
+The *fault suite* submits mixed calls (that succeed, fail, hang, block, exit, kill their process, start children; idempotent and
+not; in both lanes) while a seeded schedule kills tool processes, workers, broker and database, freezes workers past their lease
+and thaws them, takes the database away for longer than the lease, cuts connections, loses, repeats, reorders and forges messages,
+and restarts workers politely. Then it compares, call by call, what was submitted, what SQL holds, what the handles said, and what
+the tools noted in a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`).
+
+A *negative control* takes one protection out of the workers and repeats the faults that it is there for: the rules must then
+report violations, and must report none with the protection in place.
+
+The promises assume that what the database acknowledged survives: `synchronous_commit=on`, results read from the primary,
+SQLite on a disk that syncs.
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    return "\n".join([HEAD, *(line for n, one in enumerate(GUARANTEES, 1) for line in _section(n, one)), *_long_run()])
+
+
+def rules() -> set[str]:
+    """Every rule of the checker."""
+    return {rule.__name__ for rule in RULES} | set(WHOLE_RUN_RULES)
+
+
+def _section(number: int, one: Guarantee) -> Iterator[str]:
+    yield f"## {number}. {one.title}\n\n{one.text}\n"
+    if one.rules:
+        yield f"Rules of the fault suite: {', '.join(map(_words, one.rules))}.\n"
+    for control in (control for control in CONTROLS if control.protection in one.controls):
+        broken = ", ".join(sorted(map(_words, control.broken)))
+        yield f"Negative control: without *{_words(control.protection)}*, violations of: {broken}.\n"
+    yield from (f"- `{test}`" for test in one.tests)
+    yield ""
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _long_run() -> Iterator[str]:
+    yield "## The last long run\n"
+    if not LONG_RUN.exists():
+        yield "None is on record. `make chaos MINUTES=30 RECORD=1` makes one.\n"
+        return
+    run: dict[str, Any] = json.loads(LONG_RUN.read_text())
+    rounds = ", ".join(f"{count} on {name}" for name, count in run["rounds"].items())
+    yield f"{run['minutes']:g} minutes, seed {run['seed']}, rounds: {rounds}. {run['calls']} calls submitted, {run['started_again']} of"
+    yield f"which started more than one body. After the last fault of a round all was over within {run['slowest_to_settle_seconds']} s.\n"
+    for title, name in (
+        ("Faults", "faults"),
+        ("Workers that ended", "worker_deaths"),
+        ("What submitters were told", "answers"),
+        ("Calls by status", "statuses"),
+        ("Events on record", "events"),
+        ("Violations", "violations"),
+    ):
+        yield f"- {title}: {', '.join(f'{_words(key)} {count}' for key, count in run[name].items()) or 'none'}"
+    yield ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,41 @@
+"""What a seed stands for: the calls, the faults, and who is there to meet them."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.chaos.calls import Planned, plan_calls
+from tests.chaos.crew import POSTS, PROGRAM, Post
+from tests.chaos.databases import PostgresUnderFire, SqliteUnderFire
+from tests.chaos.schedule import Fault, Step, plan_faults
+
+DATABASES = {"postgres": PostgresUnderFire, "sqlite": SqliteUnderFire}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run as it is meant to go. `settle` is how many seconds all may take to end after the last fault."""
+
+    seed: int
+    database: str
+    seconds: float
+    calls: Sequence[Planned]
+    steps: Sequence[Step]
+    posts: Sequence[Post] = POSTS
+    program: Sequence[str] = PROGRAM
+    settle: float = 90.0
+    replay: str = "its schedule is always the same"
+
+    @classmethod
+    def of(cls, seed: int, database: str, *, seconds: float, calls: int, long: Sequence[Fault] | None = None) -> "Plan":
+        """The plan of a seed: the same numbers give the same plan, for ever."""
+        numbers = random.Random(seed)
+        planned = plan_calls(numbers, seconds=seconds, count=calls, name=f"{seed:x}")
+        steps = plan_faults(numbers, seconds=seconds, possible=DATABASES[database].faults, long=long)
+        options = f"--seed {seed} --database {database} --seconds {seconds:g} --calls {calls}"
+        named = "".join(f" --long {fault.value}" for fault in long or ())
+        return cls(seed, database, seconds, planned, steps, replay=f"python -m tests.chaos {options}{named}")
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}, {self.database}, {self.seconds:g}s, {len(self.calls)} calls; faults:"]
+        return "\n".join([*lines, *map(str, self.steps)])

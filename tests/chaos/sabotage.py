@@ -1,0 +1,109 @@
+"""A worker with one protection taken away, to show that the checker notices: `python -m tests.chaos.sabotage NAME ...`."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import delete, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.config import Settings
+from forge_tools.records import Claim, Outcome, Ring, Scope
+from forge_tools.storage.models import execution_attempts, execution_queue
+from forge_tools.storage.queue import ExecutionQueue
+from workers.__main__ import main
+from workers.recovery import Recovery
+
+SHORT_LEASE = {"lease": 5.0, "heartbeat": 0.5}
+"""Below what settings allow, so that a control takes seconds; the run without sabotage has it too."""
+
+live, ended = execution_queue.c, execution_attempts.c
+
+
+def nothing() -> None:
+    """Take nothing away: what the controls do must then be harmless."""
+
+
+def compare_and_set() -> None:
+    """Whoever rings gets the execution, whatever its state."""
+    claim = ExecutionQueue.claim
+
+    async def claim_blindly(self: ExecutionQueue, rings: Sequence[Ring], scope: Scope) -> list[Claim]:
+        async def pretend(connection: AsyncConnection) -> None:
+            for ring in rings:
+                as_asked = {"status": "queued", "attempt": ring.attempt, "token": None, "owner": None}
+                await connection.execute(update(execution_queue).where(live.id == ring.id).values(as_asked))
+
+        await self._database.write(pretend)
+        return await claim(self, rings, scope)
+
+    ExecutionQueue.claim = claim_blindly  # type: ignore[method-assign]  # the sabotage
+
+
+def fencing() -> None:
+    """Whoever finishes writes, whoever owns the execution by then and even if it is over."""
+    finish = ExecutionQueue.finish_many
+
+    async def finish_blindly(self: ExecutionQueue, outcomes: Sequence[Outcome]) -> list[bool]:
+        async def pretend(connection: AsyncConnection) -> None:
+            for outcome in outcomes:
+                mine = (ended.execution_id == outcome.id) & (ended.attempt == outcome.attempt)
+                await connection.execute(delete(execution_attempts).where(mine, ~ended.final))
+                await connection.execute(
+                    update(execution_queue)
+                    .where(live.id == outcome.id)
+                    .values(status="running", attempt=outcome.attempt, token=outcome.token)
+                )
+                await connection.execute(
+                    update(execution_attempts)
+                    .where(ended.execution_id == outcome.id, ended.final)
+                    .values(status=outcome.status.value, error_code=outcome.error_code)
+                )
+
+        await self._database.write(pretend)
+        return await finish(self, outcomes)
+
+    ExecutionQueue.finish_many = finish_blindly  # type: ignore[method-assign]  # the sabotage
+
+
+def recovery() -> None:
+    """Nobody looks after the dead."""
+
+    async def look_away(self: Recovery) -> list[str]:
+        return []
+
+    Recovery.step = look_away  # type: ignore[method-assign]  # the sabotage
+
+
+def heartbeat_rule() -> None:
+    """Who misses one beat is dead."""
+    seen: dict[str, int] = {}
+
+    async def condemn_at_once(self: Recovery) -> list[str]:
+        beats = await self._store.workers.beats()
+        for boot in [boot for boot, beat in beats.items() if boot != self._boot and seen.get(boot) == beat]:
+            await self._store.queue.recover(boot, "no heartbeat at one look")
+        seen.update(beats)
+        return []
+
+    Recovery.step = condemn_at_once  # type: ignore[method-assign]  # the sabotage
+
+
+PROTECTIONS: dict[str, Callable[[], None]] = {
+    one.__name__: one for one in (nothing, compare_and_set, fencing, recovery, heartbeat_rule)
+}
+
+
+def shorten_lease() -> None:
+    load = Settings.load
+
+    def load_shorter(**overrides: Any) -> Settings:
+        return load(**overrides).model_copy(update=SHORT_LEASE)
+
+    Settings.load = load_shorter  # type: ignore[method-assign, assignment]  # the sabotage
+
+
+if __name__ == "__main__":
+    shorten_lease()
+    PROTECTIONS[sys.argv[1]]()
+    sys.exit(main(sys.argv[2:]))

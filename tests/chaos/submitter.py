@@ -1,0 +1,64 @@
+"""The client side of a run: submits every planned call when its time comes, and stays until its handle resolves."""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from forge_tools.client import ExecutorClient
+from forge_tools.client.handle import Handle
+from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError
+from forge_tools.records import ExecutionContext
+from tests.chaos.calls import Planned
+from tests.chaos.checker import Resolved, Submitted
+
+ASK_AGAIN = 0.2
+"""Seconds until a wait that failed, because the database was away, is repeated."""
+
+
+class Submitter:
+    """Remembers what it was told: by mark, in `submitted` and `resolved`."""
+
+    def __init__(self, client: ExecutorClient, folder: Path) -> None:
+        self._client = client
+        self._folder = folder
+        self.submitted: dict[str, Submitted] = {}
+        self.resolved: dict[str, Resolved] = {}
+
+    async def run(self, calls: Iterable[Planned]) -> None:
+        await asyncio.gather(*map(self._call, calls))
+
+    def ids(self) -> list[str]:
+        """Of the calls that may be stored, the last submitted last."""
+        return [one.id for one in self.submitted.values() if one.id is not None]
+
+    async def _call(self, call: Planned) -> None:
+        await asyncio.sleep(call.at)
+        context = ExecutionContext(working_dir=str(self._folder), timeout=call.kind.timeout)
+        try:
+            handle = await self._client.submit(call.tool, context, {"mark": call.mark, "seconds": call.seconds})
+        except SubmitOutcomeUnknownError as error:
+            self.submitted[call.mark] = Submitted(call, "unknown", error.execution_id)
+        except ForgeError:
+            self.submitted[call.mark] = Submitted(call, "refused")
+        else:
+            self.submitted[call.mark] = Submitted(call, "accepted", handle.id)
+            await asyncio.gather(self._follow(handle, call.mark), self._cancel_in_time(handle, call))
+
+    async def _follow(self, handle: Handle, mark: str) -> None:
+        while mark not in self.resolved:
+            try:
+                result = await handle.result()
+            except ForgeError:
+                await asyncio.sleep(ASK_AGAIN)
+            else:
+                self.resolved[mark] = Resolved(handle.id, result.success, result.output, result.error_code)
+
+    async def _cancel_in_time(self, handle: Handle, call: Planned) -> None:
+        if call.cancel_after is None:
+            return
+        await asyncio.sleep(call.cancel_after)
+        self.submitted[call.mark] = replace(self.submitted[call.mark], is_cancelled=True)
+        with suppress(ForgeError):
+            await handle.cancel("chaos")

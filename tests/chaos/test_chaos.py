@@ -1,0 +1,84 @@
+"""The promises under faults on real servers and workers, and the proof that broken promises would be seen."""
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.checker import by_rule
+from tests.chaos.controls import BASELINE, CONTROLS, Control
+from tests.chaos.harness import Run, run
+from tests.chaos.plan import Plan
+from tests.chaos.report import summary
+from tests.chaos.schedule import Fault
+from tests.services import Services
+
+FIXED_SEED = 20261
+
+Keep = Callable[[Run], str]
+
+
+@pytest.fixture
+def keep(services: Services, tmp_path: Path) -> Keep:
+    """What a failing run says: its violations, its schedule, and where its logs are."""
+
+    def describe(done: Run) -> str:
+        shutil.copytree(
+            done.folder, tmp_path / "run", ignore=shutil.ignore_patterns("postgres", "*.sock"), dirs_exist_ok=True
+        )
+        return f"{summary(done)}\nLogs: {tmp_path / 'run'}"
+
+    return describe
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("database", "seed", "seconds", "calls", "long"),
+    [
+        ("postgres", FIXED_SEED, 40, 400, [Fault.FREEZE_WORKER, Fault.TAKE_DATABASE_AWAY]),
+        ("sqlite", secrets.randbits(32), 23, 250, [Fault.FREEZE_WORKER]),
+    ],
+    ids=["postgres, fixed seed", "sqlite, random seed"],
+)
+def test_every_promise_holds_whatever_dies(
+    services: Services, keep: Keep, database: str, seed: int, seconds: float, calls: int, long: list[Fault]
+) -> None:
+    plan = Plan.of(seed, database, seconds=seconds, calls=calls, long=long)
+    print(plan)
+
+    done = asyncio.run(run(plan, services.folder(f"chaos-{database}")))
+
+    print(summary(done))
+    assert not done.violations, keep(done)
+    assert done.settled_after is not None
+
+
+@pytest.fixture(scope="module")
+def controls(services: Services) -> Mapping[str, Run]:
+    """Each control's run, and that of the same faults without sabotage, side by side."""
+
+    async def run_all() -> list[Run]:
+        every = (*CONTROLS, BASELINE)
+        return await asyncio.gather(*(one.run(services.folder(f"chaos-{one.protection}")) for one in every))
+
+    return {one.plan.program[-1]: one for one in asyncio.run(run_all())}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.protection)
+def test_a_protection_taken_away_is_noticed(controls: Mapping[str, Run], control: Control) -> None:
+    done = controls[control.protection]
+
+    assert control.broken <= by_rule(done.violations).keys(), summary(done)
+
+
+@pytest.mark.timeout(240)
+def test_the_faults_of_the_controls_are_harmless_where_nothing_is_taken_away(
+    controls: Mapping[str, Run], keep: Keep
+) -> None:
+    done = controls[BASELINE.protection]
+
+    assert not done.violations, keep(done)

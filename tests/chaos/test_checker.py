@@ -1,0 +1,134 @@
+"""The checker itself: it accepts what is right, and each of its rules can fail."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forge_tools.records import ExecutionStatus
+from tests.chaos import checker
+from tests.chaos.calls import SUCCEEDED, TIMED_OUT, Planned, kind
+from tests.chaos.checker import Ended, Evidence, Execution, Resolved, Submitted, check
+from tests.chaos.crew import Deaths
+from tests.chaos.effects import Effect
+
+WORK = kind("Work", "process", [SUCCEEDED, TIMED_OUT], timeout=5.0)
+CALL = Planned(0.0, "m", WORK, idempotent=False, seconds=1.0)
+SUBMITTED = Submitted(CALL, "accepted", "id")
+EXECUTION = Execution("id", "m", "succeeded", 1)
+FINAL = Ended("id", 1, is_final=True, status="succeeded", pid=10, is_started=True, duration=1.0, output="m")
+START, END = Effect("m", "start", pid=11, parent=10, at=100.0), Effect("m", "end", pid=11, parent=10, at=101.0)
+LOST = replace(FINAL, status="lost", output=None, error_code="LOST")
+SOUND = Evidence(
+    submitted=[SUBMITTED],
+    executions=[EXECUTION],
+    attempts=[FINAL],
+    sightings=[FINAL],
+    effects=[START, END],
+    resolved={"m": Resolved("id", is_success=True, output="m", error_code=None)},
+)
+
+
+def lost(**more: Any) -> Evidence:
+    """A call that is lost, and everybody says so."""
+    told = {"m": Resolved("id", is_success=False, output=None, error_code="LOST")}
+    execution = replace(EXECUTION, status="lost")
+    evidence = replace(SOUND, executions=[execution], attempts=[LOST], sightings=[LOST], resolved=told, effects=[START])
+    return replace(evidence, **more)
+
+
+def timed_out(**more: Any) -> Evidence:
+    """A call that ran out of its time, and everybody says so."""
+    final = replace(FINAL, status="timed_out", output=None, error_code="TIMEOUT", duration=5.1)
+    told = {"m": Resolved("id", is_success=False, output=None, error_code="TIMEOUT")}
+    execution = replace(EXECUTION, status="timed_out")
+    evidence = replace(SOUND, executions=[execution], attempts=[final], sightings=[], resolved=told, effects=[START])
+    return replace(evidence, **more)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        SOUND,
+        timed_out(),
+        lost(deaths=Deaths(workers={10: "killed"})),
+        lost(deaths=Deaths(children={11: 10})),
+        lost(deaths=Deaths(children={12: 10}), effects=[]),
+        replace(SOUND, submitted=[Submitted(CALL, "unknown", "id")], resolved={}),
+        Evidence(submitted=[Submitted(CALL, "refused")], executions=[], attempts=[], effects=[], resolved={}),
+    ],
+)
+def test_what_is_right_is_accepted(evidence: Evidence) -> None:
+    assert check(evidence) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "evidence"),
+    [
+        ("accepted_is_stored_once_and_refused_never", replace(SOUND, executions=[EXECUTION, EXECUTION])),
+        ("accepted_is_stored_once_and_refused_never", replace(SOUND, executions=[])),
+        ("accepted_is_stored_once_and_refused_never", replace(SOUND, submitted=[Submitted(CALL, "refused")])),
+        ("accepted_is_stored_once_and_refused_never", replace(SOUND, submitted=[replace(SUBMITTED, id="other")])),
+        ("every_call_ends", replace(SOUND, executions=[replace(EXECUTION, status="running")])),
+        ("every_call_ends", replace(SOUND, queued=["id"])),
+        ("it_ends_once", replace(SOUND, attempts=[FINAL, replace(FINAL, attempt=2)])),
+        ("it_ends_once", replace(SOUND, attempts=[])),
+        ("it_ends_once", replace(SOUND, attempts=[FINAL, replace(FINAL, attempt=2, is_final=False)])),
+        ("the_end_never_changes", replace(SOUND, sightings=[LOST])),
+        ("the_end_never_changes", replace(SOUND, sightings=[replace(FINAL, output="other")])),
+        ("a_body_starts_only_as_often_as_allowed", replace(SOUND, effects=[START, END, START])),
+        ("a_body_starts_only_as_often_as_allowed", replace(SOUND, executions=[replace(EXECUTION, attempt=0)])),
+        ("success_has_its_effect", replace(SOUND, effects=[START])),
+        ("success_has_its_effect", replace(SOUND, attempts=[replace(FINAL, output="another's")])),
+        ("it_ends_as_such_a_call_may", replace(SOUND, attempts=[replace(FINAL, status="failed")])),
+        ("it_ends_as_such_a_call_may", replace(SOUND, attempts=[replace(FINAL, status="cancelled")])),
+        ("it_ends_as_such_a_call_may", replace(SOUND, attempts=[replace(FINAL, status="expired")])),
+        ("lost_only_where_something_died", lost()),
+        ("lost_only_where_something_died", lost(deaths=Deaths(workers={99: "killed"}, children={98: 10}))),
+        ("lost_only_where_something_died", lost(deaths=Deaths(children={11: 99}))),
+        ("who_returned_in_time_is_not_timed_out", timed_out(effects=[START, END])),
+        (
+            "who_returned_in_time_is_not_timed_out",
+            replace(SOUND, attempts=[replace(FINAL, status="timed_out", duration=1.0)]),
+        ),
+        ("handles_tell_what_is_stored", replace(SOUND, resolved={})),
+        (
+            "handles_tell_what_is_stored",
+            replace(SOUND, resolved={"m": Resolved("id", is_success=False, output=None, error_code="LOST")}),
+        ),
+        ("nothing_is_left_running", replace(SOUND, leftovers={12: "sleep 3600"})),
+        ("workers_live_until_something_ends_them", replace(SOUND, deaths=Deaths(workers={9: "unexplained, status 1"}))),
+        ("nothing_runs_unasked", replace(SOUND, executions=[EXECUTION, Execution("b", "stranger", "succeeded", 1)])),
+    ],
+)
+def test_what_is_wrong_is_found_by_the_rule_that_is_there_for_it(rule: str, evidence: Evidence) -> None:
+    assert rule in {violation.rule for violation in check(evidence)}
+
+
+def test_every_rule_is_seen_to_fail() -> None:
+    marks = test_what_is_wrong_is_found_by_the_rule_that_is_there_for_it.pytestmark
+    failing = {rule for rule, _ in marks[0].args[1]}
+
+    assert {rule.__name__ for rule in checker.RULES} | set(checker.WHOLE_RUN_RULES) == failing
+
+
+def test_an_idempotent_call_may_start_three_times_and_not_four() -> None:
+    again = replace(SOUND, submitted=[replace(SUBMITTED, call=replace(CALL, idempotent=True))])
+    third = replace(again, executions=[replace(EXECUTION, attempt=4)], effects=[START, START, START, END])
+
+    assert check(third) == []
+    assert [v.rule for v in check(replace(third, effects=[*third.effects, START]))] == [
+        "a_body_starts_only_as_often_as_allowed"
+    ]
+
+
+def test_a_call_that_was_asked_to_be_cancelled_may_end_so() -> None:
+    status = ExecutionStatus.CANCELLED.value
+    told = {"m": Resolved("id", is_success=False, output=None, error_code="CANCELLED")}
+    final = replace(FINAL, status=status, output=None, error_code="CANCELLED")
+    evidence = replace(
+        SOUND, executions=[replace(EXECUTION, status=status)], attempts=[final], sightings=[], resolved=told
+    )
+
+    assert check(replace(evidence, submitted=[replace(SUBMITTED, is_cancelled=True)])) == []
+    assert [v.rule for v in check(evidence)] == ["it_ends_as_such_a_call_may"]

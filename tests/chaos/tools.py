@@ -1,0 +1,156 @@
+"""Tools that behave in every way a tool can, in both lanes, idempotent and not; each notes what it does."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from typing import NoReturn
+
+from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.records import Lane
+from tests.chaos.effects import note
+
+FOR_EVER = 3600.0
+MARK_VARIABLE = "CHAOS_MARK"
+"""Names the call in the environment of the processes that its tool starts."""
+
+FAILED_ON_PURPOSE = "failed on purpose"
+
+
+class Shape(BaseTool):
+    """One way to behave; `variants` makes the tools of it."""
+
+    category = ToolCategory.EXECUTION
+    parameters = (
+        ToolParameter(name="mark", type="string", description="What the call is called in the effects log."),
+        ToolParameter(name="seconds", type="number", description="How long it takes.", required=False, default=0.0),
+    )
+
+
+class Work(Shape):
+    """Await a while, then succeed."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        await asyncio.sleep(seconds)
+        note(mark, "end")
+        return ToolResult.ok(mark)
+
+
+class Compute(Shape):
+    """Hold the thread a while, then succeed."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        time.sleep(seconds)
+        note(mark, "end")
+        return ToolResult.ok(mark)
+
+
+class Fail(Shape):
+    """Return a failed result."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        await asyncio.sleep(seconds)
+        note(mark, "end")
+        return ToolResult.fail(FAILED_ON_PURPOSE)
+
+
+class Raise(Shape):
+    """Raise what it should not."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> NoReturn:
+        note(mark, "start")
+        await asyncio.sleep(seconds)
+        note(mark, "end")
+        raise RuntimeError(FAILED_ON_PURPOSE)
+
+
+class Hang(Shape):
+    """Await what never comes."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        await asyncio.sleep(FOR_EVER)
+        return ToolResult.ok(mark)
+
+
+class Stubborn(Shape):
+    """Await what never comes, and take no cancel for an answer."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> NoReturn:
+        note(mark, "start")
+        while True:
+            try:
+                await asyncio.sleep(FOR_EVER)
+            except asyncio.CancelledError:
+                continue
+
+
+class Block(Shape):
+    """Hold the thread for ever."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        time.sleep(FOR_EVER)
+        return ToolResult.ok(mark)
+
+
+class Exit(Shape):
+    """End the process it runs in."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> NoReturn:
+        note(mark, "start")
+        os._exit(3)
+
+
+class Kill(Shape):
+    """Kill the process it runs in."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ToolResult.ok(mark)
+
+
+class Family(Shape):
+    """Start a child, a grandchild in a session of its own and an orphan, then await what never comes."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        script = f"(setsid sleep {FOR_EVER:g} &); setsid sleep {FOR_EVER:g} & sleep {FOR_EVER:g}"
+        subprocess.Popen(["sh", "-c", script], env={**os.environ, MARK_VARIABLE: mark})
+        await asyncio.sleep(FOR_EVER)
+        return ToolResult.ok(mark)
+
+
+class Errand(Shape):
+    """Start a child, wait for it, then succeed."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        subprocess.run(["sleep", f"{seconds:g}"], env={**os.environ, MARK_VARIABLE: mark}, check=True)
+        note(mark, "end")
+        return ToolResult.ok(mark)
+
+
+def tool_name(shape: str, lane: Lane, *, idempotent: bool) -> str:
+    return f"{shape}{lane.capitalize()}{'Again' if idempotent else 'Once'}"
+
+
+def variants(shape: type[Shape]) -> list[type[Shape]]:
+    """The shape in each lane, idempotent and not."""
+    lanes: tuple[Lane, ...] = ("async", "process")
+    return [_variant(shape, lane, idempotent) for lane in lanes for idempotent in (True, False)]
+
+
+def _variant(shape: type[Shape], lane: Lane, idempotent: bool) -> type[Shape]:
+    name = tool_name(shape.__name__, lane, idempotent=idempotent)
+    capabilities = Capabilities(idempotent=idempotent)
+    return type(name, (shape,), {"__doc__": shape.__doc__, "name": name, "lane": lane, "capabilities": capabilities})
+
+
+SHAPES = (Work, Compute, Fail, Raise, Hang, Stubborn, Block, Exit, Kill, Family, Errand)
+TOOLS = tuple(tool for shape in SHAPES for tool in variants(shape))
