@@ -20,7 +20,7 @@ demo: $(STAMP)
 
 test: check
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/coverage run -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
