@@ -12,13 +12,16 @@ logger = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    """Compares the database's clock with our own, which nobody sets, between two looks; one worker acts for all."""
+    """Compares the database's clock with our own, which nobody sets, between two looks; one worker acts for all.
 
-    def __init__(self, store: Store, boot: str, lease: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    A database in a file sleeps when this machine does, and its calls keep their time. A server has gone on meanwhile.
+    """
+
+    def __init__(self, store: Store, boot: str, lease: float, *, clock: Callable[[], float] | None = None) -> None:
         self._store = store
         self._boot = boot
         self._lease = lease
-        self._clock = clock
+        self._clock = clock or (time.monotonic if store.dialect == "sqlite" else _since_start)
         self._last: tuple[float, float] | None = None
 
     async def is_steady(self) -> bool:
@@ -41,3 +44,8 @@ class ClockWatch:
                 "The database's clock was set; deadlines follow", extra={"seconds": round(moved, 1), "executions": rows}
             )
         return False
+
+
+def _since_start() -> float:
+    """A monotonic clock that goes on while the machine sleeps, where there is one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -40,6 +40,7 @@ class Consumption:
             await self.until_deaf(is_idle, rung_at)
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(FORCE_SECONDS)
+            self._suspicious = 0  # one that drains is not idle, and not to be asked twice
             if is_idle():  # it does not even drain
                 logger.critical("This worker does not stop; it is killed")
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -10,6 +10,8 @@ from typing import Any
 
 from forge_tools.errors import ForgeError
 from forge_tools.records import Scope, ToolSpec
+from forge_tools.sandbox.leftovers import end
+from forge_tools.sandbox.marks import boot_mark
 from forge_tools.storage import Store
 
 SETTLE_SECONDS = 0.5
@@ -75,8 +77,11 @@ class Demotion:
         return {self._hosted[tool].key for tool in self._banned}
 
 
-async def leave(why: str, *last_steps: Coroutine[Any, Any, None]) -> None:
-    """Take the last steps in a bounded time, then end this process by force: one of its threads will not come back."""
+async def leave(why: str, boot: str, *last_steps: Coroutine[Any, Any, None]) -> None:
+    """Take the last steps in a bounded time, then end this process by force: one of its threads will not come back.
+
+    What its tools left running is ended first: nobody looks after a boot that has settled its calls.
+    """
     logger.critical("This worker ends, so that its supervisor starts another", extra={"why": why})
     try:
         async with asyncio.timeout(LEAVE_SECONDS):
@@ -84,4 +89,6 @@ async def leave(why: str, *last_steps: Coroutine[Any, Any, None]) -> None:
                 with suppress(ForgeError):
                     await step
     finally:
+        with suppress(OSError):
+            end(boot_mark(boot))
         os._exit(EXIT_BLOCKED)

@@ -31,6 +31,7 @@ from workers.pulse import Pulse
 from workers.recorder import Recorder
 from workers.recovery import Recovery
 from workers.sharing import Sharing
+from workers.tidying import keep_tidy
 
 START_DEADLINE = 60.0
 STOP_MARGIN = 5.0
@@ -211,8 +212,9 @@ class Engine:
             self._pull_for_ever(),
             self._recover_for_ever(),
             self._demotion.keep(self._store, 2 * self._settings.heartbeat),
+            keep_tidy(self._store, self.boot, self._settings.lease),
             self._consumption.leave_when_deaf(
-                lambda: not self._is_draining and self._free() > 0, lambda: self._rung_at
+                lambda: self._may_claim() and not self._claiming and self._free() > 0, lambda: self._rung_at
             ),
         )
         self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(self._settings.heartbeat))
@@ -251,7 +253,7 @@ class Engine:
         await self._store.close()
 
     def _leave(self, why: str) -> None:
-        self._leaving = asyncio.create_task(leave(why, self._demotion.step(self._store), self._stop(0)))
+        self._leaving = asyncio.create_task(leave(why, self.boot, self._demotion.step(self._store), self._stop(0)))
 
     async def _announce(self) -> None:
         """Wake whoever waits for a slot or for the end."""

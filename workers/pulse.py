@@ -1,6 +1,7 @@
 """The worker's end of its watchdog: a byte for each beat of the engine, through a socket that only the two hold."""
 
 import asyncio
+import logging
 import os
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from typing import Self
 
 PROGRAM = str(Path(__file__).with_name("watchdog.py"))
 END_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
 
 
 class Pulse:
@@ -36,24 +39,28 @@ class Pulse:
         self._lifeline, theirs = socket.socketpair()
         self._lifeline.settimeout(0)
         facts = [theirs.fileno(), os.getpid(), self._limit]
-        with theirs:
-            self._watchdog = subprocess.Popen(
-                [sys.executable, "-I", "-S", PROGRAM, *map(str, facts)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={},
-                cwd="/",
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C is meant for the worker, which then drains
-            )
+        try:
+            with theirs:
+                self._watchdog = subprocess.Popen(
+                    [sys.executable, "-I", "-S", PROGRAM, *map(str, facts)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env={},
+                    cwd="/",
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is meant for the worker, which then drains
+                )
+        except OSError as error:
+            logger.warning("This worker runs without its watchdog", extra={"error": str(error)})
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._lifeline is None or self._watchdog is None:
+        if self._lifeline is not None:
+            self._lifeline.close()
+        if self._watchdog is None:
             return
-        self._lifeline.close()
         try:
             self._watchdog.wait(END_SECONDS)
         except subprocess.TimeoutExpired:

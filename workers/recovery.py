@@ -70,9 +70,14 @@ class Recovery:
 
     async def _settle(self, boot: str) -> list[str]:
         """First end what still runs on this host: what tools left, and the children if their worker only froze."""
-        await asyncio.to_thread(end, boot_mark(boot))
-        requeued, lost = await self._store.queue.recover(boot, f"no heartbeat for {self._lease:g}s")
-        await self._store.workers.stop(boot)
+        beat = self._sightings[boot].beat
+        if (await self._store.workers.beats()).get(boot) != beat:
+            return []
+        try:
+            await asyncio.to_thread(end, boot_mark(boot))
+        except OSError as error:
+            logger.error("What a dead worker left running lives on", extra={"boot": boot, "error": str(error)})
+        requeued, lost = await self._store.queue.recover(boot, f"no heartbeat for {self._lease:g}s", beat)
         logger.warning(
             "A worker died; its executions are settled",
             extra={"boot": boot, "requeued": len(requeued), "lost": len(lost)},

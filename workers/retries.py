@@ -1,6 +1,7 @@
 """Decides at the worker whether a failed attempt is followed by another one, and when."""
 
 import json
+import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -37,7 +38,11 @@ def _policy(options: dict[str, Any]) -> RetryPolicy | None:
     if not isinstance(policy, dict):
         return None
     known = {name: value for name, value in policy.items() if name in _POLICY_FIELDS}
-    return RetryPolicy(**known) if all(isinstance(value, int | float) for value in known.values()) else None
+    return RetryPolicy(**known) if all(map(_is_amount, known.values())) else None
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def _explained(claim: Claim, outcome: Outcome) -> Outcome:
@@ -47,6 +52,9 @@ def _explained(claim: Claim, outcome: Outcome) -> Outcome:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """A JSON object; rows are written by others, too."""
-    value = json.loads(text)
+    """A JSON object, empty where there is none; rows are written by others, too."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
     return value if isinstance(value, dict) else {}

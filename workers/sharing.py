@@ -39,7 +39,7 @@ class Sharing:
     async def due(self, free: Callable[[], int]) -> tuple[list[Ring], bool]:
         """Due rows to take now, as many as are `free` at most, and whether there may be more for this worker."""
         await self._count()
-        limit = free() * len(self._boots)
+        limit = max(0, free()) * len(self._boots)
         due = await self._store.queue.due(self._scope, limit)
         if self._is_burst(due) and len(due) < limit:
             await asyncio.sleep(self._patience)

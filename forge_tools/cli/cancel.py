@@ -2,6 +2,7 @@
 
 import getpass
 import socket
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
 from forge_tools.client.telling import tell_submitter
 from forge_tools.config import Settings
+from forge_tools.errors import ForgeError
 from forge_tools.storage import Store
 
 app = command_app()
@@ -37,7 +39,8 @@ def cancel(
         record = await store.history.get(execution_id)
         answer = await store.queue.cancel(record.id, actor=_actor(), reason=reason)
         if answer == "cancelled":  # no worker knows of it that would ring
-            await tell_submitter(store, settings.broker, record.id)
+            with suppress(ForgeError):  # cancelled it is; its submitter polls, too
+                await tell_submitter(store, settings.broker, record.id)
         return record.id, answer
 
     face = face_of(context)

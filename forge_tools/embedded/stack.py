@@ -30,6 +30,9 @@ WORKER_MARGIN = 0.8
 VALKEY_SECONDS = 0.9
 """What Valkey has to save and end. With the default drain, everything is gone within ten seconds."""
 
+HURRY_SECONDS = 3.0
+"""What is left to workers after a second signal: they are told a second time, and record what they cut short."""
+
 _TEND_SECONDS = 0.2
 _POLL_SECONDS = 0.02
 _PID_SECONDS = 2.0
@@ -242,8 +245,13 @@ class EmbeddedStack:
         deadline = time.monotonic() + seconds
         for process in processes:
             process.terminate()
+        is_hurrying = False
         while any(process.is_alive for process in processes):
-            if time.monotonic() > deadline or self._is_hurried:
+            if self._is_hurried and not is_hurrying:
+                is_hurrying, deadline = True, min(deadline, time.monotonic() + HURRY_SECONDS)
+                for process in processes:
+                    process.terminate()
+            if time.monotonic() > deadline:
                 for process in processes:
                     process.kill()
             time.sleep(_POLL_SECONDS)

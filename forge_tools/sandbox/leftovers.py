@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from forge_tools.sandbox.launcher import descendants
-from forge_tools.sandbox.marks import EXECUTION, marks_of
+from forge_tools.sandbox.marks import BOOT, EXECUTION, marks_of
 
 PATIENCE = 2.0
 """Seconds after which a process that does not even hear KILL (it is stuck in the kernel) is given up."""
@@ -23,7 +23,18 @@ _NEWBORN_SECONDS = 0.5
 _KERNEL = 2  # the parent of the kernel's own threads, which have no environment either
 
 _PR_SET_CHILD_SUBREAPER = 36
-_CAN_HANDLE = hasattr(os, "pidfd_open")
+
+
+def _can_handle() -> bool:
+    """Whether the kernel gives handles; Python may know them where it (or a sandbox around us) does not."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+_CAN_HANDLE = _can_handle()
 
 
 class Quarry:
@@ -87,6 +98,16 @@ def end(mark: bytes, *, root: Quarry | None = None, spare: Collection[int] = ())
         if not found:
             time.sleep(QUIET_SECONDS)
     return ended
+
+
+def marked_boots() -> set[str]:
+    """The worker boots whose marks processes of this machine carry; none where there is no /proc."""
+    if sys.platform != "linux":
+        return set()
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  as in `_look`
+    prefix = f"{BOOT}=".encode()
+    marks = {mark for pid in pids for mark in marks_of(pid)}
+    return {mark.removeprefix(prefix).decode(errors="replace") for mark in marks if mark.startswith(prefix)}
 
 
 def has_unmarked_descendants(pid: int) -> bool:

@@ -1,5 +1,6 @@
 """The marks by which a process is known: variables naming its worker and its attempt, inherited by whatever it starts."""
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterable
@@ -65,14 +66,9 @@ class Marking:
     def _show(self, marks: Iterable[bytes]) -> None:
         start, end = self._region
         text = b"".join(mark + b"\0" for mark in marks)
-        if len(text) > end - start:
+        if not start or len(text) > end - start:
             return
-        try:
-            with open("/proc/self/mem", "r+b", buffering=0) as memory:  # noqa: PTH123  pathlib opens no memory unbuffered
-                memory.seek(start)
-                memory.write(text.ljust(end - start, b"\0"))
-        except OSError:
-            self._region = (0, 0)
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def _move_environment() -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The database's clock, and the deadlines in the queue that move along when it is set."""
 
-from sqlalchemy import Update, select, update
+from sqlalchemy import Update, case, select, update
 
 from forge_tools.records import ExecutionStatus
 from forge_tools.storage.engine import Database
@@ -37,13 +37,22 @@ class Clock:
 # When a row came into the queue is its expiry less what it was given; what waits for a retry came when it is due.
 _expires_in = seconds_between(from_now(0.0), live.expires_at)
 _came_in = _expires_in - live.expires_in
-_queued = update(execution_queue).where(live.status == ExecutionStatus.QUEUED.value)
+_waiting = update(execution_queue).where(
+    live.status.in_([ExecutionStatus.QUEUED.value, ExecutionStatus.AWAITING_APPROVAL.value])
+)
 
 
 def _forward(step: float) -> Update:
-    return _queued.where(_came_in <= -step / 2).values(expires_at=from_now(_expires_in + step))
+    was_due = live.not_before <= from_now(-step)
+    due = case((was_due, live.not_before), else_=_moved(step))
+    return _waiting.where(_came_in <= -step / 2).values(not_before=due, expires_at=from_now(_expires_in + step))
 
 
 def _back(step: float) -> Update:
-    due = from_now(seconds_between(from_now(0.0), live.not_before) + step)
-    return _queued.where(_came_in > LEAST_LEAD).values(not_before=due, expires_at=from_now(_expires_in + step))
+    return _waiting.where(_came_in > LEAST_LEAD).values(
+        not_before=_moved(step), expires_at=from_now(_expires_in + step)
+    )
+
+
+def _moved(step: float) -> from_now:
+    return from_now(seconds_between(from_now(0.0), live.not_before) + step)

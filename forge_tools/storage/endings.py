@@ -89,15 +89,18 @@ class Endings:
 
         return await self._database.write(work)
 
-    async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
+    async def recover(self, boot: str, reason: str, beat: int | None) -> tuple[list[str], list[str]]:
         """Take the running executions of `boot` from it, and count it as stopped until it beats again.
 
+        Nothing happens if its beat is no longer `beat`, unless that is None.
         One of them may be what ended it. Those of the async lane go on in the process lane, where each runs alone in a
         child, if somebody serves them there.
         """
         detail = {"reason": clean(reason), "worker": boot}
 
         async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
+            if beat is not None and await _beat(connection, boot) != beat:
+                return [], []
             rows = await _lock(connection, (live.owner == boot) & (live.status == RUNNING))
             silence = await _silence(connection, boot, clean(reason))
             losses = {row.id: _loss(row, silence) for row in rows}
@@ -198,6 +201,12 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
         for queue in queues:
             served.setdefault(queue, set()).update(keys)
     return served
+
+
+async def _beat(connection: AsyncConnection, boot: str) -> int:
+    """The beat of `boot`, which cannot move until this transaction ends; -1 where it has no row."""
+    beat = await connection.scalar(select(workers.c.beat).where(workers.c.id == boot).with_for_update())
+    return -1 if beat is None else beat
 
 
 async def _silence(connection: AsyncConnection, boot: str, reason: str) -> str:

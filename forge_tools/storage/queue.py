@@ -149,9 +149,12 @@ class ExecutionQueue:
         """End executions that nobody will run: expired, cancelled while they wait, attempts used up. Returns their ids."""
         return await self._endings.sweep(limit)
 
-    async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
-        """Take the running executions of a dead boot from it; returns the ids queued again, and those lost."""
-        return await self._endings.recover(boot, reason)
+    async def recover(self, boot: str, reason: str, beat: int | None = None) -> tuple[list[str], list[str]]:
+        """Take the running executions of a dead boot from it; returns the ids queued again, and those lost.
+
+        A boot that has beaten since `beat`, the last one its judge saw, is left alone.
+        """
+        return await self._endings.recover(boot, reason, beat)
 
     async def submitters(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """(submitter, id) of those `ids` whose submitter can be rung: whoever ends them from outside tells it so."""

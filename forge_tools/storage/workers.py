@@ -1,6 +1,7 @@
 """Worker boots: who lives, what they serve, and the leases that only one of them holds."""
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, or_, select, update
@@ -72,6 +73,12 @@ class Workers:
             query = select(boots.id, boots.beat).where(or_(boots.stopped_at.is_(None), boots.id.in_(owning)))
             known = dict(tuple(row) for row in await connection.execute(query))
         return dict.fromkeys(owning, -1) | known
+
+    async def stopped(self, among: Collection[str]) -> set[str]:
+        """Those boots of `among` that stopped, or were found dead and have not beaten since."""
+        query = select(boots.id).where(boots.id.in_(among), boots.stopped_at.is_not(None))
+        async with self._database.reading() as connection:
+            return set((await connection.scalars(query)).all())
 
     async def take_lease(self, name: str, holder: str, seconds: float) -> bool:
         """Take or renew the lease `name`; False while another holder's has not run out.

@@ -99,3 +99,15 @@ async def test_what_runs_is_not_touched_by_a_step(store: Store, set_clock: SetCl
 
     assert await store.clock.follow(step) == 0
     assert await store.queue.finish(ended(claim))
+
+
+async def test_what_is_delayed_stays_delayed_after_a_step_forward(store: Store, set_clock: SetClock) -> None:
+    waiting = await submitted(store)
+    delayed = call(delay=30.0, expires_in=630.0)
+    await store.queue.submit(delayed)
+    set_clock(HOUR)
+
+    assert await store.clock.follow(HOUR) == 2
+    assert await store.queue.due(SCOPE, 9) == [Ring(waiting, 0)]
+    set_clock(HOUR + 31)
+    assert len(await store.queue.due(SCOPE, 9)) == 2

@@ -289,3 +289,20 @@ async def host(store: Store, name: str, *, version: str, tool: str = "Grep", sil
     hosted = {"tools": {tool: f"{version} d1"}, "last_seen_at": from_now(-silent)}
     row = update(workers).where(workers.c.id == name).values(hosted)
     await store._database.write(lambda connection: connection.execute(row))
+
+
+async def test_a_boot_that_has_beaten_since_its_judge_looked_is_left_alone(store: Store) -> None:
+    await store.workers.register(boot())
+    claim = await running(store)
+    seen = (await store.workers.beats())["boot-1"]
+    await store.workers.beat("boot-1")
+
+    assert await store.queue.recover("boot-1", "silent", seen) == ([], [])
+    assert await store.queue.statuses([claim.id]) == {claim.id: ExecutionStatus.RUNNING}
+    assert await store.queue.recover("boot-1", "silent", seen + 1) == ([], [claim.id])
+
+
+async def test_an_owner_that_never_had_a_row_is_judged_by_that(store: Store) -> None:
+    claim = await running(store)
+    assert await store.queue.recover("boot-1", "silent", 0) == ([], [])
+    assert await store.queue.recover("boot-1", "silent", (await store.workers.beats())["boot-1"]) == ([], [claim.id])

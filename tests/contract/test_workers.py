@@ -82,3 +82,14 @@ async def test_a_lease_has_one_holder_until_it_runs_out(store: Store) -> None:
 
     await until(is_free)
     assert not await store.workers.take_lease("recovery", "a", 30)
+
+
+async def test_boots_that_stopped_are_told_from_those_that_live_or_came_back(store: Store) -> None:
+    for name in ("stopped", "back", "living"):
+        await store.workers.register(boot(name))
+    await store.workers.stop("stopped")
+    await store.workers.stop("back")
+    await store.workers.beat("back")
+
+    assert await store.workers.stopped({"stopped", "back", "living", "unknown"}) == {"stopped"}
+    assert await store.workers.stopped(set()) == set()

@@ -32,6 +32,23 @@ def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> 
     assert "none runs in this folder" in cli.run("doctor").stdout
 
 
+def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: Cli) -> None:
+    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    ids = [
+        cli.run("run", tool, *words, "--background").stdout.strip()
+        for tool, *words in (("Wait", "seconds=60"), ("Block",))
+    ]
+    wait_until(lambda: all(cli.json("show", id_)["status"] == "running" for id_ in ids), 20)
+    up.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "Stopping" in up.said(), 10, up.said)
+
+    assert up.stop() == 0
+
+    ends = [cli.json("show", id_) for id_ in ids]
+    assert [end["status"] for end in ends] == ["lost", "lost"]
+    assert all("was stopped" in end["error"] for end in ends)
+
+
 def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
     killed = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
     tree = killed.tree()

@@ -84,7 +84,7 @@ async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int, *
     except MemoryError as error:
         after_ms = (time.monotonic() - started) * 1000
         return out_of_memory(claim, memory_limit, after_ms) if memory_limit else crashed(claim, error, after_ms)
-    except Exception as error:  # noqa: BLE001 a claim without an outcome would never end
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 a claim without an outcome would never end
         return crashed(claim, error, (time.monotonic() - started) * 1000)
 
 

@@ -26,6 +26,7 @@ from forge_tools.sandbox.marks import Marking
 from workers.lanes.base import execute, outcome_of_task
 from workers.lanes.frames import read_frame, write_frame
 from workers.lanes.memory import limit_this_process
+from workers.lanes.surroundings import Surroundings
 
 END_SECONDS = 5.0
 SECRETS = ("FORGE_DATABASE_URL", "FORGE_BROKER_URL", "DATABASE_URL", "PGPASSWORD")
@@ -54,7 +55,7 @@ class Child:
         os.setpgid(0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        _let_go_of_sockets()
+        _let_go_of_the_parents()
         for name in SECRETS:
             os.environ.pop(name, None)
         self._marking = Marking()
@@ -62,7 +63,7 @@ class Child:
         limit_this_process(self._memory_limit)
         signal.signal(signal.SIGUSR2, _end_process)
         signals.worker_process_shutdown.connect(_end_by_itself)
-        self._folder = Path.cwd()
+        self._surroundings = Surroundings()
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
         self._ready.result(timeout=30)
@@ -117,13 +118,12 @@ class Child:
     def _report(self, claim: Claim, started: float, body: "asyncio.Task[Outcome]") -> None:
         self._body = None
         self._marking.clear()
+        self._surroundings.restore()
         bury_adopted()
         outcome = outcome_of_task(body, claim, (self._loop.time() - started) * 1000)
         frame = asdict(outcome)
         del frame["token"]
         self._send({**frame, "is_tainted": self._is_tainted(outcome, body)})
-        with suppress(OSError):  # a tool may have moved us; the next one starts where the worker did
-            os.chdir(self._folder)
 
     def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
         """Whether what was to stop goes on in ways that only the end of this process ends, or may hold memory.
@@ -166,11 +166,15 @@ def _end_by_itself(**_: object) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def _let_go_of_sockets() -> None:
-    """Close what the fork handed down: the parent's database, broker and other children are not a tool's to reach."""
+def _let_go_of_the_parents() -> None:
+    """Close what the fork handed down: sockets to the database, the broker and other children, and files such as SQLite's.
+
+    A stray write to a number that a tool takes for its own must not reach any of them.
+    """
     for fd in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         with suppress(OSError):  # the descriptor of the listing itself is closed by now
-            if fd > 2 and stat.S_ISSOCK(os.fstat(fd).st_mode):
+            mode = os.fstat(fd).st_mode
+            if fd > 2 and (stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
                 _let_go(fd)
 
 

@@ -231,9 +231,10 @@ class ChildrenLane:
 
     async def _sweep(self, child: _Child, body: Body) -> None:
         """End what the body started; with a doomed child, the child and its whole tree."""
-        root = child.quarry.again() if child.is_doomed else None
+        root = None
         mark = attempt_mark(body.claim.id, body.claim.attempt)
         try:
+            root = child.quarry.again() if child.is_doomed else None
             await asyncio.to_thread(end, mark, root=root, spare=() if root else (child.pid,))
         except OSError as error:  # out of handles, for one
             logger.error("What a tool left running lives on", extra={"tool": body.claim.tool, "error": str(error)})

@@ -38,6 +38,8 @@ def said(code: int | None) -> str:
 
 def _exit_code(pid: int, process: Any) -> int | None:
     """Look without reaping, which is the pool's to do; where it has done so, it remembers."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return None if process is None else process.exitcode
     try:
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

@@ -121,7 +121,7 @@ class LoopLane:
 
     def cancel(self, execution_id: str, attempt: int) -> None:
         body = self._bodies.get((execution_id, attempt))
-        if body is None or body.is_cancelled:
+        if body is None or body.is_cancelled or self._is_stopped:
             return
         body.is_cancelled = True
         if self._withdraw(body):

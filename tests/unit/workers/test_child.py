@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -38,6 +39,22 @@ def sockets() -> list[str]:
         except OSError:
             continue
     return found
+
+
+def files() -> list[str]:
+    """The files that this process holds open."""
+    return [os.readlink(f"/dev/fd/{fd}") for fd in os.listdir("/dev/fd") if os.path.exists(f"/dev/fd/{fd}")]
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def make_a_mess() -> None:
+    os.chdir("/")
+    os.umask(0o777)
+    sys.path.clear()
+    os.environ.clear()
 
 
 def children_of(pid: int) -> list[int]:
@@ -82,6 +99,10 @@ class Act(BaseTool):
             "move": lambda: os.chdir("/"),
             "secrets": lambda: sorted(name for name in os.environ if "DATABASE_URL" in name),
             "sockets": sockets,
+            "files": files,
+            "interrupt": interrupt,
+            "make a mess": make_a_mess,
+            "surroundings": lambda: [os.getcwd(), os.umask(0o022), sorted(os.environ), sys.path],
             "large": lambda: "x" * 20_000_000,
             "too large": lambda: "x" * 2**40,
             "marks": lambda: sorted(mark.decode() for mark in marks_of(os.getpid())),
@@ -333,3 +354,28 @@ async def test_a_child_whose_parent_died_while_it_was_forked_ends(bench: Bench) 
             os._exit(7)
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+
+
+async def test_a_child_holds_no_file_or_socket_of_its_parent(bench: Bench, tmp_path: Path) -> None:
+    database = tmp_path / "forge.db"
+    with database.open("w+"):
+        await bench.serving()
+        held = json.loads((await bench.run(claim("files"))).output or "")
+
+    assert str(database) not in held
+
+
+async def test_what_a_body_changed_of_its_process_is_not_there_for_the_next(bench: Bench) -> None:
+    await bench.serving()
+    before = await bench.run(claim("surroundings"))
+    await bench.run(claim("make a mess"))
+
+    assert (await bench.run(claim("surroundings"))).output == before.output
+
+
+async def test_a_body_that_raises_what_a_keyboard_does_has_failed(bench: Bench) -> None:
+    await bench.serving()
+    outcome = await bench.run(claim("interrupt"))
+
+    assert (outcome.status, outcome.error_code) == (ExecutionStatus.FAILED, ErrorCode.EXECUTION_ERROR)
+    assert (await bench.run(claim("well"))).status == ExecutionStatus.SUCCEEDED

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.records import Scope, ToolCategory, ToolSpec
+from forge_tools.records import Scope, ToolCategory, ToolSpec, new_id
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.migrate import upgrade
 from tests.contract.calls import SCOPE, scope, submitted
@@ -134,6 +134,6 @@ async def test_leaving_takes_its_last_steps_and_ends_even_if_they_fail_or_hang(m
         await asyncio.sleep(60)
 
     with pytest.raises(TimeoutError):
-        await leave("tool X held its event loop", fail(), hang())
+        await leave("tool X held its event loop", new_id(), fail(), hang())
 
     assert (taken, codes) == (["fails", "hangs"], [75])

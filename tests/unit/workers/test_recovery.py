@@ -22,7 +22,6 @@ class FakeStore:
     boots: dict[str, int] = field(default_factory=dict)
     holder: str = ME
     settled: list[str] = field(default_factory=list)
-    stopped: list[str] = field(default_factory=list)
     sweeps: int = 0
     recovering: Callable[[], object] = lambda: None
 
@@ -44,14 +43,11 @@ class FakeStore:
     async def beats(self) -> dict[str, int]:
         return dict(self.boots)
 
-    async def recover(self, boot: str, reason: str) -> tuple[list[str], list[str]]:
+    async def recover(self, boot: str, reason: str, beat: int) -> tuple[list[str], list[str]]:
+        assert self.boots.pop(boot) == beat
         self.settled.append(boot)
         self.recovering()
         return ["requeued"], []
-
-    async def stop(self, boot: str) -> None:
-        self.stopped.append(boot)
-        self.boots.pop(boot, None)
 
 
 class Watch:
@@ -84,7 +80,6 @@ async def test_a_boot_that_stands_still_for_a_lease_is_settled_once() -> None:
     await watch.look(LEASE * 3)
 
     assert watch.store.settled == ["dead"]
-    assert watch.store.stopped == ["dead"]
 
 
 async def test_nobody_is_condemned_before_a_lease_has_passed() -> None:

@@ -1,0 +1,54 @@
+"""What a worker of this host left behind is ended by the next one there, whoever found it dead."""
+
+import subprocess
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pytest
+
+from forge_tools.records import new_id
+from tests.fleet import is_alive
+from workers.tidying import tidy
+
+
+class FakeStore:
+    """The workers of a store, as far as tidying asks them."""
+
+    def __init__(self, *stopped: str) -> None:
+        self.known = set(stopped)
+
+    @property
+    def workers(self) -> "FakeStore":
+        return self
+
+    async def stopped(self, among: Collection[str]) -> set[str]:
+        return self.known & set(among)
+
+
+@pytest.fixture
+def left() -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    """A process that carries the mark of a boot, for each of three boots."""
+    boots = [new_id() for _ in range(3)]
+    processes = {boot: subprocess.Popen(["/bin/sleep", "60"], env={"FORGE_BOOT": boot}) for boot in boots}
+    yield processes
+    for process in processes.values():
+        process.kill()
+        process.wait()
+
+
+async def test_only_what_belongs_to_stopped_workers_is_ended(left: dict[str, "subprocess.Popen[bytes]"]) -> None:
+    dead, living, unknown = left
+    store: Any = FakeStore(dead)
+
+    await tidy(store, living)
+
+    assert [is_alive(left[boot].pid) for boot in (dead, living, unknown)] == [False, True, True]
+
+
+async def test_a_worker_does_not_end_what_it_runs_itself(left: dict[str, "subprocess.Popen[bytes]"]) -> None:
+    condemned, *_ = left
+    store: Any = FakeStore(condemned)
+
+    await tidy(store, condemned)
+
+    assert is_alive(left[condemned].pid)

@@ -1,0 +1,31 @@
+"""Ends what workers of this host left running that others found dead: only here can it be reached."""
+
+import asyncio
+import logging
+
+from forge_tools.errors import ForgeError
+from forge_tools.sandbox.leftovers import end, marked_boots
+from forge_tools.sandbox.marks import boot_mark
+from forge_tools.storage import Store
+
+logger = logging.getLogger(__name__)
+
+
+async def keep_tidy(store: Store, boot: str, every: float) -> None:
+    """Look for ever, at once and then `every` so many seconds, for processes of workers that have stopped."""
+    while True:
+        try:
+            await tidy(store, boot)
+        except (ForgeError, OSError) as error:
+            logger.warning("What other workers left cannot be looked for", extra={"error": str(error)})
+        await asyncio.sleep(every)
+
+
+async def tidy(store: Store, boot: str) -> None:
+    """Look once. What belongs to `boot` itself, or to a worker that the database does not call stopped, lives on."""
+    found = await asyncio.to_thread(marked_boots)
+    for stopped in sorted(await store.workers.stopped(found - {boot})):
+        count = await asyncio.to_thread(end, boot_mark(stopped))
+        logger.warning(
+            "A worker that stopped had left processes; they are ended", extra={"boot": stopped, "count": count}
+        )
