@@ -378,3 +378,19 @@ async def test_whoever_connects_and_says_nothing_is_no_child(bench: Bench) -> No
 
 async def test_only_this_user_reaches_the_socket(bench: Bench) -> None:
     assert os.stat(bench.lane.address.parent).st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("missing", ["a handle", "a look at its exit"])
+async def test_a_child_whose_death_can_hardly_be_looked_at_is_settled_all_the_same(
+    bench: Bench, child: Speaker, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    bench.lane.run([CLAIM])
+    await child.hear()
+    child.say(started=True, id=ID)
+    if missing == "a handle":
+        monkeypatch.setattr("forge_tools.sandbox.leftovers.os.dup", lambda fd: os.open("", 0))
+    else:
+        monkeypatch.delattr(os, "waitid")
+    child.die()
+    await bench.until(lambda: bench.outcomes)
+    assert (bench.outcomes[0].status, bench.lane.running()) == (ExecutionStatus.LOST, [])

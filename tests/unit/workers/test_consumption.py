@@ -1,6 +1,7 @@
 """A worker is deaf only if messages stay at the broker in its sight while it has nothing to do."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -85,3 +86,17 @@ def test_the_backlog_counts_what_waits_in_those_queues(valkey_url: str) -> None:
     assert backlog(app, [QUEUE, "forge.absent.async"]) == 3
     assert backlog(app, ["forge.absent.async"]) == 0
     app.close()
+
+
+async def test_a_worker_that_drains_is_asked_to_stop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(module, "FORCE_SECONDS", 0.1)
+    monkeypatch.setattr(module.os, "kill", lambda pid, number: sent.append(number))
+    consumption = Consumption(NOWHERE, [QUEUE], 0.01)
+    monkeypatch.setattr(consumption, "_count", lambda: 3)
+    leaving = asyncio.create_task(consumption.leave_when_deaf(lambda: not sent, lambda: 0.0))
+
+    await asyncio.wait([leaving], timeout=0.6)
+
+    leaving.cancel()
+    assert sent == [signal.SIGTERM]

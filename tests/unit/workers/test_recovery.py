@@ -200,3 +200,15 @@ async def test_what_a_dead_worker_left_on_this_host_is_ended_before_its_rows_are
     other.kill()
     other.wait()
     assert seen == [-9, None]
+
+
+async def test_what_cannot_be_ended_here_keeps_nobody_from_settling_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(mark: bytes) -> int:
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr("workers.recovery.end", fail)
+    watch = Watch("dead")
+
+    await watch.look(LEASE * 2)
+
+    assert watch.store.settled == ["dead"]
