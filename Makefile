@@ -13,6 +13,10 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
+PARALLEL := -n 3 --dist loadfile
+MEASURED := tests/unit tests/spec tests/contract tests/architecture
+LONG := tests/chaos tests/integration tests/e2e
+
 .PHONY: demo test check bench chaos install clean
 
 demo: $(STAMP)
@@ -20,9 +24,10 @@ demo: $(STAMP)
 
 test: check
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/coverage run -m pytest $(PARALLEL) $(MEASURED) $(PYTEST_ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
+	$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder $(LONG) $(PYTEST_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

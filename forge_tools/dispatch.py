@@ -96,22 +96,37 @@ def celery_app(broker_url: str) -> "Celery":
         worker_send_task_events=False,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
+        **(_settings_of_rabbit() if _is_rabbit(broker_url) else {}),
         broker_transport_options=_transport_options(broker_url),
     )
     return app
 
 
+def _is_rabbit(broker_url: str) -> bool:
+    return broker_url.startswith(("amqp", "pyamqp"))
+
+
+def _settings_of_rabbit() -> dict[str, Any]:
+    return {
+        "task_default_queue_type": "quorum",
+        "task_create_missing_queue_type": "quorum",
+        "worker_detect_quorum_queues": True,
+        "broker_native_delayed_delivery_queue_type": "classic",
+        "broker_heartbeat": 20,
+    }
+
+
 def _transport_options(broker_url: str) -> dict[str, Any]:
+    reconnecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
+    if _is_rabbit(broker_url):
+        return {"confirm_publish": True, "read_timeout": 3, "write_timeout": 3, **reconnecting}
     if not broker_url.startswith(("redis", "valkey")):
-        return {"confirm_publish": True, "max_retries": 1}
+        return {"max_retries": 1}
     return {
         "socket_timeout": 5,
         "socket_connect_timeout": 3,
         "health_check_interval": 15,
-        "max_retries": 1,
-        "interval_start": 0,
-        "interval_step": 0.2,
-        "interval_max": 0.5,
+        **reconnecting,
         "visibility_timeout": 2 * 3600,
         "global_keyprefix": "forge:",
     }

@@ -23,6 +23,7 @@ READERS = {
     "forge_tools/embedded/stack.py": "hands its own environment on to the servers and workers it starts",
     "forge_tools/cli/demo/scenario.py": "hands its own environment on to the second process of the demo",
     "forge_tools/sandbox/marks.py": "marks what a body starts, and moves its variables out of the memory that shows them",
+    "workers/lanes/surroundings.py": "puts back what a tool changed",
     "workers/lanes/child.py": "forgets URLs and passwords before any tool runs",
 }
 """Who else may touch the environment, and what for: nobody here reads a setting."""

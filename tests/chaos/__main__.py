@@ -1,4 +1,4 @@
-"""The long run: rounds of faults on one database after the other, until the time is over."""
+"""The long run: rounds of faults on one database and broker after the other, until the time is over."""
 
 import argparse
 import asyncio
@@ -10,10 +10,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from tests import rabbit
 from tests.chaos import guarantees
+from tests.chaos.brokers import BROKERS
 from tests.chaos.harness import Run, run
 from tests.chaos.plan import Plan
 from tests.chaos.report import figures, summary
@@ -21,6 +24,7 @@ from tests.chaos.schedule import LONG, Fault
 from tests.services import Services
 
 DATABASES = ("postgres", "sqlite")
+USUAL_BROKER = "valkey"
 ROUND_SECONDS = 120.0
 CALLS_PER_SECOND = 10
 LOGS = Path(tempfile.gettempdir()) / "forge-tools-chaos"
@@ -48,13 +52,27 @@ def main() -> int:
 
 
 def plans(options: argparse.Namespace) -> Iterator[Plan]:
-    """Round after round, each with the next seed; a named length or database stays the same in all."""
+    """Round after round, each with the next seed; a named length, database or broker stays the same in all."""
     seed = options.seed
+    calls = options.calls or round(options.seconds * CALLS_PER_SECOND)
+    databases = [options.database] if options.database else DATABASES
     while True:
-        for database in [options.database] if options.database else DATABASES:
-            calls = options.calls or round(options.seconds * CALLS_PER_SECOND)
-            yield Plan.of(seed, database, seconds=options.seconds, calls=calls, long=options.long)
+        for database, broker in product(databases, brokers(options.broker)):
+            yield Plan.of(seed, database, seconds=options.seconds, calls=calls, long=options.long, broker=broker)
             seed += 1
+
+
+def brokers(named: str | None) -> list[str]:
+    """The brokers that take turns: the one that was named, else RabbitMQ too where the run is asked for it."""
+    if named:
+        return [named]
+    return list(BROKERS) if rabbit.is_wanted() else [USUAL_BROKER]
+
+
+def played_on(one: dict[str, Any]) -> str:
+    """What a round was played on; the broker goes without saying where it is the usual one."""
+    usual = one["broker"] == USUAL_BROKER
+    return str(one["database"]) if usual else f"{one['database']} with {one['broker']}"
 
 
 def added(seed: int, done: list[Run], seconds: float) -> dict[str, Any]:
@@ -66,7 +84,7 @@ def added(seed: int, done: list[Run], seconds: float) -> dict[str, Any]:
     return {
         "seed": seed,
         "minutes": round(seconds / 60, 1),
-        "rounds": dict(Counter(one["database"] for one in rounds)),
+        "rounds": dict(Counter(map(played_on, rounds))),
         "calls": sum(one["calls"] for one in rounds),
         "started_again": sum(one["started_again"] for one in rounds),
         "slowest_to_settle_seconds": max(settled, default=None),
@@ -83,7 +101,9 @@ def play(plan: Plan, folder: Path, kept: Path) -> Run:
         is_sound = not done.violations
     finally:
         if not is_sound:
-            shutil.copytree(folder, kept, ignore=shutil.ignore_patterns("postgres", "*.sock"), dirs_exist_ok=True)
+            shutil.copytree(
+                folder, kept, ignore=shutil.ignore_patterns("postgres", "data", "*.sock"), dirs_exist_ok=True
+            )
             print(f"Logs: {kept}", flush=True)
         shutil.rmtree(folder)
     return done
@@ -96,6 +116,9 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--minutes", type=float, default=0.0, help="start no round after that; default: one round")
     parse.add_argument("--seed", type=int, default=secrets.randbits(32), help="of the first round; default: random")
     parse.add_argument("--database", choices=DATABASES, help="default: in turns")
+    parse.add_argument(
+        "--broker", choices=list(BROKERS), help="default: valkey, or in turns with FORGE_TEST_RABBITMQ=1"
+    )
     parse.add_argument("--seconds", type=float, default=ROUND_SECONDS, help="of faults in a round")
     parse.add_argument("--calls", type=int, help=f"in a round; default: {CALLS_PER_SECOND} a second")
     parse.add_argument("--long", type=Fault, action="append", choices=list(LONG), help="the long faults, in order")

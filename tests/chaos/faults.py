@@ -9,19 +9,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import redis
 from kombu.exceptions import OperationalError
 
 from forge_tools.dispatch import TASK, celery_app, queue_name
 from forge_tools.records import Lane, new_id
+from tests.chaos.brokers import LANES, BrokerUnderFire
 from tests.chaos.crew import Crew, Worker
 from tests.chaos.databases import OnStarter, UnderFire
 from tests.chaos.schedule import Step
-from tests.services import ValkeyServer, client
-
-LANES: tuple[Lane, ...] = ("async", "process")
-BROKER_KEYS = [f"forge:{queue_name('default', lane)}" for lane in LANES]
-"""Where the transport keeps the messages of a queue."""
 
 NONSENSE: tuple[Any, ...] = (
     [],
@@ -41,7 +36,7 @@ class Faults:
     def __init__(
         self,
         crew: Crew,
-        broker: ValkeyServer,
+        broker: BrokerUnderFire,
         database: UnderFire,
         *,
         on_starter: OnStarter,
@@ -126,19 +121,14 @@ class Faults:
         return is_free
 
     async def cut_broker(self, step: Step) -> bool:
-        return await self._tell_broker(lambda server: server.client_kill_filter(_type="normal", skipme=True))
+        return await self._tell_broker(self._broker.cut)
 
     async def forget_messages(self, step: Step) -> bool:
         """Lose every message that waits."""
-        return await self._tell_broker(lambda server: server.delete(*BROKER_KEYS))
+        return await self._tell_broker(self._broker.forget)
 
     async def reorder_rings(self, step: Step) -> bool:
-        def rotate(server: redis.Redis) -> None:
-            for key in BROKER_KEYS:
-                for _ in range(step.number % 7 + 1):
-                    server.lmove(key, key, "RIGHT", "LEFT")
-
-        return await self._tell_broker(rotate)
+        return await self._tell_broker(lambda: self._broker.reorder(step.number % 7 + 1))
 
     async def repeat_rings(self, step: Step) -> bool:
         """Ring again for calls that were rung for, in either lane, for attempts past, present and to come."""
@@ -227,10 +217,10 @@ class Faults:
                 worker.is_suspended = False
         return True
 
-    async def _tell_broker(self, order: Callable[[redis.Redis], object]) -> bool:
+    async def _tell_broker(self, order: Callable[[], None]) -> bool:
         def tell() -> bool:
-            with suppress(redis.RedisError), client(self._broker.url) as server:
-                order(server)
+            with suppress(*self._broker.away):
+                order()
                 return True
             return False
 
@@ -238,7 +228,7 @@ class Faults:
 
     async def _publish(self, arguments: Any, lane: Lane, **headers: Any) -> bool:
         def publish() -> bool:
-            with suppress(OperationalError):
+            with suppress(OperationalError, *self._broker.away):
                 self._app.send_task(TASK, args=arguments, queue=queue_name("default", lane), retry=False, **headers)
                 return True
             return False

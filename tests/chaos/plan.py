@@ -25,17 +25,30 @@ class Plan:
     program: Sequence[str] = PROGRAM
     settle: float = 90.0
     replay: str = "its schedule is always the same"
+    broker: str = "valkey"
 
     @classmethod
-    def of(cls, seed: int, database: str, *, seconds: float, calls: int, long: Sequence[Fault] | None = None) -> "Plan":
+    def of(
+        cls,
+        seed: int,
+        database: str,
+        *,
+        seconds: float,
+        calls: int,
+        long: Sequence[Fault] | None = None,
+        broker: str = "valkey",
+    ) -> "Plan":
         """The plan of a seed: the same numbers give the same plan, for ever."""
         numbers = random.Random(seed)
         planned = plan_calls(numbers, seconds=seconds, count=calls, name=f"{seed:x}")
         steps = plan_faults(numbers, seconds=seconds, possible=DATABASES[database].faults, long=long)
-        options = f"--seed {seed} --database {database} --seconds {seconds:g} --calls {calls}"
+        options = f"--seed {seed} --database {database} --broker {broker} --seconds {seconds:g} --calls {calls}"
         named = "".join(f" --long {fault.value}" for fault in long or ())
-        return cls(seed, database, seconds, planned, steps, replay=f"python -m tests.chaos {options}{named}")
+        replay = f"python -m tests.chaos {options}{named}"
+        return cls(seed, database, seconds, planned, steps, replay=replay, broker=broker)
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}, {self.database}, {self.seconds:g}s, {len(self.calls)} calls; faults:"]
+        lines = [
+            f"seed {self.seed}, {self.database}, {self.broker}, {self.seconds:g}s, {len(self.calls)} calls; faults:"
+        ]
         return "\n".join([*lines, *map(str, self.steps)])

@@ -16,6 +16,7 @@ def figures(done: Run) -> dict[str, Any]:
     return {
         "seed": done.plan.seed,
         "database": done.plan.database,
+        "broker": done.plan.broker,
         "seconds": done.plan.seconds,
         "calls": len(evidence.submitted),
         "answers": dict(done.answers()),

@@ -14,10 +14,10 @@ from typing import Any
 from forge_tools.config import Settings
 from forge_tools.storage.migrate import upgrade
 from tests.chaos import effects
+from tests.chaos.brokers import BROKERS, BrokerUnderFire
 from tests.chaos.crew import RUN_VARIABLE, Crew, Member, members
 from tests.chaos.databases import PostgresUnderFire, SqliteUnderFire, UnderFire
 from tests.chaos.plan import Plan
-from tests.services import ValkeyServer
 
 KILL_GRACE = 1.0
 
@@ -28,12 +28,13 @@ _MIGRATING = threading.Lock()
 class Stage:
     """Opened with `async with`, in a folder of its own."""
 
+    broker: BrokerUnderFire
     database: UnderFire
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.folder = folder
         self.log = folder / "effects.log"
-        self.broker = ValkeyServer(folder / "valkey")
+        self.broker = BROKERS[plan.broker](folder / plan.broker)
         if plan.database == "sqlite":
             self.database = SqliteUnderFire(folder)
         else:

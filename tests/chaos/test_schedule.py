@@ -1,10 +1,12 @@
 """The schedule: a seed replays, long faults take turns, and nothing impossible is planned."""
 
 import random
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 
+from tests import rabbit
+from tests.chaos.__main__ import parser, plans
 from tests.chaos.plan import Plan
 from tests.chaos.schedule import LONG, Fault, plan_faults
 
@@ -32,3 +34,28 @@ def test_a_file_has_no_server_to_kill() -> None:
     planned = {step.fault for step in Plan.of(1, "sqlite", seconds=600, calls=1).steps}
 
     assert planned == set(Fault) - {Fault.KILL_DATABASE, Fault.CUT_DATABASE}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "named", "played"),
+    [
+        ("", [], ["postgres valkey", "sqlite valkey", "postgres valkey"]),
+        ("1", [], ["postgres valkey", "postgres rabbitmq", "sqlite valkey"]),
+        ("", ["--broker", "rabbitmq"], ["postgres rabbitmq", "sqlite rabbitmq", "postgres rabbitmq"]),
+    ],
+)
+def test_brokers_take_turns_where_rabbitmq_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, named: list[str], played: list[str]
+) -> None:
+    monkeypatch.setenv(rabbit.VARIABLE, wanted)
+
+    rounds = islice(plans(parser().parse_args(["--seconds", "1", *named])), 3)
+
+    assert [f"{one.database} {one.broker}" for one in rounds] == played
+
+
+def test_what_replays_a_round_names_its_broker() -> None:
+    plan = Plan.of(7, "sqlite", seconds=60, calls=300, broker="rabbitmq")
+
+    assert "--broker rabbitmq" in plan.replay
+    assert plan.steps == Plan.of(7, "sqlite", seconds=60, calls=300).steps

@@ -47,7 +47,7 @@ async def fleet(tmp_path: Path, broker: ValkeyServer, database: Proxy) -> AsyncI
     fleet = await asyncio.to_thread(Fleet, tmp_path, broker.url, database.url, kill_grace=1.0)
     try:
         for lane in ("async", "process"):
-            await asyncio.to_thread(fleet.start, lane, concurrency=4)
+            await asyncio.to_thread(fleet.start, lane, concurrency=4, consumption_interval="1")
         yield fleet
     finally:
         await asyncio.to_thread(fleet.stop)
@@ -178,9 +178,9 @@ async def settled(client: ExecutorClient) -> list[ExecutionRecord]:
 @pytest.mark.parametrize(
     ("outage", "seconds", "patience"),
     [
-        (broker_gone, OUTAGE, 8.0),
-        (broker_frozen, OUTAGE, 8.0),
-        (database_gone, max(OUTAGE, LEASE + 5), 10.0),
+        (broker_gone, OUTAGE, 15.0),
+        (broker_frozen, OUTAGE, 15.0),
+        (database_gone, max(OUTAGE, LEASE + 5), 20.0),
         (database_frozen, OUTAGE, 20.0),
     ],
 )

@@ -148,6 +148,30 @@ def test_what_loses_or_repeats_messages_is_settled() -> None:
     assert conf.broker_transport_options["visibility_timeout"] >= 3600
 
 
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("amqp://127.0.0.1//", "quorum"),
+        ("amqps://127.0.0.1//", "quorum"),
+        ("pyamqp://127.0.0.1//", "quorum"),
+        ("redis://127.0.0.1/0", "classic"),
+        ("redis+socket:///tmp/x.sock", "classic"),
+    ],
+)
+def test_queues_are_quorum_queues_where_the_broker_has_them(url: str, kind: str) -> None:
+    app = celery_app(url)
+
+    declared = app.amqp.queues["forge.default.async"].queue_arguments or {}
+    assert declared.get("x-queue-type", "classic") == kind
+
+
+@pytest.mark.parametrize("url", ["amqp://127.0.0.1//", "redis://127.0.0.1/0"])
+def test_no_broker_is_waited_for_without_a_limit(url: str) -> None:
+    options = celery_app(url).conf.broker_transport_options
+
+    assert 0 < (options.get("socket_timeout") or options["read_timeout"]) <= 5
+
+
 def test_celery_has_no_app_of_ours_as_its_current_one() -> None:
     from celery import current_app
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,16 +111,16 @@ class Outage:
         self.seen = descendants(os.getpid())
         killed, doomed = host.pids(), plain.pids(DOOMED)
         ours, theirs = await _moment(
-            lambda: _victims(Effects.read(log), killed, precious, in_children, fewest=2),
+            killed | doomed,
+            lambda: _victims(Effects.read(log), killed, precious, in_children, fewest=1),
             lambda: _victims(plain.effects(), doomed, precious, precious, fewest=1),
         )
         at = time.monotonic()
-        for pid in (ours.child, theirs.child, valkey):
-            if pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
         host.kill()
         plain.kill_host(DOOMED)
+        for pid in (ours.child, theirs.child, valkey):
+            if pid is not None:
+                _signal([pid], signal.SIGKILL)
         plain.kill_broker()
         return verdict.Accident(at=at, host=DOOMED, killed=killed, hit=ours.hit, child=ours.child, valkey=valkey)
 
@@ -136,7 +136,7 @@ class _Victims:
 def _victims(
     effects: Effects, doomed: set[int], precious: set[str], in_children: set[str], *, fewest: int
 ) -> _Victims | None:
-    """Who would be hit now; None if that proves little. Of `fewest`, some may end before the blow falls."""
+    """Who would be hit now; None if that proves little."""
     running = effects.running()
     hit = {key for key, pid in running.items() if pid in doomed}
     child = next((pid for key, pid in running.items() if key in in_children and pid not in doomed), None)
@@ -145,15 +145,24 @@ def _victims(
     return _Victims(hit, child)
 
 
-async def _moment(*finds: Callable[[], _Victims | None]) -> list[_Victims]:
+async def _moment(doomed: Iterable[int], *finds: Callable[[], _Victims | None]) -> list[_Victims]:
+    """Wait for victims on each side. The doomed hosts stand still from that look on, so that no call ends before the blow."""
     deadline = time.monotonic() + _MOMENT_SECONDS
     while True:
+        _signal(doomed, signal.SIGSTOP)
         found = [victims for victims in (find() for find in finds) if victims is not None]
         if len(found) == len(finds):
             return found
+        _signal(doomed, signal.SIGCONT)
         if time.monotonic() > deadline:
             raise BrokenPromiseError("Not as promised: both hosts of both sides run calls. Found: some of them idle")
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 async def _end_of(handle: Handle) -> ToolResult | None:

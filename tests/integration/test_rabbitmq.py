@@ -1,0 +1,237 @@
+"""RabbitMQ as the broker, with real workers: `FORGE_TEST_RABBITMQ=1` asks for it, and then it must be installed."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from amqp.exceptions import AMQPError, PreconditionFailed
+
+from forge_tools.client import ExecutorClient
+from forge_tools.dispatch import Bells, Dispatcher, Limits, backlog, celery_app, queue_name
+from forge_tools.errors import ErrorCode
+from forge_tools.records import ExecutionContext, Lane, Ring
+from tests import rabbit
+from tests.conftest import started
+from tests.fleet import Fleet, wait_until
+from tests.rabbit import RabbitServer
+from tests.server_process import ServiceMissingError
+from tests.services import Services
+
+LANES: tuple[Lane, ...] = ("async", "process")
+NOT_ASKED_FOR = (
+    "RabbitMQ is no wheel that pip installs, and takes 10 s to start: install it and set FORGE_TEST_RABBITMQ=1"
+)
+
+
+@pytest.fixture(scope="module")
+def server(services: Services) -> Iterator[RabbitServer]:
+    if not rabbit.is_wanted():
+        pytest.skip(NOT_ASKED_FOR)
+    running = started(lambda: RabbitServer(services.folder("rabbit")).start())
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def fleet(server: RabbitServer, services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A worker a lane on PostgreSQL, which starts after RabbitMQ: nobody needs it where the tests are skipped."""
+    postgres = started(services.postgres)
+    url = postgres.create_database()
+    fleet = Fleet(tmp_path_factory.mktemp("fleet"), server.url, url, kill_grace=1.0)
+    fleet.start("async", concurrency=20)
+    fleet.start("process")
+    yield fleet
+    fleet.stop()
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+async def client(fleet: Fleet, server: RabbitServer) -> AsyncIterator[ExecutorClient]:
+    """A client whose rings meet workers that listen, whatever the test before did to the broker."""
+    await asyncio.to_thread(wait_until, lambda: are_heard(server), 60, "no worker consumes")
+    async with ExecutorClient(fleet.settings) as client:
+        yield client
+
+
+@pytest.fixture
+def context(fleet: Fleet) -> ExecutionContext:
+    return ExecutionContext(working_dir=str(fleet.folder), timeout=60)
+
+
+def are_heard(server: RabbitServer) -> bool:
+    """Whether somebody consumes from the default queue of each lane."""
+    try:
+        with server.connect() as connection, connection.channel() as channel:
+            return all(
+                channel.queue_declare(queue_name("default", lane), passive=True).consumer_count for lane in LANES
+            )
+    except (OSError, AMQPError):
+        return False
+
+
+def waiting(server: RabbitServer) -> int:
+    return backlog(celery_app(server.url), [queue_name("default", lane) for lane in LANES])
+
+
+def starts(mark: Path) -> int:
+    return len(mark.read_text().splitlines()) if mark.exists() else 0
+
+
+def test_a_run_that_asks_for_rabbitmq_where_there_is_none_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    with pytest.raises(ServiceMissingError, match=r"apt-get install rabbitmq-server.*unset FORGE_TEST_RABBITMQ"):
+        rabbit.found("rabbitmq-server")
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_queues_are_quorum_queues(fleet: Fleet, server: RabbitServer, lane: Lane) -> None:
+    wait_until(lambda: are_heard(server), 60, "no worker consumes")
+
+    with server.connect() as connection, pytest.raises(PreconditionFailed, match="'quorum'"):
+        connection.channel().queue_declare(queue_name("default", lane), durable=True, auto_delete=False)
+
+
+@pytest.mark.parametrize("tool", ["Echo", "EchoInProcess"])
+async def test_a_call_of_either_lane_is_answered(client: ExecutorClient, context: ExecutionContext, tool: str) -> None:
+    result = await client.execute(tool, context, message="over AMQP")
+
+    assert result.output == "over AMQP"
+
+
+async def test_a_burst_is_answered_and_leaves_no_message(
+    client: ExecutorClient, context: ExecutionContext, server: RabbitServer
+) -> None:
+    calls = [client.execute("Echo", context, message=str(n)) for n in range(300)]
+    calls += [client.execute("EchoInProcess", context, message=str(n)) for n in range(40)]
+
+    results = await asyncio.gather(*calls)
+
+    assert [result.output for result in results] == [*map(str, range(300)), *map(str, range(40))]
+    await asyncio.to_thread(wait_until, lambda: not waiting(server), 10, "messages are left")
+
+
+@pytest.mark.parametrize("tool", ["Sleep", "Block"])
+async def test_a_running_call_is_cancelled(
+    client: ExecutorClient, context: ExecutionContext, tmp_path: Path, tool: str
+) -> None:
+    mark = tmp_path / "mark"
+    call = await client.submit(tool, context, {"seconds": 50, "mark": str(mark)})
+    await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
+
+    await call.cancel()
+
+    assert (await call.result(timeout=20)).error_code == ErrorCode.CANCELLED
+
+
+@pytest.mark.parametrize("tool", ["Sleep", "Block"])
+async def test_a_call_ends_at_its_timeout(client: ExecutorClient, fleet: Fleet, tmp_path: Path, tool: str) -> None:
+    context = ExecutionContext(working_dir=str(fleet.folder), timeout=1)
+
+    result = await client.execute(tool, context, seconds=50, mark=str(tmp_path / "mark"))
+
+    assert (result.error_code, result.error) == (ErrorCode.TIMEOUT, "Tool timed out after 1s")
+
+
+async def test_a_call_for_one_host_runs_there(client: ExecutorClient, context: ExecutionContext, fleet: Fleet) -> None:
+    call = await client.submit("Echo", context, {"message": "here"}, queue=f"host.{fleet.settings.hostname}")
+
+    assert (await call.result(timeout=20)).output == "here"
+
+
+async def test_what_waits_is_counted_and_a_queue_that_is_not_there_holds_nothing(server: RabbitServer) -> None:
+    dispatcher = Dispatcher(server.url)
+
+    for lane in LANES:
+        dispatcher.ring(Bells("unserved", lane, (Ring("an id", 0),), Limits(1, 2)))
+    await dispatcher.close()
+
+    queues = [queue_name("unserved", lane) for lane in LANES]
+    assert backlog(celery_app(server.url), ["forge.never.seen", *queues]) == 2
+
+
+async def test_a_broker_that_dies_under_load_and_returns_loses_nothing_and_repeats_nothing(
+    client: ExecutorClient, context: ExecutionContext, server: RabbitServer, tmp_path: Path
+) -> None:
+    marks = [tmp_path / f"mark-{number}" for number in range(90)]
+    tools = ["Block" if number % 3 else "Sleep" for number in range(90)]
+    parameters = [{"seconds": 0.2, "mark": str(mark)} for mark in marks]
+    calls = [await client.submit(tool, context, one) for tool, one in zip(tools[:45], parameters[:45], strict=True)]
+    await asyncio.to_thread(wait_until, lambda: sum(map(starts, marks)) > 3, 20, "nothing started")
+    server.kill()
+    calls += [await client.submit(tool, context, one) for tool, one in zip(tools[45:], parameters[45:], strict=True)]
+    server.start()
+
+    results = [await call.result(timeout=60) for call in calls]
+
+    assert [result.error for result in results if not result.success] == []
+    assert [starts(mark) for mark in marks] == [1] * 90
+
+
+async def test_connections_that_are_cut_under_load_cost_no_call(
+    client: ExecutorClient, context: ExecutionContext, server: RabbitServer, tmp_path: Path
+) -> None:
+    marks = [tmp_path / f"mark-{number}" for number in range(30)]
+    calls = [await client.submit("Block", context, {"seconds": 0.2, "mark": str(mark)}) for mark in marks]
+
+    await asyncio.to_thread(server.cut)
+    results = [await call.result(timeout=60) for call in calls]
+
+    assert [result.error for result in results if not result.success] == []
+    assert [starts(mark) for mark in marks] == [1] * 30
+
+
+async def test_a_frozen_broker_blocks_nobody_and_is_used_again_when_it_thaws(
+    client: ExecutorClient, context: ExecutionContext, server: RabbitServer
+) -> None:
+    frozen = psutil.Process(server.process.pid)
+    await client.execute("Echo", context, message="connected")
+    frozen.suspend()
+    try:
+        began = time.monotonic()
+        results = [await client.execute(tool, context, message="frozen") for tool in ("Echo", "EchoInProcess") * 3]
+        seconds = time.monotonic() - began
+    finally:
+        frozen.resume()
+
+    assert [result.output for result in results] == ["frozen"] * 6
+    assert seconds < 30
+    assert (await client.execute("Echo", context, message="thawed")).output == "thawed"
+
+
+async def test_a_publisher_lets_go_of_a_frozen_broker(server: RabbitServer) -> None:
+    """A thread that waits for ever would keep its program from ending."""
+    dispatcher = Dispatcher(server.url)
+    bells = Bells("frozen", "async", (Ring("an id", 0),), Limits(1, 2))
+    app, queues = celery_app(server.url), [queue_name("frozen", "async")]
+    dispatcher.ring(bells)
+    await asyncio.to_thread(wait_until, lambda: backlog(app, queues), 10, "the ring did not arrive")
+    frozen = psutil.Process(server.process.pid)
+    frozen.suspend()
+    try:
+        dispatcher.ring(bells)
+        async with asyncio.timeout(15):
+            while not dispatcher.is_down:
+                await asyncio.sleep(0.02)
+    finally:
+        frozen.resume()
+
+    await dispatcher.close()
+
+
+async def test_a_worker_that_no_longer_consumes_leaves(
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext
+) -> None:
+    worker = await asyncio.to_thread(fleet.start, "async", queues="deaf", consumption_interval="1")
+    await client.refresh()
+    await (await client.submit("Deafen", context, queue="deaf")).result(timeout=20)
+
+    calls = [await client.submit("Echo", context, {"message": "pulled"}, queue="deaf") for _ in range(3)]
+
+    assert [(await call.result(timeout=20)).output for call in calls] == ["pulled"] * 3
+    assert await asyncio.to_thread(worker.process.wait, 30) in (0, -signal.SIGTERM)
+    assert "none arrives here; this worker ends" in worker.log.read_text()
