@@ -9,6 +9,7 @@ from celery.platforms import EX_FAILURE, EX_OK
 from celery.worker import state as celery_state
 
 from workers.engine import Engine
+from workers.pool import forgive_deaths
 
 POLL_SECONDS = 0.1
 
@@ -23,7 +24,7 @@ class Drain(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         take_signals()
-        parent.pool.did_start_ok = lambda: True  # a tool may end a child before Celery first looks; it is replaced
+        forgive_deaths(parent.pool)
 
     def stop(self, parent: Any) -> None:
         drain(self.engine)
