@@ -1,5 +1,6 @@
 # make demo   install into .venv and watch real tool calls run on Celery workers and land in SQL
 # make test   install and run every check and test, on servers it starts by itself
+# make coverage  which lines the quick tests ran
 # make check  lint, format, types, import contracts, dependencies
 # make bench  ours beside raw Celery, in one run
 # make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
@@ -13,24 +14,25 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-PARALLEL := -n 3 --dist loadfile
+PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
-LONG := tests/chaos tests/integration tests/e2e
 
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py closing.py tool_loop.py engine.py)
 
-.PHONY: demo test check bench chaos install clean
+.PHONY: demo test coverage check bench chaos install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo
 
 test: check
+	$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
+
+coverage: $(STAMP)
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(PARALLEL) $(MEASURED) $(addprefix --ignore=,$(UNTRACED)) $(PYTEST_ARGS)
+	$(BIN)/coverage run -m pytest $(PARALLEL) $(MEASURED) $(addprefix --ignore=,$(UNTRACED))
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
-	$(BIN)/pytest $(PARALLEL) --no-loadscope-reorder $(LONG) $(UNTRACED) $(PYTEST_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
