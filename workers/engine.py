@@ -20,7 +20,6 @@ from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import DEFAULT_TIMEOUT, Claim, Lane, Ring, Scope, ToolSpec, WorkerRecord, new_id
 from forge_tools.storage import open_store
-from workers.clocks import ClockWatch
 from workers.consumption import Consumption
 from workers.demotion import Demotion, leave
 from workers.lanes.base import BodyLane
@@ -203,21 +202,18 @@ class Engine:
             logger.warning(warning)
         await self._demotion.step(self._store)
         self._acknowledged_at = time.monotonic()
-        self._sharing = Sharing(
-            self._store, self._scope, heartbeat=self._settings.heartbeat, lease=self._settings.lease
-        )
+        beat, lease = self._settings.heartbeat, self._settings.lease
+        self._sharing = Sharing(self._store, self._scope, heartbeat=beat, lease=lease)
         services = (
             self._recorder.run(self._store, self._ringer),
             self._beat_for_ever(),
             self._pull_for_ever(),
-            self._recover_for_ever(),
-            self._demotion.keep(self._store, 2 * self._settings.heartbeat),
-            keep_tidy(self._store, self.boot, self._settings.lease),
-            self._consumption.leave_when_deaf(
-                lambda: self._may_claim() and not self._claiming and self._free() > 0, lambda: self._rung_at
-            ),
+            Recovery(self._store, self.boot, lease).keep(2 * beat, lambda: self._acknowledged_at, self._recorder.tell),
+            self._demotion.keep(self._store, 2 * beat),
+            keep_tidy(self._store, self.boot, lease),
+            self._consumption.leave_when_deaf(self._is_idle, lambda: self._rung_at),
         )
-        self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(self._settings.heartbeat))
+        self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(beat))
         self._services = [asyncio.create_task(service) for service in services]
         for service in self._services:
             service.add_done_callback(_end_process_if_broken)
@@ -323,6 +319,10 @@ class Engine:
             if self._is_draining:
                 await self._announce()
 
+    def _is_idle(self) -> bool:
+        """Whether it waits for rings alone: neither for the database nor for slots that only a flush announces."""
+        return self._may_claim() and not self._claiming and self._recorder.is_idle and self._free() > 0
+
     def _may_claim(self) -> bool:
         return not self._is_draining and time.monotonic() - self._acknowledged_at <= self._settings.lease
 
@@ -373,24 +373,6 @@ class Engine:
         due, is_full = await self._sharing.due(self._free)
         await self._start(due)
         return is_full
-
-    async def _recover_for_ever(self) -> None:
-        clocks = ClockWatch(self._store, self.boot, self._settings.lease)
-        recovery = Recovery(self._store, self.boot, self._settings.lease)
-        while True:
-            await asyncio.sleep(self._settings.heartbeat * 2)
-            try:
-                if time.monotonic() - self._acknowledged_at > self._settings.lease / 2 or not await clocks.is_steady():
-                    recovery.interrupted()
-                else:
-                    await self._tell_submitters_of(await recovery.step())
-            except ForgeError as error:
-                recovery.interrupted()
-                logger.warning("Recovery step failed", extra={"error": str(error)})
-
-    async def _tell_submitters_of(self, ended: Sequence[str]) -> None:
-        if ended:
-            self._recorder.tell(await self._store.queue.submitters(ended))
 
 
 def _end_process_if_broken(service: asyncio.Task[None]) -> None:

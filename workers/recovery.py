@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from forge_tools.errors import ForgeError
 from forge_tools.sandbox.leftovers import end
 from forge_tools.sandbox.marks import boot_mark
 from forge_tools.storage import Store
+from workers.clocks import ClockWatch
 
 LEASE = "recovery"
 
@@ -24,8 +26,9 @@ class _Sighting:
 class Recovery:
     """Every worker compares beats over time, so that whoever holds the lease can act at once; one at a time does.
 
-    None trusts a clock that it did not watch itself. A boot is dead only if its beat stayed the same for one lease during which all of this worker's own beats succeeded:
-    so neither a database outage, nor a clock step, nor a suspended machine condemns anybody.
+    None trusts a clock that it did not watch itself. A boot is dead only if its beat stayed the same for one lease during
+    which all of this worker's own beats succeeded: so neither a database outage, nor a clock step, nor a suspended machine
+    condemns anybody.
     """
 
     def __init__(self, store: Store, boot: str, lease: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,6 +38,25 @@ class Recovery:
         self._clock = clock
         self._sightings: dict[str, _Sighting] = {}
         self._last_look = 0.0
+
+    async def keep(
+        self, every: float, acknowledged_at: Callable[[], float], tell: Callable[[Iterable[tuple[str, str]]], None]
+    ) -> None:
+        """Look for ever, while our own beats are acknowledged and the database's clock is steady.
+
+        `tell` hears (submitter, id) of the executions that end by it.
+        """
+        clocks = ClockWatch(self._store, self._boot, self._lease)
+        while True:
+            await asyncio.sleep(every)
+            try:
+                if time.monotonic() - acknowledged_at() > self._lease / 2 or not await clocks.is_steady():
+                    self.interrupted()
+                elif ended := await self.step():
+                    tell(await self._store.queue.submitters(ended))
+            except ForgeError as error:
+                self.interrupted()
+                logger.warning("Recovery step failed", extra={"error": str(error)})
 
     def interrupted(self) -> None:
         """Our own beat failed or came late: whatever was seen before no longer counts."""

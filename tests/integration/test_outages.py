@@ -47,7 +47,7 @@ async def fleet(tmp_path: Path, broker: ValkeyServer, database: Proxy) -> AsyncI
     fleet = await asyncio.to_thread(Fleet, tmp_path, broker.url, database.url, kill_grace=1.0)
     try:
         for lane in ("async", "process"):
-            await asyncio.to_thread(fleet.start, lane, concurrency=4)
+            await asyncio.to_thread(fleet.start, lane, concurrency=4, consumption_interval="1")
         yield fleet
     finally:
         await asyncio.to_thread(fleet.stop)
