@@ -121,7 +121,7 @@ class ToolSpec(BaseModel):
     @property
     def key(self) -> str:
         """`name@major`: what a worker must host to run a call accepted for this version."""
-        return f"{self.name}@{self.version.partition('.')[0]}"
+        return tool_key(self.name, self.version)
 
     @property
     def attempts(self) -> int:
@@ -161,3 +161,8 @@ class ToolSpec(BaseModel):
             return dict(parameters)
         open_names = {name for p in self.parameters for name in (p.name, *p.aliases)} - self.sensitive
         return {k: v if k in open_names else REDACTED for k, v in parameters.items()}
+
+
+def tool_key(name: str, version: str) -> str:
+    """`name@major`, by which calls are accepted and claimed."""
+    return f"{name}@{version.partition('.')[0]}"

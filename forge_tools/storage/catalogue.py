@@ -8,6 +8,7 @@ from sqlalchemy import Update, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, ToolSpec
+from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import execution_queue, from_now, tools, workers
 from forge_tools.storage.rows import clean
@@ -115,9 +116,7 @@ def _diverted(keys: Sequence[str]) -> Update:
 
 
 async def _live(connection: AsyncConnection) -> list[_Host]:
-    rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(
-        workers.c.stopped_at.is_(None), workers.c.last_seen_at >= from_now(-LIVE_SECONDS)
-    )
+    rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(alive.is_alive(LIVE_SECONDS))
     return [_Host(*row) for row in await connection.execute(rows.order_by(workers.c.id))]
 
 

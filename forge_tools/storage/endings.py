@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
 from forge_tools.records import ExecutionStatus, Loss, Ring, Scope, moment
 from forge_tools.records.places import serving_command
+from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import (
     execution_attempts,
@@ -191,15 +192,12 @@ async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail
 async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[str]]:
     """The tool keys that live workers of the process lane host, by queue."""
     query = select(workers.c.queues, workers.c.tools).where(
-        workers.c.lane == "process",
-        workers.c.stopped_at.is_(None),
-        workers.c.last_seen_at > from_now(-SERVING_SECONDS),
+        workers.c.lane == "process", alive.is_alive(SERVING_SECONDS)
     )
     served: dict[str, set[str]] = {}
     for queues, tools in await connection.execute(query):
-        keys = {f"{name}@{version.partition('.')[0]}" for name, version in tools.items()}
         for queue in queues:
-            served.setdefault(queue, set()).update(keys)
+            served.setdefault(queue, set()).update(alive.hosted_keys(tools))
     return served
 
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, String, and_, cast, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, String, cast, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, StuckCalls, StuckReason
+from forge_tools.storage import alive
 from forge_tools.storage.models import execution_queue, executions, from_now, seconds_between, workers
 
 live = execution_queue.c
@@ -16,7 +17,7 @@ RUNNING = live.status == ExecutionStatus.RUNNING.value
 
 async def find_stuck(connection: AsyncConnection, *, lease: float, patience: float) -> list[StuckCalls]:
     """Read all of them, grouped, the worst first."""
-    is_alive = and_(workers.c.stopped_at.is_(None), workers.c.last_seen_at >= from_now(-lease))
+    is_alive = alive.is_alive(lease)
     running_for = seconds_between(live.started_at, from_now(0.0))
     ownerless = _groups(running_for, live.hostname, live.pid).where(RUNNING, or_(workers.c.id.is_(None), ~is_alive))
     overdue = _groups(running_for, live.hostname, live.pid).where(
@@ -69,14 +70,9 @@ async def _serving(connection: AsyncConnection, is_alive: ColumnElement[bool]) -
     busy = dict(tuple(row) for row in await connection.execute(counts))
     columns = (workers.c.id, workers.c.lane, workers.c.queues, workers.c.tools, workers.c.concurrency)
     return [
-        _Serving(row.lane, tuple(row.queues), _keys(row.tools), row.concurrency - busy.get(row.id, 0))
+        _Serving(row.lane, tuple(row.queues), alive.hosted_keys(row.tools), row.concurrency - busy.get(row.id, 0))
         for row in await connection.execute(select(*columns).where(is_alive))
     ]
-
-
-def _keys(tools: dict[str, str]) -> frozenset[str]:
-    """What a worker may claim by: names with the major version of what it hosts."""
-    return frozenset(f"{name}@{version.partition('.')[0]}" for name, version in tools.items())
 
 
 def _why_untaken(row: Row[Any], serving: Sequence[_Serving]) -> StuckReason | None:

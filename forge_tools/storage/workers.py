@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, or_, select, update
 
 from forge_tools.records import Ring, WorkerRecord
+from forge_tools.storage import alive
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import execution_queue, from_now, leases, seconds_between, workers
@@ -55,13 +56,13 @@ class Workers:
         """Boots, the one started last first; `seen_within` seconds leaves out those silent for longer."""
         query = select(workers, _silence()).order_by(boots.started_at.desc(), boots.id)
         if seen_within is not None:
-            query = query.where(_seen_within(seen_within))
+            query = query.where(alive.seen_within(seen_within))
         async with self._database.reading() as connection:
             return [_worker(row) for row in await connection.execute(query)]
 
     async def live_queues(self, within: float) -> Counter[tuple[str, str]]:
         """How many boots serve each (queue, lane): those that have not stopped and were seen `within` seconds."""
-        query = select(boots.queues, boots.lane).where(boots.stopped_at.is_(None), _seen_within(within))
+        query = select(boots.queues, boots.lane).where(alive.is_alive(within))
         async with self._database.reading() as connection:
             return Counter((queue, row.lane) for row in await connection.execute(query) for queue in row.queues)
 
@@ -105,11 +106,6 @@ class Workers:
     async def close(self) -> None:
         """Wait for the beat under way."""
         await self._beats.close()
-
-
-def _seen_within(seconds: float) -> ColumnElement[bool]:
-    """A beat from the future is one from before the clock was set back."""
-    return boots.last_seen_at.between(from_now(-seconds), from_now(seconds))
 
 
 def _silence() -> ColumnElement[float]:

@@ -107,8 +107,7 @@ class Crew:
         self, folder: Path, environment: Mapping[str, str], posts: Sequence[Post], program: Sequence[str] = PROGRAM
     ) -> None:
         self._folder = folder
-        # Measured workers are slower, and a kill in the middle of their last write would spoil the measurement.
-        self._environment = {name: value for name, value in environment.items() if not name.startswith("COVERAGE_")}
+        self._environment = dict(environment)
         self._program = program
         self._count = 0
         self.deaths = Deaths()

@@ -35,6 +35,9 @@ class Work(Shape):
         note(mark, "start")
         await asyncio.sleep(seconds)
         note(mark, "end")
+        return self.result(mark)
+
+    def result(self, mark: str) -> ToolResult:
         return ToolResult.ok(mark)
 
 
@@ -48,23 +51,17 @@ class Compute(Shape):
         return ToolResult.ok(mark)
 
 
-class Fail(Shape):
+class Fail(Work):
     """Return a failed result."""
 
-    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
-        note(mark, "start")
-        await asyncio.sleep(seconds)
-        note(mark, "end")
+    def result(self, mark: str) -> ToolResult:
         return ToolResult.fail(FAILED_ON_PURPOSE)
 
 
-class Raise(Shape):
+class Raise(Work):
     """Raise what it should not."""
 
-    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> NoReturn:
-        note(mark, "start")
-        await asyncio.sleep(seconds)
-        note(mark, "end")
+    def result(self, mark: str) -> NoReturn:
         raise RuntimeError(FAILED_ON_PURPOSE)
 
 

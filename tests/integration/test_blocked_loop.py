@@ -1,7 +1,6 @@
 """Tools that hold the loop of the async lane, or will not leave it: their neighbours finish, and they are told so."""
 
 import asyncio
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +12,6 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ToolResult
 from tests.fleet import Fleet, wait_until
-
-
-@pytest.fixture(autouse=True)
-def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter that traces may stand still when an exception is raised into one of its threads."""
-    for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
-        monkeypatch.delenv(name)
 
 
 @pytest.fixture

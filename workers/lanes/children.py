@@ -85,8 +85,8 @@ class ChildrenLane:
         self.address = Path(self._folder.name) / "engine.sock"
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
-        self._steps: set[asyncio.Task[None]] = set()
-        self._endings: set[asyncio.Task[None]] = set()
+        self._steps: set[asyncio.Task[Any]] = set()
+        self._endings: set[asyncio.Task[Any]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._deferred: deque[Ring] = deque(maxlen=MOST_DEFERRED)
         self._is_stopping = False
@@ -141,7 +141,8 @@ class ChildrenLane:
     # Hearing the children.
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._track(asyncio.current_task())
+        if (serving := asyncio.current_task()) is not None:
+            _keep(serving, self._steps)
         self._connections.add(writer)
         try:
             if (hello := await read_frame(reader)) is not None:
@@ -165,7 +166,7 @@ class ChildrenLane:
     def _hear(self, child: _Child, frame: dict[str, Any]) -> None:
         if "ring" in frame:
             child.is_ringing = True
-            self._track(asyncio.create_task(self._answer_ring(child, [Ring(*ring) for ring in frame["ring"]])))
+            self._do(self._answer_ring(child, [Ring(*ring) for ring in frame["ring"]]), self._steps)
         elif child.body is None or frame.get("id") != child.body.claim.id:
             return  # of a body that was given up
         elif "started" in frame:
@@ -183,7 +184,7 @@ class ChildrenLane:
             self._end_with_leftovers(child, body, outcome, is_doomed=is_tainted)
 
     async def _answer_ring(self, child: _Child, rings: Sequence[Ring]) -> None:
-        if not child.is_idle:  # it runs a call that was pulled; Celery's limits for this ring must not meet that body
+        if not child.is_idle:  # it runs a call that was pulled
             self._release(child)
             self._deferred.extend(rings)
             return
@@ -223,7 +224,7 @@ class ChildrenLane:
     def _end_with_leftovers(self, child: _Child, body: Body, outcome: Outcome, *, is_doomed: bool) -> None:
         body.is_ending = True
         child.is_doomed |= is_doomed  # it takes no more claims while it dies
-        self._track_ending(self._sweep_and_end(child, body, outcome))
+        self._do(self._sweep_and_end(child, body, outcome), self._endings)
 
     async def _sweep_and_end(self, child: _Child, body: Body, outcome: Outcome) -> None:
         await self._sweep(child, body)
@@ -253,13 +254,13 @@ class ChildrenLane:
         self._release(child)
         self._forget(child)
         if self._deferred and child.is_idle:
-            self._track(asyncio.create_task(self._answer_ring(child, [self._deferred.popleft()])))
+            self._do(self._answer_ring(child, [self._deferred.popleft()]), self._steps)
 
     def _bury(self, child: _Child) -> None:
         body = child.body
         if body is not None and not body.is_ending and not self._is_stopping:
             body.is_ending = True
-            self._track_ending(self._settle_death(child, body))
+            self._do(self._settle_death(child, body), self._endings)
 
     async def _settle_death(self, child: _Child, body: Body) -> None:
         """A body that its child never said it started has not run."""
@@ -319,12 +320,10 @@ class ChildrenLane:
             if self._children.get(child.pid) is child:
                 del self._children[child.pid]
 
-    def _track_ending(self, work: Coroutine[Any, Any, None]) -> None:
-        ending = asyncio.create_task(work)
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
+    def _do(self, work: Coroutine[Any, Any, None], among: "set[asyncio.Task[Any]]") -> None:
+        _keep(asyncio.create_task(work), among)
 
-    def _track(self, step: "asyncio.Task[None] | None") -> None:
-        if step is not None:
-            self._steps.add(step)
-            step.add_done_callback(self._steps.discard)
+
+def _keep(task: "asyncio.Task[Any]", among: "set[asyncio.Task[Any]]") -> None:
+    among.add(task)
+    task.add_done_callback(among.discard)

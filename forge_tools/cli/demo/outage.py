@@ -112,8 +112,8 @@ class Outage:
         killed, doomed = host.pids(), plain.pids(DOOMED)
         ours, theirs = await _moment(
             killed | doomed,
-            lambda: _victims(Effects.read(log), killed, precious, in_children, fewest=1),
-            lambda: _victims(plain.effects(), doomed, precious, precious, fewest=1),
+            lambda: _victims(Effects.read(log), killed, precious, in_children),
+            lambda: _victims(plain.effects(), doomed, precious, precious),
         )
         at = time.monotonic()
         host.kill()
@@ -133,14 +133,12 @@ class _Victims:
     child: int
 
 
-def _victims(
-    effects: Effects, doomed: set[int], precious: set[str], in_children: set[str], *, fewest: int
-) -> _Victims | None:
+def _victims(effects: Effects, doomed: set[int], precious: set[str], in_children: set[str]) -> _Victims | None:
     """Who would be hit now; None if that proves little."""
     running = effects.running()
     hit = {key for key, pid in running.items() if pid in doomed}
     child = next((pid for key, pid in running.items() if key in in_children and pid not in doomed), None)
-    if child is None or min(len(hit & precious), len(hit - precious)) < fewest:
+    if child is None or not hit & precious or not hit - precious:
         return None
     return _Victims(hit, child)
 

@@ -148,8 +148,8 @@ def test_calls_are_made_in_order_until_it_is_over() -> None:
 def test_the_moment_needs_both_kinds_on_the_doomed_host_and_a_child_elsewhere() -> None:
     running = {"Fetch-1": [1], "Notify-2": [1], "Charge-3": [2]}
     precious = {"Notify-2", "Charge-3"}
-    found = _victims(Effects(running, {}), {1}, precious, {"Charge-3"}, fewest=1)
+    found = _victims(Effects(running, {}), {1}, precious, {"Charge-3"})
     assert found is not None
     assert (found.hit, found.child) == ({"Fetch-1", "Notify-2"}, 2)
     for gone in running:
-        assert _victims(Effects(running, {gone: [1]}), {1}, precious, {"Charge-3"}, fewest=1) is None
+        assert _victims(Effects(running, {gone: [1]}), {1}, precious, {"Charge-3"}) is None
