@@ -188,7 +188,10 @@ class Deafen(BaseTool):
     async def _execute(self, context: ExecutionContext) -> ToolResult:
         from celery.worker.consumer import Consumer
 
-        consumers = [one for one in gc.get_objects() if isinstance(one, Consumer)]
+        consumers: list[Consumer] = []
+        while not consumers:  # this call may have been pulled from SQL before Celery came to its own consumer
+            await asyncio.sleep(0.05)
+            consumers = [one for one in gc.get_objects() if isinstance(one, Consumer)]
         for consumer in consumers:
             while consumer.blueprint.started < len(consumer.steps):  # it would begin to consume afterwards
                 await asyncio.sleep(0.05)

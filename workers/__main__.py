@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from forge_tools.sandbox.leftovers import end
 from forge_tools.sandbox.marks import boot_mark, mark_worker
 from forge_tools.sandbox.spawner import SPAWNER
 from workers.app import run_worker, worker_app
-from workers.drain import drain
+from workers.drain import drain, leave_on_signals
 from workers.engine import Engine, Post
 
 EXIT_CONFIGURATION = 78
@@ -60,8 +59,7 @@ def run(options: argparse.Namespace) -> int:
         concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
     )
     engine = Engine(settings, post, executor, specs, is_watched=True)
-    for number in (signal.SIGTERM, signal.SIGINT):  # until the running worker takes them over
-        signal.signal(number, _end)
+    leave_on_signals()
     mark_worker(engine.boot)
     try:
         engine.start()
@@ -135,10 +133,6 @@ def _log_to_stderr(level: str) -> None:
     if level == "INFO":  # two lines a call would only say what SQL holds
         logging.getLogger("forge_tools.tools").setLevel(logging.WARNING)
         logging.getLogger("celery").setLevel(logging.WARNING)
-
-
-def _end(*_: object) -> None:
-    sys.exit(0)
 
 
 def _keep_logging(**_: object) -> None:

@@ -13,7 +13,7 @@ from forge_tools.config import Settings
 from forge_tools.dispatch import TASK, celery_app, queue_name, queue_of
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Ring
-from workers.drain import Drain
+from workers.drain import Drain, take_signals
 from workers.engine import Engine, Post
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
@@ -42,7 +42,7 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
     warnings.filterwarnings("ignore", message="This process .* is multi-threaded", category=DeprecationWarning)
     if os.getuid() == 0:
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
-    worker = app.Worker(
+    worker = _worker_class(app)(
         hostname=f"{post.lane}-{os.getpid()}@{settings.hostname}",
         pool="prefork" if post.lane == "process" else "threads",
         concurrency=post.concurrency if post.lane == "process" else RING_THREADS,
@@ -55,6 +55,16 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
     )
     worker.start()
     return int(worker.exitcode or 0)
+
+
+def _worker_class(app: Celery) -> Any:
+    """Celery's, without its way with signals, from the moment it takes them."""
+
+    def take_over(self: Any, worker: Any) -> None:
+        app.Worker.install_platform_tweaks(self, worker)
+        take_signals()
+
+    return type("Worker", (app.Worker,), {"install_platform_tweaks": take_over})
 
 
 def _serve_from_threads(app: Celery, engine: Engine) -> None:

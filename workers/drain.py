@@ -1,6 +1,7 @@
 """How a worker ends: its engine drains before Celery stops its pool, because Celery does not see handed-over work."""
 
 import signal
+import sys
 import threading
 from typing import Any, ClassVar
 
@@ -23,7 +24,6 @@ class Drain(bootsteps.StartStopStep):
     engine: ClassVar[Engine]
 
     def start(self, parent: Any) -> None:
-        take_signals()
         forgive_deaths(parent.pool)
 
     def stop(self, parent: Any) -> None:
@@ -35,8 +35,15 @@ class Drain(bootsteps.StartStopStep):
         parent.pool.terminate()
 
 
+def leave_on_signals() -> None:
+    """Until Celery runs: what starts is left at once, and `drain` then sees by which signal."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    signal.signal(signal.SIGQUIT, _leave_at_once)
+
+
 def take_signals() -> None:
-    """Take them over from Celery, whose handlers heed no second SIGTERM and cancel what its threads cannot cancel."""
+    """From then on in place of Celery's handlers, which heed no second SIGTERM and cancel what its threads cannot cancel."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     signal.signal(signal.SIGQUIT, _terminate)
@@ -51,6 +58,15 @@ def drain(engine: Engine) -> None:
     while stopping.is_alive() and state.should_terminate is None:
         stopping.join(POLL_SECONDS)
     engine.stop(drain=0)
+
+
+def _leave(*_: object) -> None:
+    sys.exit(EX_OK)
+
+
+def _leave_at_once(*_: object) -> None:
+    _terminate()
+    sys.exit(EX_FAILURE)
 
 
 def _stop(*_: object) -> None:

@@ -91,7 +91,10 @@ def test_a_worker_that_cannot_reach_its_broker_still_stops(lone_fleet: Fleet, la
     assert worker.stop(15) == 0
 
 
-def test_a_worker_that_is_stopped_while_it_starts_leaves_in_good_order(lone_fleet: Fleet) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGQUIT, 1)])
+def test_a_worker_that_is_stopped_while_it_starts_leaves_in_good_order(
+    lone_fleet: Fleet, number: signal.Signals, code: int
+) -> None:
     stalled = lone_fleet.folder / "stalled.py"
     stalled.write_text(
         "import asyncio, pathlib\n"
@@ -109,10 +112,10 @@ def test_a_worker_that_is_stopped_while_it_starts_leaves_in_good_order(lone_flee
     process = subprocess.Popen(argv, cwd=lone_fleet.folder, env=environment, stderr=subprocess.PIPE)
     wait_until((lone_fleet.folder / "began").exists, 20, "it never began")
 
-    process.terminate()
+    process.send_signal(number)
     _, said = process.communicate(timeout=15)
 
-    assert (process.returncode, b"Traceback" in said) == (0, False)
+    assert (process.returncode, b"Traceback" in said) == (code, False)
 
 
 async def test_a_broker_that_dies_and_returns_delays_calls_and_loses_none(tmp_path: Path, services: Any) -> None:
