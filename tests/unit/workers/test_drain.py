@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from workers.drain import Drain, state
+from workers.drain import Drain, state, take_signals
 
 
 class Engine:
@@ -76,7 +76,7 @@ def test_a_drain_waits_for_the_engine_and_then_ends_the_pool(parent: Parent) -> 
 def test_a_further_signal_ends_the_wait_at_once(parent: Parent, number: signal.Signals) -> None:
     engine, started = Engine(disturbed_by=number), time.monotonic()
     step = step_of(engine)
-    step.start(parent)
+    take_signals()
     os.kill(os.getpid(), signal.SIGTERM)
     assert state.should_stop == 0
 
@@ -103,8 +103,8 @@ def test_a_cold_shutdown_gives_bodies_no_time(parent: Parent) -> None:
     assert (engine.stops, parent.terminated) == ([0], 1)
 
 
-def test_sigquit_asks_celery_for_a_cold_shutdown(parent: Parent) -> None:
-    step_of(Engine()).start(parent)
+def test_sigquit_asks_celery_for_a_cold_shutdown() -> None:
+    take_signals()
 
     os.kill(os.getpid(), signal.SIGQUIT)
 
