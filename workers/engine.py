@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ from typing import Any
 from forge_tools import __version__
 from forge_tools.bell import Ringer
 from forge_tools.config import Settings
-from forge_tools.dispatch import Bells, Dispatcher, Limits, queue_name
+from forge_tools.dispatch import queue_name
 from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import DEFAULT_TIMEOUT, Claim, Lane, Ring, Scope, ToolSpec, WorkerRecord, new_id
+from forge_tools.records import Lane, Ring, Scope, ToolSpec, WorkerRecord, new_id
 from forge_tools.storage import open_store
+from workers.changes import Changes
+from workers.claiming import Claiming
 from workers.consumption import Consumption
 from workers.demotion import Demotion, leave
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
-from workers.outcomes import handed_back, stopped
+from workers.outcomes import stopped
 from workers.pulse import Pulse
 from workers.recorder import Recorder
 from workers.recovery import Recovery
-from workers.sharing import Sharing
 from workers.tidying import keep_tidy
 
 START_DEADLINE = 60.0
 STOP_MARGIN = 5.0
-BEATS_BETWEEN_PULLS = 5
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Post:
 
 
 class Engine:
-    """Claims, hands over, records. Bodies run in its lane, never on its loop."""
+    """Its parts claim, hand over and record. Bodies run in its lane, never on its loop."""
 
     def __init__(
         self,
@@ -72,26 +72,29 @@ class Engine:
             queues=post.queues,
             tool_keys=tuple(sorted({spec.key for spec in specs})),
         )
-        self._recorder = Recorder(self._announce, retry_seconds=settings.heartbeat, requeued=self._look_again_in)
+        self._changes = Changes()
+        self._recorder = Recorder(
+            self._changes.announce, retry_seconds=settings.heartbeat, requeued=self._changes.due_in
+        )
         self._demotion = Demotion(specs if post.lane == "async" else ())
+        self._claiming = Claiming(
+            settings,
+            self._scope,
+            self._is_acknowledged,
+            recorder=self._recorder,
+            demotion=self._demotion,
+            changes=self._changes,
+        )
         self.lane: BodyLane = self._make_lane(executor)
         self._ringer = Ringer(settings.broker)
-        self._dispatcher = Dispatcher(settings.broker)
         self._pulse = Pulse(settings.lease if is_watched else None)
         self._consumption = Consumption(
             settings.broker, [queue_name(queue, post.lane) for queue in post.queues], settings.consumption_interval
         )
         self._thread = threading.Thread(target=self._serve, name="forge-engine", daemon=True)
         self._ready: Future[None] = Future()
-        self._changed = asyncio.Condition()
         self._over = asyncio.Event()
-        self._due_again = asyncio.Event()
-        self._reserved = 0
-        self._claiming = 0
         self._acknowledged_at = 0.0
-        self._rung_at = 0.0
-        self._pulled_at = 0.0
-        self._is_draining = False
         self._drained_by = self._ended_by = float("inf")
         self._winding_down: asyncio.Task[None] | None = None
 
@@ -111,7 +114,7 @@ class Engine:
 
     def take(self, rings: Sequence[Ring], queue: str) -> None:
         """Claim rings that came by `queue`; called on a Celery thread, and blocks while no slot is free."""
-        taking = self._on_engine(self._take(list(rings), queue))
+        taking = self._on_engine(self._claiming.take(list(rings), queue))
         if taking is not None:
             with suppress(CancelledError):  # the engine has ended meanwhile; SQL keeps the rows
                 taking.result()
@@ -141,7 +144,7 @@ class Engine:
         grace = self._settings.kill_grace
         if self._post.lane == "process":
             return ChildrenLane(
-                self._claim_rung,
+                self._claiming.claim_rung,
                 self._recorder.add,
                 hostname=self._settings.hostname,
                 kill_grace=grace,
@@ -203,15 +206,15 @@ class Engine:
         await self._demotion.step(self._store)
         self._acknowledged_at = time.monotonic()
         beat, lease = self._settings.heartbeat, self._settings.lease
-        self._sharing = Sharing(self._store, self._scope, heartbeat=beat, lease=lease)
+        self._claiming.open(self._store, self.lane)
         services = (
             self._recorder.run(self._store, self._ringer),
             self._beat_for_ever(),
-            self._pull_for_ever(),
+            self._claiming.pull_for_ever(),
             Recovery(self._store, self.boot, lease).keep(2 * beat, lambda: self._acknowledged_at, self._recorder.tell),
             self._demotion.keep(self._store, 2 * beat),
             keep_tidy(self._store, self.boot, lease),
-            self._consumption.leave_when_deaf(self._is_idle, lambda: self._rung_at),
+            self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
         )
         self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(beat))
         self._services = [asyncio.create_task(service) for service in services]
@@ -221,9 +224,8 @@ class Engine:
     # Stopping: one winding down, however many ask for it.
 
     async def _stop(self, drain: float) -> None:
-        self._is_draining = True
         self._drained_by = min(self._drained_by, time.monotonic() + drain)
-        await self._announce()
+        await self._claiming.close()
         if self._winding_down is None:
             logger.info("Worker stops; what runs may finish", extra={"running": len(self.lane.running())})
             self._winding_down = asyncio.create_task(self._wind_down())
@@ -231,11 +233,11 @@ class Engine:
 
     async def _wind_down(self) -> None:
         while self.lane.running() and (left := self._drained_by - time.monotonic()) > 0:
-            await self._until(lambda: not self.lane.running() or self._drained_by <= time.monotonic(), left)
+            await self._changes.until(lambda: not self.lane.running() or self._drained_by <= time.monotonic(), left)
         for claim in await self.lane.stop():
             self._recorder.add(stopped(claim, self._settings.hostname))
-        await self._until(
-            lambda: not self._claiming and self._recorder.is_idle, self._settings.kill_grace + STOP_MARGIN
+        await self._changes.until(
+            lambda: self._claiming.is_quiet and self._recorder.is_idle, self._settings.kill_grace + STOP_MARGIN
         )
         for service in self._services:
             service.cancel()
@@ -244,89 +246,14 @@ class Engine:
             async with asyncio.timeout(self._settings.kill_grace):  # the database may be away
                 await self._store.workers.stop(self.boot)
         await self._recorder.close(timeout=self._settings.kill_grace)
-        await self._dispatcher.close()
+        await self._claiming.let_go()
         await self._ringer.close()
         await self._store.close()
 
     def _leave(self, why: str) -> None:
         self._leaving = asyncio.create_task(leave(why, self.boot, self._demotion.step(self._store), self._stop(0)))
 
-    async def _announce(self) -> None:
-        """Wake whoever waits for a slot or for the end."""
-        async with self._changed:
-            self._changed.notify_all()
-
-    async def _until(self, is_so: Callable[[], bool], seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._changed:
-                await self._changed.wait_for(is_so)
-
-    # Claiming: only what a free slot waits for, only while our heartbeat is acknowledged.
-
-    async def _take(self, rings: list[Ring], queue: str) -> None:
-        self._rung_at = time.monotonic()
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._is_draining or self._free() > 0)
-        count = 0 if self._is_draining else min(self._free(), len(rings))
-        if rings[count:]:
-            self._ring_elsewhere(rings[count:], queue)
-        await self._start(rings[:count])
-
-    async def _start(self, rings: Sequence[Ring]) -> None:
-        if not rings:
-            return
-        self._reserved += len(rings)
-        claims: list[Claim] = []
-        try:
-            claims = await self._claim(rings)
-            if claims:
-                self.lane.run(claims)
-        finally:
-            self._reserved -= len(rings)
-            if len(claims) < len(rings):  # slots are free again without a body having ended
-                await self._announce()
-
-    async def _claim_rung(self, rings: Sequence[Ring]) -> list[Claim]:
-        self._rung_at = time.monotonic()
-        return await self._claim(rings)
-
-    def _free(self) -> int:
-        return self.lane.free_slots() - self._reserved
-
-    def _ring_elsewhere(self, rings: Sequence[Ring], queue: str) -> None:
-        limits = Limits.of(
-            DEFAULT_TIMEOUT,
-            claim_patience=self._settings.claim_patience,
-            kill_grace=self._settings.kill_grace,
-        )
-        self._dispatcher.ring(Bells(queue, self._post.lane, tuple(rings), limits))
-
-    async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
-        """Claim those rings that are still to be had; none while draining or while our beats go unacknowledged."""
-        if not self._may_claim():
-            return []
-        self._claiming += 1
-        try:
-            claims = await self._store.queue.claim(rings, self._demotion.within(self._scope))
-            self._recorder.claimed(claims)
-            if self._may_claim():
-                return claims
-            for claim in claims:
-                self._recorder.add(handed_back(claim))
-            return []
-        finally:
-            self._claiming -= 1
-            if self._is_draining:
-                await self._announce()
-
-    def _is_idle(self) -> bool:
-        """Whether it waits for rings alone: neither for the database nor for slots that only a flush announces."""
-        return self._may_claim() and not self._claiming and self._recorder.is_idle and self._free() > 0
-
-    def _may_claim(self) -> bool:
-        return not self._is_draining and time.monotonic() - self._acknowledged_at <= self._settings.lease
-
-    # Watching: our own heartbeat, what was cancelled, due rows that nobody rang for, the dead, and whether we hear.
+    # Watching: our own heartbeat, and what was cancelled.
 
     async def _beat_for_ever(self) -> None:
         while True:
@@ -339,40 +266,8 @@ class Engine:
                 logger.warning("Heartbeat failed", extra={"error": str(error)})
             await asyncio.sleep(self._settings.heartbeat)
 
-    async def _pull_for_ever(self) -> None:
-        while True:
-            is_full = False
-            try:
-                is_full = await self._pull()
-            except ForgeError as error:
-                logger.warning("Due calls cannot be read", extra={"error": str(error)})
-            if is_full:  # there may be more: go on as soon as a slot is free
-                await self._until(lambda: self._free() > 0, self._settings.heartbeat)
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.heartbeat):
-                        await self._due_again.wait()
-
-    def _look_again_in(self, seconds: float) -> None:
-        """A call that went back to its queue here is due then, and nobody rings for it."""
-        asyncio.get_running_loop().call_later(seconds, self._due_again.set)
-
-    async def _pull(self) -> bool:
-        """Ask SQL for due rows: at once when nobody rang lately, now and then when busy. Rings may be lost, rows are not.
-
-        Returns whether it found as many as there was room for.
-        """
-        now, beat = time.monotonic(), self._settings.heartbeat
-        is_due_again = self._due_again.is_set()
-        self._due_again.clear()
-        is_time = is_due_again or now - self._rung_at >= beat or now - self._pulled_at >= BEATS_BETWEEN_PULLS * beat
-        free = self._free()
-        if not is_time or free <= 0 or self._is_draining:
-            return False
-        self._pulled_at = now
-        due, is_full = await self._sharing.due(self._free)
-        await self._start(due)
-        return is_full
+    def _is_acknowledged(self) -> bool:
+        return time.monotonic() - self._acknowledged_at <= self._settings.lease
 
 
 def _end_process_if_broken(service: asyncio.Task[None]) -> None:

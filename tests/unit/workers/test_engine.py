@@ -91,7 +91,7 @@ def build(settings: Settings, *tools: type[BaseTool], concurrency: int = 10) -> 
 def begun(engine: Engine) -> Engine:
     """Start it, and wait until its first pull is over: the next one is three seconds away."""
     engine.start()
-    wait_until(lambda: engine._pulled_at and not engine._reserved, 10, "nothing was pulled")
+    wait_until(lambda: engine._claiming.pulled_at and not engine._claiming._reserved, 10, "nothing was pulled")
     time.sleep(0.05)
     return engine
 
@@ -170,7 +170,9 @@ async def test_a_slot_kept_for_a_ring_in_vain_goes_to_who_waits(settings: Settin
     one = await submit(client)
 
     async def both() -> None:
-        await asyncio.gather(small._take([Ring(new_id(), 0)], "default"), small._take([Ring(one, 0)], "default"))
+        await asyncio.gather(
+            small._claiming.take([Ring(new_id(), 0)], "default"), small._claiming.take([Ring(one, 0)], "default")
+        )
 
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(both(), small._loop))
 
@@ -320,7 +322,7 @@ async def test_ten_calls_at_once_leave_nothing_behind(engine: Engine, client: Ex
         await client.attach(one).result(10)
     await until(lambda: engine._recorder.is_idle)
 
-    assert (engine._reserved, engine._claiming, engine._recorder._claims) == (0, 0, {})
+    assert (engine._claiming._reserved, engine._claiming.is_quiet, engine._recorder._claims) == (0, True, {})
     assert engine.lane.running() == []
 
 

@@ -20,7 +20,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """`main` configures this process; let it configure copies."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr("workers.__main__._log_to_stderr", lambda level: None)
-    monkeypatch.setattr("workers.__main__.signal.signal", lambda number, handler: None)
+    monkeypatch.setattr("workers.drain.signal.signal", lambda number, handler: None)
     monkeypatch.setenv("FORGE_BOOT", "")
     monkeypatch.setattr("workers.__main__.drain", lambda engine: engine.stop(drain=0))
 

@@ -1,0 +1,165 @@
+"""Rings and due rows become bodies: only what a free slot waits for, only while this worker's beats are acknowledged."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from forge_tools.config import Settings
+from forge_tools.dispatch import Bells, Dispatcher, Limits
+from forge_tools.errors import ForgeError
+from forge_tools.records import DEFAULT_TIMEOUT, Claim, Ring, Scope
+from forge_tools.storage import Store
+from workers.changes import Changes
+from workers.demotion import Demotion
+from workers.lanes.base import BodyLane
+from workers.outcomes import handed_back
+from workers.recorder import Recorder
+from workers.sharing import Sharing
+
+BEATS_BETWEEN_PULLS = 5
+
+logger = logging.getLogger(__name__)
+
+
+class Claiming:
+    """Takes rings as they come, and looks in SQL for due rows that nobody rang for; every method runs on the engine's loop.
+
+    `is_acknowledged` tells whether the others know that this worker lives: nothing is claimed while they do not.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        scope: Scope,
+        is_acknowledged: Callable[[], bool],
+        *,
+        recorder: Recorder,
+        demotion: Demotion,
+        changes: Changes,
+    ) -> None:
+        self.rung_at = 0.0
+        """When a ring came last, on the monotonic clock."""
+        self.pulled_at = 0.0
+        """When SQL was asked for due rows last."""
+        self._settings = settings
+        self._scope = scope
+        self._is_acknowledged = is_acknowledged
+        self._recorder = recorder
+        self._demotion = demotion
+        self._changes = changes
+        self._dispatcher = Dispatcher(settings.broker)
+        self._reserved = 0
+        self._under_way = 0
+        self._is_closed = False
+
+    def open(self, store: Store, lane: BodyLane) -> None:
+        """Say where rows come from and where bodies go."""
+        self._store = store
+        self._lane = lane
+        self._sharing = Sharing(store, self._scope, heartbeat=self._settings.heartbeat, lease=self._settings.lease)
+
+    async def close(self) -> None:
+        """Claim no more; a claim under way is handed back."""
+        self._is_closed = True
+        await self._changes.announce()
+
+    async def let_go(self) -> None:
+        """Send the rings that went elsewhere, and let go of the broker."""
+        await self._dispatcher.close()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no claim is under way."""
+        return not self._under_way
+
+    def is_idle(self) -> bool:
+        """Whether it waits for rings alone: neither for the database nor for slots that only a flush announces."""
+        return self._may_claim() and self.is_quiet and self._recorder.is_idle and self._free() > 0
+
+    async def take(self, rings: list[Ring], queue: str) -> None:
+        """Claim rings that came by `queue`, as many as there are slots once there is one; the others are rung again."""
+        self.rung_at = time.monotonic()
+        await self._changes.until(lambda: self._is_closed or self._free() > 0)
+        count = 0 if self._is_closed else min(self._free(), len(rings))
+        if rings[count:]:
+            self._ring_elsewhere(rings[count:], queue)
+        await self._start(rings[:count])
+
+    async def claim_rung(self, rings: Sequence[Ring]) -> list[Claim]:
+        """Claim for a lane that has its slots at hand."""
+        self.rung_at = time.monotonic()
+        return await self._claim(rings)
+
+    async def pull_for_ever(self) -> None:
+        """Look for due rows: at once when nobody rang lately, now and then when busy."""
+        while True:
+            is_full = False
+            try:
+                is_full = await self._pull()
+            except ForgeError as error:
+                logger.warning("Due calls cannot be read", extra={"error": str(error)})
+            if is_full:  # there may be more: go on as soon as a slot is free
+                await self._changes.until(lambda: self._free() > 0, self._settings.heartbeat)
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.heartbeat):
+                        await self._changes.is_due.wait()
+
+    async def _start(self, rings: Sequence[Ring]) -> None:
+        if not rings:
+            return
+        self._reserved += len(rings)
+        claims: list[Claim] = []
+        try:
+            claims = await self._claim(rings)
+            if claims:
+                self._lane.run(claims)
+        finally:
+            self._reserved -= len(rings)
+            if len(claims) < len(rings):  # slots are free again without a body having ended
+                await self._changes.announce()
+
+    async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
+        """Claim those rings that are still to be had; none while closed or while our beats go unacknowledged."""
+        if not self._may_claim():
+            return []
+        self._under_way += 1
+        try:
+            claims = await self._store.queue.claim(rings, self._demotion.within(self._scope))
+            self._recorder.claimed(claims)
+            if self._may_claim():
+                return claims
+            for claim in claims:
+                self._recorder.add(handed_back(claim))
+            return []
+        finally:
+            self._under_way -= 1
+            if self._is_closed:
+                await self._changes.announce()
+
+    def _ring_elsewhere(self, rings: Sequence[Ring], queue: str) -> None:
+        limits = Limits.of(
+            DEFAULT_TIMEOUT, claim_patience=self._settings.claim_patience, kill_grace=self._settings.kill_grace
+        )
+        self._dispatcher.ring(Bells(queue, self._scope.lane, tuple(rings), limits))
+
+    async def _pull(self) -> bool:
+        """Whether there were as many due rows as there was room for. Rings may be lost, rows are not."""
+        now, beat = time.monotonic(), self._settings.heartbeat
+        is_due_again = self._changes.is_due.is_set()
+        self._changes.is_due.clear()
+        is_time = is_due_again or now - self.rung_at >= beat or now - self.pulled_at >= BEATS_BETWEEN_PULLS * beat
+        if not is_time or self._free() <= 0 or self._is_closed:
+            return False
+        self.pulled_at = now
+        due, is_full = await self._sharing.due(self._free)
+        await self._start(due)
+        return is_full
+
+    def _free(self) -> int:
+        return self._lane.free_slots() - self._reserved
+
+    def _may_claim(self) -> bool:
+        return not self._is_closed and self._is_acknowledged()
