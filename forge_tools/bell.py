@@ -4,14 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from forge_tools.errors import ConfigurationError
+from forge_tools.broker import redis_client, speaks_redis
 
 PREFIX = "forge:bell:"
 RECONNECT_SECONDS = 0.5
@@ -21,27 +18,11 @@ SILENCE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-def rings_over(broker_url: str) -> bool:
-    """Whether that broker can carry the bell; where it cannot, waiting clients poll SQL."""
-    return broker_url.startswith(("redis", "valkey", "unix"))
-
-
-def _client(broker_url: str, **options: Any) -> Redis | None:
-    """The client for a broker that carries the bell; it connects at its first use."""
-    if not rings_over(broker_url):
-        return None
-    url = broker_url.replace("redis+socket://", "unix://", 1)
-    try:
-        return Redis.from_url(url, socket_connect_timeout=3, retry=Retry(NoBackoff(), 0), **options)
-    except ValueError as error:
-        raise ConfigurationError(f"FORGE_BROKER_URL is no URL of a broker: {error}") from error
-
-
 class Ringer:
     """The worker's half: tells submitters which of their executions ended. Losing a ring costs a client one poll."""
 
     def __init__(self, broker_url: str) -> None:
-        self._redis = _client(broker_url, socket_timeout=3)
+        self._redis = redis_client(broker_url, socket_timeout=3) if speaks_redis(broker_url) else None
         self._is_down = False
 
     async def ring(self, ended: Mapping[str, Sequence[str]]) -> None:
@@ -74,7 +55,7 @@ class Listener:
         on_ended: Callable[[list[str]], None],
         on_gap: Callable[[], None] = lambda: None,
     ) -> None:
-        self._redis = _client(broker_url)
+        self._redis = redis_client(broker_url) if speaks_redis(broker_url) else None
         self._channel = PREFIX + submitter
         self._on_ended = on_ended
         self._on_gap = on_gap

@@ -4,28 +4,27 @@ import asyncio
 import logging
 import os
 import time
-from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from forge_tools.bell import Listener
+from forge_tools.client.awaited import Awaited
 from forge_tools.client.handle import Handle
 from forge_tools.client.intake import Accepted, Call, Intake, Rejected
+from forge_tools.client.outbox import Outbox
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.client.telling import tell_submitter
 from forge_tools.client.waiting import ResultWaiter
 from forge_tools.config import Settings
-from forge_tools.dispatch import Bells, Dispatcher, Limits
 from forge_tools.errors import ConfigurationError, ErrorCode, ExecutionNotFoundError, ForgeError
 from forge_tools.records import (
     Event,
     ExecutionContext,
     ExecutionRecord,
     NewExecution,
-    Ring,
     Schema,
     StoredResult,
     ToolCategory,
@@ -33,12 +32,9 @@ from forge_tools.records import (
     ToolResult,
     new_id,
 )
-from forge_tools.records.places import serving_command
 from forge_tools.storage import Store, open_store
 
 REFRESH_INTERVAL = 1.0
-SERVED_INTERVAL = 5.0
-HISTORY_LIMIT = 10_000
 
 logger = logging.getLogger(__name__)
 
@@ -58,13 +54,11 @@ class ExecutorClient:
         self._refreshed_at = 0.0
         self._refreshing = asyncio.Lock()
         self._intake = Intake(self._settings, self._id)
-        self._dispatcher = Dispatcher(self._settings.broker)
         self._waiter = ResultWaiter(self._read_results)
         self._listener = Listener(self._settings.broker, self._id, self._waiter.ended, self._waiter.missed)
-        self._executions: deque[ToolExecution] = deque(maxlen=HISTORY_LIMIT)
+        self._outbox = Outbox(self._settings.broker, self._waiter, self._listener, self.refresh)
+        self._awaited = Awaited()
         self._background: set[asyncio.Task[Any]] = set()
-        self._checked: set[tuple[str, str]] = set()
-        self._checked_at = 0.0
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     @classmethod
@@ -100,7 +94,7 @@ class ExecutorClient:
         """Send pending rings, end every wait and let go of connections; accepted calls go on."""
         await self._waiter.close()
         await self._listener.close()
-        await self._dispatcher.close()
+        await self._outbox.close()
         while self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
         if self._store is not None:
@@ -111,7 +105,7 @@ class ExecutorClient:
         """Read the catalogue again, and who serves what."""
         began = time.monotonic()
         self._snapshot = Snapshot(await self._open_store.catalogue.specs())
-        self._dispatcher.workers = await self._open_store.workers.live_queues(self._settings.lease)
+        self._outbox.dispatcher.workers = await self._open_store.workers.live_queues(self._settings.lease)
         self._refreshed_at = began
 
     async def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
@@ -127,15 +121,13 @@ class ExecutorClient:
     async def run(self, call: Call) -> ToolResult:
         """Submit and wait: what `execute` and `call` do."""
         started = datetime.now(UTC)
-        try:
-            handle = await self._submit_one(call)
-        except ConfigurationError:
-            raise
-        except ForgeError as error:
-            result = ToolResult.fail(error.message, error_code=error.code, **_identity(error))
+        store = self._open_store
+        prepared = await self._prepare(call)
+        if isinstance(prepared, Accepted):
+            result = await self._result_of(store, prepared.new, call)
         else:
-            result = await self._result_of(handle, call)
-        self._remember(call, result, started)
+            result = await self._result_of_rejected(prepared)
+        self._awaited.add(call, self._snapshot.find(call.label), result, started)
         return result
 
     async def submit(
@@ -203,14 +195,8 @@ class ExecutorClient:
         """
         self._check_home()
         if self._waiter.expects(execution_id):
-            stored = await self._waiter.wait(execution_id)
-        else:
-            stored = await self._look_up(execution_id)
-        if stored.result.error_code == ErrorCode.BLOCKED:
-            with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
-                await self.refresh()
-        metadata = {**stored.result.metadata, "execution_id": stored.id, "attempt": stored.attempt}
-        return stored.result.model_copy(update={"metadata": metadata})
+            return await self._told(await self._waiter.wait(execution_id))
+        return await self._told(await self._look_up(execution_id))
 
     def get_all_schemas(self, format: str = "openai") -> list[Schema]:
         """Schemas of every enabled tool, from the catalogue snapshot; no I/O."""
@@ -222,11 +208,11 @@ class ExecutorClient:
 
     def get_executions(self) -> list[ToolExecution]:
         """Calls this client has awaited, in order; the audit is `history`."""
-        return list(self._executions)
+        return self._awaited.list()
 
     def clear_executions(self) -> None:
         """Forget this client's own list; SQL keeps its rows."""
-        self._executions.clear()
+        self._awaited.clear()
 
     @property
     def _open_store(self) -> Store:
@@ -258,19 +244,12 @@ class ExecutorClient:
 
     async def _commit(self, accepted: Sequence[NewExecution], *, detached: bool = False) -> list[ForgeError | None]:
         """Store calls, then ring for those that are stored; an error or None for each."""
-        ids = [new.id for new in accepted]
-        if self._listener.is_listening:
-            self._waiter.expect(ids)  # before the commit: a worker may be faster than this task
         try:
-            errors = await self._open_store.queue.submit_many(accepted)
-        except BaseException as error:
-            self._waiter.forget(ids)
-            if isinstance(error, asyncio.CancelledError) and not detached:
+            return await self._outbox.commit(self._open_store, accepted)
+        except asyncio.CancelledError:
+            if not detached:
                 self._in_background(self._take_back(accepted))
             raise
-        self._waiter.forget([new.id for new, error in zip(accepted, errors, strict=True) if error is not None])
-        self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
-        return errors
 
     async def _take_back(self, doubtful: Sequence[NewExecution]) -> None:
         """Cancel calls whose submitter was cancelled while they were being stored.
@@ -308,32 +287,6 @@ class ExecutorClient:
         except ForgeError as error:
             return error
 
-    def _ring(self, accepted: Sequence[NewExecution]) -> None:
-        self._listener.start()
-        for new in accepted:
-            if not new.delay:
-                limits = Limits(soft=int(new.soft_time_limit), hard=int(new.time_limit))
-                self._dispatcher.ring(Bells(new.queue, new.lane, (Ring(new.id, 0),), limits))
-        self._check_served({(new.queue, new.lane) for new in accepted})
-
-    def _check_served(self, places: set[tuple[str, str]]) -> None:
-        """Warn of queues that nobody serves; look at each once an interval at most."""
-        now = time.monotonic()
-        if now - self._checked_at > SERVED_INTERVAL:
-            self._checked, self._checked_at = set(), now
-        unchecked = places - self._checked
-        if unchecked:
-            self._checked |= unchecked
-            self._in_background(self._warn_of_unserved(unchecked))
-
-    async def _warn_of_unserved(self, places: set[tuple[str, str]]) -> None:
-        await self.refresh()  # whoever asks now and then learns too that a tool has moved to another lane
-        for queue, lane in sorted(places - self._dispatcher.workers.keys()):
-            logger.warning(
-                "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one: %s",
-                *(queue, lane, serving_command(queue, lane)),
-            )
-
     async def _look_up(self, execution_id: str) -> StoredResult:
         """Find the result of an execution that will not ring here, or has rung already; wait for a database that is away."""
         while True:
@@ -348,15 +301,38 @@ class ExecutorClient:
             else:
                 return await self._waiter.wait(known)
 
-    async def _result_of(self, handle: Handle, call: Call) -> ToolResult:
+    async def _result_of(self, store: Store, new: NewExecution, call: Call) -> ToolResult:
+        """Wait from before the call is stored, since a worker may be faster than the answer that it is."""
+        future = self._waiter.begin(new.id, self._listener.is_listening)
         try:
-            return await handle.result()
+            self._outbox.put(store, new)
+            return await self._told(await self._waiter.end(new.id, future))
         except asyncio.CancelledError:
             if not call.detached:
-                self._in_background(self.cancel(handle.id, "the awaiting task was cancelled"))
+                is_doubtful = self._outbox.holds(new.id)
+                self._in_background(
+                    self._take_back([new]) if is_doubtful else self.cancel(new.id, "the awaiting task was cancelled")
+                )
             raise
         except ForgeError as error:
-            return ToolResult.fail(error.message, error_code=error.code, execution_id=handle.id)
+            is_stored = isinstance(
+                error, ConfigurationError
+            )  # the client was closed; otherwise it was not to be stored
+            identity = {"execution_id": new.id} if is_stored else _identity(error)
+            return ToolResult.fail(error.message, error_code=error.code, **identity)
+
+    async def _result_of_rejected(self, rejected: Rejected) -> ToolResult:
+        try:
+            return await (await self._record_rejection(rejected)).result()
+        except ForgeError as error:
+            return ToolResult.fail(error.message, error_code=error.code, **_identity(error))
+
+    async def _told(self, stored: StoredResult) -> ToolResult:
+        if stored.result.error_code == ErrorCode.BLOCKED:
+            with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
+                await self.refresh()
+        stored.result.metadata.update(execution_id=stored.id, attempt=stored.attempt)
+        return stored.result
 
     async def _read_results(self, ids: Sequence[str]) -> Any:
         return await self._open_store.queue.results(ids)
@@ -368,20 +344,6 @@ class ExecutorClient:
         task = asyncio.ensure_future(_logged(work))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-    def _remember(self, call: Call, result: ToolResult, started: datetime) -> None:
-        spec = self._snapshot.find(call.label)
-        completed = started + timedelta(milliseconds=result.duration_ms or 0.0)
-        self._executions.append(
-            ToolExecution.model_construct(
-                tool_name=call.label,
-                parameters=spec.redact(call.arguments) if spec else call.arguments,
-                context=call.effective_context,
-                result=result,
-                started_at=started,
-                completed_at=max(completed, datetime.now(UTC)),
-            )
-        )
 
 
 def _identity(error: ForgeError) -> dict[str, str]:

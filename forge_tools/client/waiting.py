@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.records import StoredResult
@@ -20,15 +20,13 @@ logger = logging.getLogger(__name__)
 ReadResults = Callable[[Sequence[str]], Awaitable[Sequence[StoredResult]]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    future: asyncio.Future[StoredResult]
-    interval: float
-    due: float = field(init=False)
-    waiters: int = 0
+    """Those who wait for one execution, and when SQL is asked for it if nobody rings."""
 
-    def __post_init__(self) -> None:
-        self.due = time.monotonic() + self.interval
+    interval: float
+    due: float
+    futures: list["asyncio.Future[StoredResult]"]
 
     def back_off(self, now: float) -> None:
         self.interval = min(self.interval * 1.5, SLOWEST_POLL)
@@ -36,7 +34,7 @@ class _Waiting:
 
 
 class ResultWaiter:
-    """One future per execution, however many wait for it; reads gather while one read is under way.
+    """One future for each who waits; reads gather while one read is under way.
 
     An id is *expected* from its submit until its ring: only then is it worth waiting for the ring before SQL is read.
     """
@@ -69,16 +67,47 @@ class ResultWaiter:
         Raises:
             ConfigurationError: the client was closed before.
         """
+        is_expected = self.expects(execution_id)
+        future = self.begin(execution_id, is_expected)
+        if not is_expected:
+            self._read_soon([execution_id])
+        return await self.end(execution_id, future)
+
+    def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
+        """Wait from now on, and `end` with the future that this returns. SQL is polled the later if a ring is expected."""
         if self._is_closed:
             raise _closed(execution_id)
-        waiting = self._waiting.get(execution_id) or self._begin(execution_id)
-        waiting.waiters += 1
+        future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.get(execution_id)
+        if waiting is not None:
+            waiting.futures.append(future)
+            return future
+        interval = BELL_SILENCE if is_expected else FIRST_POLL
+        waiting = self._waiting[execution_id] = _Waiting(interval, time.monotonic() + interval, [future])
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.ensure_future(self._poll())
+        elif waiting.due < self._next_poll:
+            self._is_sooner.set()
+        return future
+
+    async def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> StoredResult:
+        """Wait for what `begin` began, and forget it however that ends."""
         try:
-            return await asyncio.shield(waiting.future)
+            return await future
         finally:
-            waiting.waiters -= 1
-            if not waiting.waiters:
-                self._waiting.pop(execution_id, None)
+            waiting = self._waiting.get(execution_id)
+            if waiting is not None and future in waiting.futures:
+                waiting.futures.remove(future)
+                if not waiting.futures:
+                    del self._waiting[execution_id]
+
+    def fail(self, execution_id: str, error: ForgeError) -> None:
+        """Tell those who wait that there will be no result, and why."""
+        waiting = self._waiting.get(execution_id)
+        for future in waiting.futures if waiting is not None else ():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # seen: whoever waited may be gone by now
 
     def ended(self, ids: Sequence[str]) -> None:
         """Take a ring: read the results that somebody waits for; who waits later will read at once."""
@@ -97,24 +126,9 @@ class ResultWaiter:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for execution_id, waiting in self._waiting.items():
-            if not waiting.future.done():
-                waiting.future.set_exception(_closed(execution_id))
-                waiting.future.exception()  # seen: whoever waited may be gone by now
+        for execution_id in self._waiting:
+            self.fail(execution_id, _closed(execution_id))
         self._expected.clear()
-
-    def _begin(self, execution_id: str) -> _Waiting:
-        is_expected = execution_id in self._expected
-        future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(future, BELL_SILENCE if is_expected else FIRST_POLL)
-        self._waiting[execution_id] = waiting
-        if not is_expected:
-            self._read_soon([execution_id])
-        if self._polling is None or self._polling.done():
-            self._polling = asyncio.ensure_future(self._poll())
-        elif waiting.due < self._next_poll:
-            self._is_sooner.set()
-        return waiting
 
     def _read_soon(self, ids: Iterable[str]) -> None:
         self._unread.update(i for i in ids if i in self._waiting)
@@ -136,8 +150,9 @@ class ResultWaiter:
     def _resolve(self, result: StoredResult) -> None:
         self._expected.discard(result.id)
         waiting = self._waiting.get(result.id)
-        if waiting is not None and not waiting.future.done():
-            waiting.future.set_result(result)
+        for future in waiting.futures if waiting is not None else ():
+            if not future.done():
+                future.set_result(result)
 
     async def _poll(self) -> None:
         while self._waiting:

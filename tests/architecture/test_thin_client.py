@@ -75,12 +75,19 @@ def test_the_list_of_what_is_loaded_is_a_real_one(loaded: list[object]) -> None:
     assert among(loaded, ("forge_tools.client.executor", "redis", "sqlalchemy"))
 
 
-def test_celery_is_loaded_by_the_first_publish(valkey: ValkeyServer | GivenValkey) -> None:
-    before, after = fresh(FIRST_PUBLISH, valkey.url)
+def test_a_publish_into_redis_needs_no_celery(valkey: ValkeyServer | GivenValkey) -> None:
+    _, after = fresh(FIRST_PUBLISH, valkey.url)
+
+    assert isinstance(after, list)
+    assert among(after, CELERY) == []
+    with client(valkey.url) as server:
+        assert server.llen("forge:forge.default.async") == 1
+
+
+def test_celery_is_loaded_by_the_first_publish_elsewhere() -> None:
+    before, after = fresh(FIRST_PUBLISH, "memory://")
 
     assert isinstance(before, list)
     assert isinstance(after, list)
     assert among(before, CELERY) == []
     assert {"celery", "kombu"} <= set(after)
-    with client(valkey.url) as server:
-        assert server.llen("forge:forge.default.async") == 1

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from forge_tools import bell
-from forge_tools.bell import PREFIX, Listener, Ringer, rings_over
+from forge_tools.bell import PREFIX, Listener, Ringer
+from forge_tools.broker import speaks_redis
 from tests.services import GivenValkey, ValkeyServer, client
 
 Valkey = ValkeyServer | GivenValkey
@@ -190,7 +191,7 @@ async def test_a_ringer_rings_again_after_an_outage(services: Any, caplog: pytes
     ],
 )
 def test_only_redis_and_its_kin_carry_the_bell(url: str, *, carries: bool) -> None:
-    assert rings_over(url) is carries
+    assert speaks_redis(url) is carries
 
 
 async def test_over_another_broker_nobody_listens_and_ringing_does_nothing() -> None:

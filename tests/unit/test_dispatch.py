@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools import dispatch
 from forge_tools.dispatch import TASK, Bells, Dispatcher, Limits, celery_app, merge, queue_name, queue_of
+from forge_tools.dispatch import dispatcher as dispatcher_module
 from forge_tools.records import Lane, Ring
 from tests.services import GivenValkey, ValkeyServer, client
 
@@ -113,8 +113,23 @@ def test_a_burst_is_cut_so_that_each_worker_gets_its_part(count: int, workers: i
     assert [ring.id for one in merged for ring in one.rings] == [f"id-{n}" for n in range(count)]
 
 
-def test_a_message_of_the_process_lane_carries_one_ring() -> None:
-    assert [len(one.rings) for one in merge([bells(3, lane="process")])] == [1, 1, 1]
+@pytest.mark.parametrize(
+    ("count", "workers", "sizes"),
+    [
+        (1, 1, [1]),
+        (40, 1, [16, 16, 8]),
+        (4, 2, [1] * 4),
+        (16, 2, [1] * 16),
+        (40, 2, [3] * 13 + [1]),
+        (400, 2, [16] * 25),
+    ],
+)
+def test_a_message_of_the_process_lane_keeps_few_calls_from_other_workers(
+    count: int, workers: int, sizes: list[int]
+) -> None:
+    merged = merge([bells(count, lane="process")], {("default", "process"): workers})
+
+    assert [len(one.rings) for one in merged] == sizes
 
 
 def test_a_message_carries_the_longest_limits_of_its_rings() -> None:
@@ -246,7 +261,7 @@ async def test_an_outage_is_said_once_and_rings_in_it_are_dropped(caplog: pytest
 async def test_rings_go_out_again_once_the_broker_is_back(
     services: Any, monkeypatch: pytest.MonkeyPatch, valkey: ValkeyServer | GivenValkey
 ) -> None:
-    monkeypatch.setattr(dispatch, "PAUSE_AFTER_FAILURE", 0.05)
+    monkeypatch.setattr(dispatcher_module, "PAUSE_AFTER_FAILURE", 0.05)
     server = ValkeyServer(services.folder("dispatch-valkey"))
     dispatcher = Dispatcher(server.url)
     dispatcher.ring(bells())
@@ -266,7 +281,7 @@ async def test_rings_go_out_again_once_the_broker_is_back(
 async def test_closing_waits_for_a_silent_broker_only_so_long(
     silent_broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch, "PUBLISH_DEADLINE", 0.3)
+    monkeypatch.setattr(dispatcher_module, "PUBLISH_DEADLINE", 0.3)
     dispatcher = Dispatcher(silent_broker)
     dispatcher.ring(bells())
     await asyncio.sleep(0)

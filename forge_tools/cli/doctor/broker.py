@@ -8,7 +8,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from forge_tools.bell import rings_over
+from forge_tools.broker import speaks_redis
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
 from forge_tools.cli.urls import without_password
 from forge_tools.config import Settings
@@ -20,7 +20,7 @@ LEAST_SERVER = (6, 2)
 def check_broker(settings: Settings) -> Iterator[Finding]:
     """Connect to the broker, as clients and workers would."""
     url = settings.broker
-    yield from _redis(settings) if rings_over(url) else _other(settings)
+    yield from _redis(settings) if speaks_redis(url) else _other(settings)
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:

@@ -1,0 +1,128 @@
+"""Calls on their way out: stored in as few statements as they fit, then rung for; never the other way round."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from forge_tools.bell import Listener
+from forge_tools.client.waiting import ResultWaiter
+from forge_tools.dispatch import Bells, Dispatcher, Limits
+from forge_tools.errors import ForgeError
+from forge_tools.records import NewExecution, Ring
+from forge_tools.records.places import serving_command
+from forge_tools.storage import Store
+
+SERVED_INTERVAL = 5.0
+PART = 250
+"""Calls that are stored together at most: workers can begin with the first while the next are on their way."""
+
+logger = logging.getLogger(__name__)
+
+
+class Outbox:
+    """Stores what its client accepted, and rings for what is stored.
+
+    `refresh` reads who serves what, before it is said that nobody does.
+    """
+
+    def __init__(
+        self, broker_url: str, waiter: ResultWaiter, listener: Listener, refresh: Callable[[], Awaitable[None]]
+    ) -> None:
+        self.dispatcher = Dispatcher(broker_url)
+        self._waiter = waiter
+        self._listener = listener
+        self._refresh = refresh
+        self._gathered: list[NewExecution] = []
+        self._unsettled: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._checked: set[tuple[str, str]] = set()
+        self._checked_at = 0.0
+
+    def put(self, store: Store, new: NewExecution) -> None:
+        """Store a call with all that come in this turn of the loop. Who waits for its result hears of an error."""
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._send, store)
+        self._gathered.append(new)
+        self._unsettled.add(new.id)
+
+    def holds(self, execution_id: str) -> bool:
+        """Whether it is not known yet if that call is stored."""
+        return execution_id in self._unsettled
+
+    async def commit(self, store: Store, accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
+        """Store calls, then ring for those that are stored; an error or None for each."""
+        ids = [new.id for new in accepted]
+        if self._listener.is_listening:
+            self._waiter.expect(ids)  # before the commit: a worker may be faster than this task
+        try:
+            errors = await store.queue.submit_many(accepted)
+        except BaseException:
+            self._waiter.forget(ids)
+            raise
+        self._waiter.forget([new.id for new, error in zip(accepted, errors, strict=True) if error is not None])
+        self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
+        return errors
+
+    async def close(self) -> None:
+        """Send what is on its way, within the bounds that storing and ringing have."""
+        await asyncio.sleep(0)  # what was put in this turn of the loop is on its way in the next
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.dispatcher.close()
+
+    def _send(self, store: Store) -> None:
+        gathered, self._gathered = self._gathered, []
+        for start in range(0, len(gathered), PART):
+            self._in_background(self._commit_for_waiters(store, gathered[start : start + PART]))
+
+    async def _commit_for_waiters(self, store: Store, accepted: Sequence[NewExecution]) -> None:
+        errors: list[ForgeError | None]
+        try:
+            errors = await store.queue.submit_many(accepted)
+        except ForgeError as closed:
+            errors = [closed] * len(accepted)
+        self._unsettled.difference_update([new.id for new in accepted])
+        for new, error in zip(accepted, errors, strict=True):
+            if error is not None:
+                self._waiter.fail(new.id, error)
+        self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
+
+    def _ring(self, stored: Sequence[NewExecution]) -> None:
+        self._listener.start()
+        groups: dict[tuple[str, str, float, float], list[NewExecution]] = {}
+        for new in stored:
+            if not new.delay:
+                groups.setdefault((new.queue, new.lane, new.soft_time_limit, new.time_limit), []).append(new)
+        for (queue, _, soft, hard), group in groups.items():
+            rings = tuple([Ring(new.id, 0) for new in group])
+            self.dispatcher.ring(Bells(queue, group[0].lane, rings, Limits(soft=int(soft), hard=int(hard))))
+        self._check_served({(new.queue, new.lane) for new in stored})
+
+    def _check_served(self, places: set[tuple[str, str]]) -> None:
+        """Warn of queues that nobody serves; look at each once an interval at most."""
+        now = time.monotonic()
+        if now - self._checked_at > SERVED_INTERVAL:
+            self._checked, self._checked_at = set(), now
+        unchecked = places - self._checked
+        if unchecked:
+            self._checked |= unchecked
+            self._in_background(self._warn_of_unserved(unchecked))
+
+    async def _warn_of_unserved(self, places: Iterable[tuple[str, str]]) -> None:
+        try:
+            await self._refresh()  # whoever asks now and then learns too that a tool has moved to another lane
+        except ForgeError as error:
+            logger.warning("It cannot be read who serves what", extra={"error": str(error)})
+            return
+        for queue, lane in sorted(set(places) - self.dispatcher.workers.keys()):
+            logger.warning(
+                "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one: %s",
+                *(queue, lane, serving_command(queue, lane)),
+            )
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,98 @@
+"""The Celery app that workers consume with, and clients publish with where the broker does not speak Redis' protocol."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+TASK = "forge.run"
+KEY_PREFIX = "forge:"
+"""Before every key of ours on a broker that others use as well."""
+
+
+def celery_app(broker_url: str) -> "Celery":
+    """Build the Celery app that clients publish with and workers consume with; JSON only, no result backend.
+
+    Each setting that differs from Celery's default is there because its default loses, repeats or blocks: see
+    docs/celery.md.
+    """
+    from celery import Celery  # the one place where clients load Celery, if at all: at their first publish
+
+    app = Celery("forge_tools", broker=broker_url, set_as_current=False)
+    app.conf.update(
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_acks_on_failure=True,
+        task_acks_on_timeout=True,
+        task_reject_on_worker_lost=False,
+        worker_prefetch_multiplier=1,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_proc_alive_timeout=15,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_channel_error_retry=True,
+        broker_connection_timeout=3,
+        broker_pool_acquire_timeout=3,
+        task_publish_retry=False,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        **(_settings_of_rabbit() if _is_rabbit(broker_url) else {}),
+        broker_transport_options=_transport_options(broker_url),
+    )
+    return app
+
+
+def _is_rabbit(broker_url: str) -> bool:
+    return broker_url.startswith(("amqp", "pyamqp"))
+
+
+def _settings_of_rabbit() -> dict[str, Any]:
+    return {
+        "task_default_queue_type": "quorum",
+        "task_create_missing_queue_type": "quorum",
+        "worker_detect_quorum_queues": True,
+        "broker_native_delayed_delivery_queue_type": "classic",
+        "broker_heartbeat": 20,
+    }
+
+
+def _transport_options(broker_url: str) -> dict[str, Any]:
+    reconnecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.2, "interval_max": 0.5}
+    if _is_rabbit(broker_url):
+        return {"confirm_publish": True, "read_timeout": 3, "write_timeout": 3, **reconnecting}
+    if not broker_url.startswith(("redis", "valkey")):
+        return {"max_retries": 1}
+    return {
+        "socket_timeout": 5,
+        "socket_connect_timeout": 3,
+        "health_check_interval": 15,
+        **reconnecting,
+        "visibility_timeout": 2 * 3600,
+        "global_keyprefix": KEY_PREFIX,
+    }
+
+
+def backlog(app: "Celery", queues: Sequence[str]) -> int:
+    """How many messages wait in those broker queues; a queue that is not there holds none. Blocks; raises what kombu does."""
+    if app.conf.broker_url.startswith(("redis", "valkey")):
+        return _lengths(app, queues)
+    waiting = 0
+    with app.connection_for_write() as connection:
+        for queue in queues:
+            with suppress(*connection.channel_errors), connection.channel() as opened:
+                channel: Any = opened  # celery-types knows less of it than every transport has
+                waiting += channel.queue_declare(queue, passive=True).message_count
+    return waiting
+
+
+def _lengths(app: "Celery", queues: Sequence[str]) -> int:
+    """As `backlog`, over a connection that stays: one command a queue. kombu declares a queue with a dozen."""
+    connections: Any = app.pool  # celery-types takes what is in there for producers
+    with connections.acquire(block=True) as connection:
+        return sum(connection.default_channel.client.llen(queue) for queue in queues)
