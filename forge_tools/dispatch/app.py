@@ -73,7 +73,8 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
         "socket_connect_timeout": 3,
         "health_check_interval": 15,
         **reconnecting,
-        "visibility_timeout": 2 * 3600,
+        "ack_emulation": False,
+        "priority_steps": [0],
         "global_keyprefix": KEY_PREFIX,
     }
 

@@ -4,10 +4,9 @@ import asyncio
 import logging
 import signal
 import tempfile
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,15 @@ from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark
 from workers.lanes.base import Body, Finished, Verdict
 from workers.lanes.exits import exit_of, pool_process, said
-from workers.lanes.frames import read_frame, write_frame
+from workers.lanes.frames import Line, fields_of
 from workers.lanes.guard import Guard
 from workers.lanes.memory import heavy
+from workers.lanes.messages import Messages
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
 
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
 IDLE_SHARE = 2
 """An idle child that still holds more than this part of what a call may have is replaced."""
-
-MOST_DEFERRED = 1000
-"""Rings kept for when a child is free; what does not fit is pulled from SQL in its turn."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,30 +34,26 @@ ClaimRings = Callable[[Sequence[Ring]], Awaitable[list[Claim]]]
 
 @dataclass(slots=True)
 class _Child:
-    """One pool process. `is_reserved` while a claim for it is under way; `is_ringing` while its Celery task waits here.
-
-    It gets nothing more once it `is_doomed`: it is being killed, with all that it started.
-    """
+    """One pool process. It gets nothing more once it `is_doomed`: it is being killed, with all that it started."""
 
     pid: int
-    writer: asyncio.StreamWriter
+    line: Line
     quarry: Quarry
     process: Any
     body: Body | None = None
-    is_reserved: bool = False
-    is_ringing: bool = False
     has_started: bool = False
     is_doomed: bool = False
     is_silent: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_idle(self) -> bool:
-        return self.body is None and not self.is_reserved and not self.is_doomed
+        return self.body is None and not self.is_doomed
 
 
 class ChildrenLane:
     """Hands claims to pool processes and watches them. Children hold no database URL: they see one call at a time.
 
+    A message rings for several calls, and each is run by whichever child is idle, not by the one that the message came to.
     However a body is stopped, what it started is ended before its outcome is told.
     """
 
@@ -84,21 +77,22 @@ class ChildrenLane:
         self._folder = tempfile.TemporaryDirectory(prefix="forge-")
         self.address = Path(self._folder.name) / "engine.sock"
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.StreamWriter] = set()
+        self._lines: set[Line] = set()
         self._steps: set[asyncio.Task[Any]] = set()
         self._endings: set[asyncio.Task[Any]] = set()
         self._looking: asyncio.Task[None] | None = None
-        self._deferred: deque[Ring] = deque(maxlen=MOST_DEFERRED)
+        self._messages = Messages()
+        self._claiming = 0
         self._is_stopping = False
         self._is_stopped = False
 
     async def start(self) -> None:
-        self._server = await asyncio.start_unix_server(self._serve, self.address, limit=2**20)
+        self._server = await asyncio.get_running_loop().create_unix_server(self._accept, str(self.address))
         if self._memory_limit:
             self._looking = asyncio.create_task(self._look_at_memory())
 
     def free_slots(self) -> int:
-        return sum(child.is_idle for child in self._children.values())
+        return sum(child.is_idle for child in self._children.values()) - self._claiming
 
     def run(self, claims: Sequence[Claim]) -> None:
         idle = [] if self._is_stopping else [child for child in self._children.values() if child.is_idle]
@@ -113,7 +107,7 @@ class ChildrenLane:
             if body is not None and body.key == (execution_id, attempt):
                 if not body.is_cancelled:
                     body.is_cancelled = True
-                    write_frame(child.writer, {"cancel": execution_id})
+                    child.line.send({"cancel": execution_id})
                     Guard(self._kill_grace, partial(self._force, child, body, cancelled), patience=self._kill_grace)
                 return
 
@@ -129,44 +123,49 @@ class ChildrenLane:
             await asyncio.wait(self._endings, timeout=self._kill_grace)
         self._is_stopped = True
         left = self.running()
-        for writer in self._connections:
-            writer.close()
+        for line in self._lines:
+            line.close()
         if self._server is not None:
             self._server.close()
         if self._steps:
             await asyncio.wait(self._steps, timeout=self._kill_grace)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._kill_grace):
+                await asyncio.gather(*(child.is_silent.wait() for child in self._children.values()))
         self._folder.cleanup()
         return left
 
     # Hearing the children.
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (serving := asyncio.current_task()) is not None:
-            _keep(serving, self._steps)
-        self._connections.add(writer)
-        try:
-            if (hello := await read_frame(reader)) is not None:
-                pid = int(hello["hello"])
-                await self._serve_child(_Child(pid, writer, Quarry(pid), pool_process(pid)), reader)
-        finally:
-            self._connections.discard(writer)
-            writer.close()
+    def _accept(self) -> Line:
+        line = Line(lambda frame: self._greet(line, frame), lambda: self._lines.discard(line))
+        self._lines.add(line)
+        return line
 
-    async def _serve_child(self, child: _Child, reader: asyncio.StreamReader) -> None:
-        self._children[child.pid] = child
-        try:
-            while (frame := await read_frame(reader)) is not None:
-                self._hear(child, frame)
-        finally:
-            child.is_doomed = True
-            child.is_silent.set()
-            self._bury(child)
-            self._forget(child)
+    def _greet(self, line: Line, hello: dict[str, Any]) -> None:
+        pid = int(hello["hello"])
+        child = _Child(pid, line, Quarry(pid), pool_process(pid))
+        self._children[pid] = child
+        line.hear, line.ended = partial(self._hear, child), partial(self._lose, child)
+        self._serve_rings()
+
+    def _lose(self, child: _Child) -> None:
+        self._lines.discard(child.line)
+        self._doom(child)
+        child.is_silent.set()
+        self._bury(child)
+        self._forget(child)
+        self._serve_rings()
+
+    def _doom(self, child: _Child) -> None:
+        child.is_doomed = True
+        self._messages.forget(child.pid)
 
     def _hear(self, child: _Child, frame: dict[str, Any]) -> None:
         if "ring" in frame:
-            child.is_ringing = True
-            self._do(self._answer_ring(child, [Ring(*ring) for ring in frame["ring"]]), self._steps)
+            rings = [Ring(*ring) for ring in frame["ring"]]
+            self._messages.add(child.pid, rings, partial(child.line.send, {"rest": True}))
+            self._serve_rings()
         elif child.body is None or frame.get("id") != child.body.claim.id:
             return  # of a body that was given up
         elif "started" in frame:
@@ -183,35 +182,42 @@ class ChildrenLane:
         else:
             self._end_with_leftovers(child, body, outcome, is_doomed=is_tainted)
 
-    async def _answer_ring(self, child: _Child, rings: Sequence[Ring]) -> None:
-        if not child.is_idle:  # it runs a call that was pulled
-            self._release(child)
-            self._deferred.extend(rings)
-            return
-        claims: list[Claim] = []
-        child.is_reserved = True
-        try:
-            claims = await self._claim(rings[:1])
-        except ForgeError as error:
-            logger.warning("A rung call cannot be claimed; it will be pulled", extra={"error": str(error)})
-        finally:
-            child.is_reserved = False
-            self._assign(child, claims)
+    # Ringing: one claim for as many calls as children are idle.
 
-    def _assign(self, child: _Child, claims: Sequence[Claim]) -> None:
-        if claims and child.is_idle and not self._is_stopping:
-            self._start_body(child, claims[0])
+    def _serve_rings(self) -> None:
+        if self._is_stopping:
             return
-        self._release(child)
-        for claim in claims:
-            self._finished(handed_back(claim))
+        free = self.free_slots()
+        if free > 0 and self._messages.waiting:
+            rings = self._messages.take(free)
+            self._claiming += len(rings)
+            self._do(self._claim_and_run(rings), self._steps)
+        self._let_rest()
+
+    def _let_rest(self) -> None:
+        """Be open to as many messages as children are idle; in the midst of a burst to one, so that it comes in time."""
+        living = [child.pid for child in self._children.values() if not child.is_doomed]
+        open_ = sum(not self._messages.holds(pid) for pid in living)
+        is_burst = self._messages.waiting > len(living)
+        self._messages.let_rest(max(self.free_slots(), is_burst) - open_)
+
+    async def _claim_and_run(self, rings: Sequence[Ring]) -> None:
+        claims: list[Claim] = []
+        try:
+            claims = await self._claim(rings)
+        except ForgeError as error:
+            logger.warning("Rung calls cannot be claimed; they will be pulled", extra={"error": str(error)})
+        finally:
+            self._claiming -= len(rings)
+            self.run(claims)
+            self._serve_rings()
 
     def _start_body(self, child: _Child, claim: Claim) -> None:
         body = Body(claim)
         child.body, child.has_started = body, False
         patience = claim.timeout + self._kill_grace
         body.guard = Guard(patience, partial(self._force, child, body, timed_out), patience=self._kill_grace)
-        write_frame(child.writer, {"run": asdict(replace(claim, token="", reply_to=None))})
+        child.line.send({"run": fields_of(claim, "token", "reply_to")})
 
     # Ending bodies.
 
@@ -223,7 +229,8 @@ class ChildrenLane:
 
     def _end_with_leftovers(self, child: _Child, body: Body, outcome: Outcome, *, is_doomed: bool) -> None:
         body.is_ending = True
-        child.is_doomed |= is_doomed  # it takes no more claims while it dies
+        if is_doomed:  # it takes no more claims while it dies
+            self._doom(child)
         self._do(self._sweep_and_end(child, body, outcome), self._endings)
 
     async def _sweep_and_end(self, child: _Child, body: Body, outcome: Outcome) -> None:
@@ -251,10 +258,8 @@ class ChildrenLane:
             body.guard.stop()
         child.body = None
         self._finished(outcome)
-        self._release(child)
         self._forget(child)
-        if self._deferred and child.is_idle:
-            self._do(self._answer_ring(child, [self._deferred.popleft()]), self._steps)
+        self._serve_rings()
 
     def _bury(self, child: _Child) -> None:
         body = child.body
@@ -304,14 +309,8 @@ class ChildrenLane:
     def _retire(self, child: _Child) -> None:
         """What a body left on purpose lives on."""
         logger.warning("An idle process holds much memory; it is replaced", extra={"pid": child.pid})
-        child.is_doomed = True
+        self._doom(child)
         child.quarry.send(signal.SIGKILL)
-
-    def _release(self, child: _Child) -> None:
-        """Let the Celery task that rang return."""
-        if child.is_ringing and not child.writer.is_closing():
-            child.is_ringing = False
-            write_frame(child.writer, {"rest": True})
 
     def _forget(self, child: _Child) -> None:
         """Let go of a child that is gone and of which nothing is left to tell."""

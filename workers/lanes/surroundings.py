@@ -12,7 +12,7 @@ class Surroundings:
     def __init__(self) -> None:
         self._folder = Path.cwd()
         self._mask = _mask()
-        self._variables = dict(os.environ)
+        self._variables = dict(os.environb)  # as bytes: decoding them costs more than comparing
         self._path = list(sys.path)
         self._recursion = sys.getrecursionlimit()
         self._interval = sys.getswitchinterval()
@@ -22,9 +22,9 @@ class Surroundings:
         with suppress(OSError):  # the folder is gone; the next body is told so where it matters
             os.chdir(self._folder)
         os.umask(self._mask)
-        if dict(os.environ) != self._variables:
-            os.environ.clear()
-            os.environ.update(self._variables)
+        if dict(os.environb) != self._variables:
+            os.environb.clear()
+            os.environb.update(self._variables)
         sys.path[:] = self._path
         sys.setrecursionlimit(self._recursion)
         sys.setswitchinterval(self._interval)

@@ -4,115 +4,23 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from forge_tools.errors import DatabaseUnavailableError, ErrorCode
-from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring, new_id
+from forge_tools.errors import ErrorCode
+from forge_tools.records import Claim, ExecutionStatus, Ring
 from tests.fleet import is_alive
+from tests.unit.workers.child_bench import CLAIM, GRACE, ID, Bench, Speaker
 from workers.lanes.children import ChildrenLane
-from workers.lanes.frames import read_frame, write_frame
-
-GRACE = 0.2
-ID = new_id()
-"""Of this run alone: what a stopped body left is found by it on the whole machine."""
-CLAIM = Claim(
-    id=ID,
-    attempt=1,
-    token="token",
-    tool="Tool",
-    tool_version="1.0.0",
-    parameters="{}",
-    context="{}",
-    timeout=20.0,
-    max_attempts=1,
-    idempotent=False,
-    reply_to="client",
-)
-
-
-class Speaker:
-    """A child's end of the socket. Its process is a real one, so that it can be killed."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
-        self._reader, self._writer, self.pid = reader, writer, pid
-
-    def say(self, **frame: Any) -> None:
-        write_frame(self._writer, frame)
-
-    async def hear(self) -> dict[str, Any]:
-        async with asyncio.timeout(5):
-            return await read_frame(self._reader) or {"end": True}
-
-    def finish(self, claim: Claim) -> None:
-        self.say(id=claim.id, attempt=claim.attempt, status="succeeded", output="1")
-
-    def die(self) -> None:
-        self._writer.close()
-
-
-class Bench:
-    """A lane, the claims it may get, the outcomes it told."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-        self.claimable: dict[str, Claim] = {}
-        self.failure: Exception | None = None
-        self.asked: list[str] = []
-        self.lane = ChildrenLane(self._claim, self.outcomes.append, hostname="here", kill_grace=GRACE)
-
-    async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
-        self.asked += [ring.id for ring in rings]
-        await asyncio.sleep(0.01)
-        if self.failure:
-            raise self.failure
-        return [self.claimable.pop(ring.id) for ring in rings if ring.id in self.claimable]
-
-    async def connect(self, pid: int) -> Speaker:
-        slots = self.lane.free_slots()
-        speaker = Speaker(*await asyncio.open_unix_connection(self.lane.address), pid)
-        speaker.say(hello=pid)
-        await self.until(lambda: self.lane.free_slots() == slots + 1)
-        return speaker
-
-    async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
-            while not is_so():
-                await asyncio.sleep(0.005)
-
-
-@pytest.fixture
-def pid() -> Iterator[int]:
-    """A process of its own group."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
-    yield process.pid
-    process.kill()
-    process.wait()
-
-
-@pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    bench = Bench()
-    await bench.lane.start()
-    yield bench
-    await bench.lane.stop()
-
-
-@pytest.fixture
-async def child(bench: Bench, pid: int) -> AsyncIterator[Speaker]:
-    child = await bench.connect(pid)
-    yield child
-    child.die()
 
 
 async def test_a_pulled_claim_is_run_and_its_outcome_gets_its_token_back(bench: Bench, child: Speaker) -> None:
     bench.lane.run([CLAIM])
     frame = await child.hear()
-    assert (frame["run"]["id"], frame["run"]["token"], frame["run"]["reply_to"]) == (ID, "", None)
+    assert frame["run"]["id"] == ID
+    assert not {"token", "reply_to"} & set(frame["run"]), "a tool could end its call itself"
     assert (bench.lane.free_slots(), bench.lane.running()) == (0, [CLAIM])
 
     child.finish(CLAIM)
@@ -120,49 +28,6 @@ async def test_a_pulled_claim_is_run_and_its_outcome_gets_its_token_back(bench: 
 
     assert (bench.outcomes[0].token, bench.outcomes[0].status) == ("token", ExecutionStatus.SUCCEEDED)
     assert bench.lane.free_slots() == 1
-
-
-async def test_a_child_that_rings_gets_its_call_and_may_rest_after_it(bench: Bench, child: Speaker) -> None:
-    bench.claimable[ID] = CLAIM
-    child.say(ring=[[ID, 0]])
-    assert "run" in await child.hear()
-
-    child.finish(CLAIM)
-
-    assert await child.hear() == {"rest": True}
-
-
-async def test_a_child_that_rings_in_vain_may_rest_at_once(bench: Bench, child: Speaker) -> None:
-    child.say(ring=[["gone", 0]])
-
-    assert await child.hear() == {"rest": True}
-    assert bench.lane.free_slots() == 1
-
-
-@pytest.mark.parametrize("failure", [DatabaseUnavailableError("The database is away"), KeyError("a defect")])
-async def test_a_claim_that_fails_costs_no_slot(
-    bench: Bench, child: Speaker, failure: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench.failure = failure
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    child.say(ring=[[ID, 0]])
-
-    assert await child.hear() == {"rest": True}
-    assert bench.lane.free_slots() == 1
-
-
-async def test_a_ring_for_a_busy_child_waits_for_the_next_free_one(bench: Bench, child: Speaker) -> None:
-    second = replace(CLAIM, id="b", token="b")
-    bench.claimable["b"] = second
-    bench.lane.run([CLAIM])
-    assert "run" in await child.hear()
-    child.say(ring=[["b", 0]])
-    assert await child.hear() == {"rest": True}  # Celery's limits for b must not meet a
-    assert bench.asked == []
-
-    child.finish(CLAIM)
-
-    assert (await child.hear())["run"]["id"] == "b"
 
 
 async def test_claims_without_a_child_are_handed_back(bench: Bench, child: Speaker) -> None:
@@ -361,7 +226,7 @@ async def test_stopping_waits_for_a_claim_under_way_only_so_long(bench: Bench, c
 
     bench.lane._claim = hang
     child.say(ring=[[ID, 0]])
-    await bench.until(lambda: len(bench.lane._steps) == 2)
+    await bench.until(lambda: bench.lane._steps)
 
     async with asyncio.timeout(GRACE * 5):
         await bench.lane.stop()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from workers.lanes.frames import HEADER, read_frame, write_frame
+from forge_tools.records import ExecutionStatus, Outcome
+from workers.lanes.frames import HEADER, Line, fields_of
 
 FRAMES: list[dict[str, Any]] = [
     {},
@@ -20,59 +21,92 @@ FRAMES: list[dict[str, Any]] = [
 ]
 
 
+class End:
+    """One end of a line, with what it heard."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.line = Line(self.heard.put_nowait, lambda: self.heard.put_nowait(None))
+
+
 @asynccontextmanager
-async def connected(folder: Path) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """The reading end and the writing end of one private socket."""
-    accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await accepted.put((reader, writer))
-
-    server = await asyncio.start_unix_server(accept, folder / "socket", limit=2**20)
-    _, sending = await asyncio.open_unix_connection(folder / "socket")
-    receiving, other = await accepted.get()
+async def connected(folder: Path) -> AsyncIterator[tuple[End, End]]:
+    """Both ends of one private socket."""
+    loop = asyncio.get_running_loop()
+    here, there = End(), End()
+    server = await loop.create_unix_server(lambda: there.line, str(folder / "socket"))
+    await loop.create_unix_connection(lambda: here.line, str(folder / "socket"))
+    here.line.send({"hello": 1})
+    assert await there.heard.get() == {"hello": 1}
     try:
-        yield receiving, sending
+        yield here, there
     finally:
-        for writer in (sending, other):
-            writer.close()
-            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+        here.line.close()
+        there.line.close()
         server.close()
+        await asyncio.sleep(0)
 
 
-def fed(data: bytes) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    reader.feed_data(data)
-    reader.feed_eof()
-    return reader
+def framed(frame: dict[str, Any]) -> bytes:
+    body = json.dumps(frame).encode()
+    return HEADER.pack(len(body)) + body
 
 
 async def test_frames_arrive_whole_and_in_order(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (receiving, sending), asyncio.timeout(20):
+    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
         for frame in FRAMES:
-            write_frame(sending, frame)
+            here.line.send(frame)
 
-        assert [await read_frame(receiving) for _ in FRAMES] == FRAMES
+        assert [await there.heard.get() for _ in FRAMES] == FRAMES
 
 
-async def test_the_end_of_the_other_side_is_no_frame(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (receiving, sending), asyncio.timeout(20):
-        write_frame(sending, {"last": True})
-        sending.close()
+async def test_the_end_of_the_other_side_is_told_after_its_last_frame(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
+        here.line.send({"last": True})
+        here.line.close()
 
-        assert await read_frame(receiving) == {"last": True}
-        assert await read_frame(receiving) is None
+        assert [await there.heard.get() for _ in range(2)] == [{"last": True}, None]
+
+
+async def test_what_is_said_to_nobody_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
+        there.line.close()
+        assert await here.heard.get() is None
+        for _ in range(10):
+            here.line.send({"hello": 1})
+
+    Line(lambda _: None, lambda: None).send({"hello": 1})
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 1000])
+def test_frames_are_put_together_from_any_pieces(pieces: int) -> None:
+    heard: list[dict[str, Any]] = []
+    line = Line(heard.append, lambda: None)
+    text = b"".join(framed(frame) for frame in FRAMES[:4])
+    size = -(-len(text) // pieces)
+
+    for start in range(0, len(text), size):
+        line.data_received(text[start : start + size])
+
+    assert heard == FRAMES[:4]
 
 
 @pytest.mark.parametrize("kept", [0, 2, HEADER.size, HEADER.size + 3])
-async def test_a_frame_that_breaks_off_is_the_end(kept: int) -> None:
-    body = json.dumps({"id": "x"}).encode()
+def test_a_frame_that_breaks_off_is_never_heard(kept: int) -> None:
+    heard: list[dict[str, Any]] = []
+    line = Line(heard.append, lambda: heard.append({"end": True}))
 
-    assert await read_frame(fed((HEADER.pack(len(body)) + body)[:kept])) is None
+    line.data_received(framed({"id": "x"})[:kept])
+    line.connection_lost(ConnectionResetError())
+
+    assert heard == [{"end": True}]
 
 
-async def test_a_connection_that_is_reset_is_the_end() -> None:
-    reader = asyncio.StreamReader()
-    reader.set_exception(ConnectionResetError())
+def test_a_record_is_told_by_name_without_what_is_nobodys_business() -> None:
+    outcome = Outcome(id="a", attempt=1, token="secret", status=ExecutionStatus.SUCCEEDED, output="1")
 
-    assert await read_frame(reader) is None
+    told = fields_of(outcome, "token")
+
+    assert Outcome(**told, token="secret") == outcome
+    assert "token" not in told

@@ -1,0 +1,139 @@
+"""Which child runs what is rung for, how long its message is held, and what is left to other workers."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from forge_tools.errors import DatabaseUnavailableError
+from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker, a_process
+
+
+async def test_a_child_that_rings_gets_its_call_and_may_rest_after_it(bench: Bench, child: Speaker) -> None:
+    bench.claimable[ID] = CLAIM
+    child.say(ring=[[ID, 0]])
+    assert "run" in await child.hear()
+
+    child.finish(CLAIM)
+
+    assert await child.hear() == {"rest": True}
+
+
+async def test_a_child_that_rings_in_vain_may_rest_at_once(bench: Bench, child: Speaker) -> None:
+    child.say(ring=[["gone", 0]])
+
+    assert await child.hear() == {"rest": True}
+    assert bench.lane.free_slots() == 1
+
+
+@pytest.mark.parametrize("failure", [DatabaseUnavailableError("The database is away"), KeyError("a defect")])
+async def test_a_claim_that_fails_costs_no_slot(
+    bench: Bench, child: Speaker, failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.failure = failure
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    child.say(ring=[[ID, 0]])
+
+    assert await child.hear() == {"rest": True}
+    assert bench.lane.free_slots() == 1
+
+
+async def test_a_ring_for_a_busy_child_waits_for_the_next_free_one(bench: Bench, child: Speaker) -> None:
+    second = replace(CLAIM, id="b", token="b")
+    bench.claimable["b"] = second
+    bench.lane.run([CLAIM])
+    assert "run" in await child.hear()
+    child.say(ring=[["b", 0]])
+    child.finish(CLAIM)
+
+    assert (await child.hear())["run"]["id"] == "b"
+    assert len(bench.outcomes) == 1, "it was not asked for before there was a child for it"
+    child.finish(second)
+    assert await child.hear() == {"rest": True}
+
+
+async def test_one_message_rings_for_every_child(bench: Bench, child: Speaker, other: Speaker) -> None:
+    claims = [replace(CLAIM, id=id_, token=id_) for id_ in "abc"]
+    bench.claimable = {claim.id: claim for claim in claims}
+    child.say(ring=[["a", 0], ["b", 0], ["c", 0]])
+
+    assert [(await one.hear())["run"]["id"] for one in (child, other)] == ["a", "b"]
+    assert bench.asked == [["a", "b"]], "one claim for both, and none for more than run"
+    other.finish(claims[1])
+    assert (await other.hear())["run"]["id"] == "c"
+
+
+async def test_a_full_worker_leaves_the_next_message_to_others(bench: Bench, child: Speaker, other: Speaker) -> None:
+    claims = [replace(CLAIM, id=id_, token=id_) for id_ in "ab"]
+    bench.claimable = {claim.id: claim for claim in claims}
+    for speaker, id_ in ((child, "a"), (other, "b")):
+        speaker.say(ring=[[id_, 0]])
+        assert (await speaker.hear())["run"]["id"] == id_
+
+    child.finish(claims[0])
+    await bench.until(lambda: bench.outcomes)
+
+    assert await child.hear() == {"rest": True}, "one child is idle, so Celery may bring one message"
+    assert other.is_at_rest
+
+
+async def test_a_message_is_held_while_calls_run_whichever_child_runs_them(
+    bench: Bench, child: Speaker, other: Speaker
+) -> None:
+    second = replace(CLAIM, id="b", token="b")
+    bench.lane.run([CLAIM])
+    assert "run" in await child.hear()
+    bench.claimable["b"] = second
+    child.say(ring=[["b", 0]])
+    assert (await other.hear())["run"]["id"] == "b"
+
+    other.finish(second)
+    await bench.until(lambda: bench.outcomes)
+    assert child.is_at_rest, "Celery may bring one message, to the other child"
+    child.finish(CLAIM)
+
+    assert await child.hear() == {"rest": True}
+
+
+async def test_in_a_burst_the_next_message_is_fetched_before_this_one_is_used_up(
+    bench: Bench, child: Speaker, other: Speaker
+) -> None:
+    claims = [replace(CLAIM, id=id_, token=id_) for id_ in "abcdefg"]
+    bench.claimable = {claim.id: claim for claim in claims}
+    child.say(ring=[["a", 0], ["b", 0], ["c", 0]])
+    assert "run" in await child.hear()
+    other.say(ring=[[id_, 0] for id_ in "defg"])
+    assert "run" in await other.hear()
+
+    child.finish(claims[0])
+
+    assert await child.hear() == {"rest": True}
+    assert (await child.hear())["run"]["id"] == "c"
+    assert other.is_at_rest
+
+
+async def test_rings_outlive_the_child_that_carried_them(bench: Bench, child: Speaker, other: Speaker) -> None:
+    bench.lane.run([CLAIM, replace(CLAIM, id="b", token="b")])
+    bench.claimable["c"] = replace(CLAIM, id="c", token="c")
+    assert "run" in await other.hear()
+    child.say(ring=[["c", 0]])
+    child.die()
+    await bench.until(lambda: bench.outcomes)
+
+    other.finish(replace(CLAIM, id="b"))
+
+    assert (await other.hear())["run"]["id"] == "c"
+
+
+async def test_a_child_that_comes_gets_what_waits(bench: Bench, child: Speaker) -> None:
+    bench.lane.run([CLAIM])
+    child.say(ring=[["b", 0]])
+    bench.claimable["b"] = replace(CLAIM, id="b", token="b")
+    assert "run" in await child.hear()
+    with a_process() as pid:
+        newcomer = Speaker(pid)
+        await asyncio.get_running_loop().create_unix_connection(lambda: newcomer.line, str(bench.lane.address))
+        newcomer.say(hello=pid)
+
+        assert (await newcomer.hear())["run"]["id"] == "b"
+        newcomer.die()
