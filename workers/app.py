@@ -1,5 +1,6 @@
 """The Celery worker: the app that clients publish with, one task, and the engine behind it."""
 
+import gc
 import logging
 import os
 import warnings
@@ -20,6 +21,9 @@ from workers.lanes.children import ChildrenLane
 
 RING_THREADS = 4
 """Celery threads of the async lane; each hands one message of up to 128 ids to the engine at a time."""
+
+COLLECT_EVERY = 20_000
+"""New objects between two looks for garbage: calls make many, and hardly one that only the collector could free."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,10 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
         without_heartbeat=True,
         quiet=True,
     )
+    gc.set_threshold(COLLECT_EVERY)
+    if post.lane == "process":
+        gc.collect()
+        gc.freeze()  # what is there by now stays: the collector of a child need not touch, and so copy, what it shares
     worker.start()
     return int(worker.exitcode or 0)
 

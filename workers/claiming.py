@@ -1,16 +1,15 @@
 """Rings and due rows become bodies: only what a free slot waits for, only while this worker's beats are acknowledged."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from forge_tools.config import Settings
 from forge_tools.dispatch import Bells, Dispatcher, Limits
 from forge_tools.errors import ForgeError
 from forge_tools.records import DEFAULT_TIMEOUT, Claim, Ring, Scope
 from forge_tools.storage import Store
+from forge_tools.storage.looks import Look, Question
 from workers.changes import Changes
 from workers.demotion import Demotion
 from workers.lanes.base import BodyLane
@@ -92,20 +91,27 @@ class Claiming:
         self.rung_at = time.monotonic()
         return await self._claim(rings)
 
+    def question(self) -> Question:
+        """What to ask at the next look: for due rows at once when nobody rang lately, now and then when busy."""
+        asks_due = not self._is_closed and self._free() > 0 and self._is_time()
+        return Question(self._demotion.within(self._scope), asks_due, self._demotion.banned)
+
+    def hear(self, question: Question, look: Look) -> None:
+        """Take the answer."""
+        if question.asks_due:
+            self.pulled_at = time.monotonic()
+        if look.is_due:
+            self._changes.is_due.set()
+
     async def pull_for_ever(self) -> None:
-        """Look for due rows: at once when nobody rang lately, now and then when busy."""
+        """Take due rows whenever there are said to be some."""
         while True:
-            is_full = False
+            await self._changes.is_due.wait()
+            self._changes.is_due.clear()
             try:
-                is_full = await self._pull()
+                await self._pull()
             except ForgeError as error:
                 logger.warning("Due calls cannot be read", extra={"error": str(error)})
-            if is_full:  # there may be more: go on as soon as a slot is free
-                await self._changes.until(lambda: self._free() > 0, self._settings.heartbeat)
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.heartbeat):
-                        await self._changes.is_due.wait()
 
     async def _start(self, rings: Sequence[Ring]) -> None:
         if not rings:
@@ -145,18 +151,20 @@ class Claiming:
         )
         self._dispatcher.ring(Bells(queue, self._scope.lane, tuple(rings), limits))
 
-    async def _pull(self) -> bool:
-        """Whether there were as many due rows as there was room for. Rings may be lost, rows are not."""
+    async def _pull(self) -> None:
+        """Take due rows while there may be more than there was room for. Rings may be lost, rows are not."""
+        is_full = True
+        while is_full and self._free() > 0 and not self._is_closed:
+            self.pulled_at = time.monotonic()
+            due, is_full = await self._sharing.due(self._free)
+            await self._start(due)
+            if is_full:  # go on as soon as a slot is free, unless rings have come back
+                await self._changes.until(lambda: self._is_closed or self._free() > 0)
+                is_full = self._is_time()
+
+    def _is_time(self) -> bool:
         now, beat = time.monotonic(), self._settings.heartbeat
-        is_due_again = self._changes.is_due.is_set()
-        self._changes.is_due.clear()
-        is_time = is_due_again or now - self.rung_at >= beat or now - self.pulled_at >= BEATS_BETWEEN_PULLS * beat
-        if not is_time or self._free() <= 0 or self._is_closed:
-            return False
-        self.pulled_at = now
-        due, is_full = await self._sharing.due(self._free)
-        await self._start(due)
-        return is_full
+        return now - self.rung_at >= beat or now - self.pulled_at >= BEATS_BETWEEN_PULLS * beat
 
     def _free(self) -> int:
         return self._lane.free_slots() - self._reserved

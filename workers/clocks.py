@@ -7,6 +7,8 @@ from collections.abc import Callable
 from forge_tools.storage import Store
 
 LEASE = "clock"
+CALM = 1 / 5
+"""Of a lease: how long after a step nothing is judged by that clock, so that whoever acts has had the deadlines follow."""
 
 logger = logging.getLogger(__name__)
 
@@ -22,15 +24,41 @@ class ClockWatch:
         self._boot = boot
         self._lease = lease
         self._clock = clock or (time.monotonic if store.dialect == "sqlite" else _since_start)
+        self._asked = 0.0
         self._last: tuple[float, float] | None = None
+        self._unsteady_at = 0.0
+        self._step = 0.0
 
-    async def is_steady(self) -> bool:
-        """Look once; whether the clock is known not to have been set since the look before.
+    def ask(self) -> None:
+        """Note our own time; the database is asked for its next."""
+        self._asked = self._clock()
 
-        If not, nothing is to be judged by it in this round: another worker may be about to have the deadlines follow.
+    def hear(self, there: float) -> bool:
+        """Take the answer; whether the clock is known not to have been set since the look before.
+
+        If not, nothing is to be judged by what came with it, nor by the clock for a while.
         """
-        here = self._clock()
-        there = await self._store.clock.now()
+        is_steady = self._compare(there)
+        if not is_steady:
+            self._unsteady_at = self._asked
+        return is_steady
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether deadlines can be judged by that clock: another worker might still be about to have them follow."""
+        return self._asked - self._unsteady_at >= CALM * self._lease
+
+    async def follow(self) -> None:
+        """Have the deadlines follow a step that was heard of, if it is for this worker to do."""
+        moved, self._step = self._step, 0.0
+        if moved and await self._store.workers.take_lease(LEASE, self._boot, self._lease):
+            rows = await self._store.clock.follow(moved)
+            logger.warning(
+                "The database's clock was set; deadlines follow", extra={"seconds": round(moved, 1), "executions": rows}
+            )
+
+    def _compare(self, there: float) -> bool:
+        here = self._asked
         is_prompt = self._clock() - here <= self._lease / 2
         last, self._last = self._last, (here, there) if is_prompt else None
         if last is None or self._last is None or here - last[0] > self._lease / 2:
@@ -38,11 +66,7 @@ class ClockWatch:
         moved = (there - last[1]) - (here - last[0])
         if abs(moved) < self._lease:
             return True
-        if await self._store.workers.take_lease(LEASE, self._boot, self._lease):
-            rows = await self._store.clock.follow(moved)
-            logger.warning(
-                "The database's clock was set; deadlines follow", extra={"seconds": round(moved, 1), "executions": rows}
-            )
+        self._step += moved
         return False
 
 

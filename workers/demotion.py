@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from forge_tools.records import Scope, ToolSpec
 from forge_tools.sandbox.leftovers import end
 from forge_tools.sandbox.marks import boot_mark
 from forge_tools.storage import Store
+from forge_tools.storage.looks import Look
 
 SETTLE_SECONDS = 0.5
 """After a demotion, until the calls that were handed back for it are in the queue again."""
@@ -33,6 +34,11 @@ class Demotion:
         self._banned: set[str] = set()
         self._news = asyncio.Event()
 
+    @property
+    def banned(self) -> tuple[str, ...]:
+        """The keys of what this worker claims no more."""
+        return tuple(sorted(self._hosted[tool].key for tool in self._banned))
+
     def note(self, tool: str, reason: str) -> None:
         """A body here was found to block; the lane starts no more of them."""
         if tool in self._hosted:
@@ -40,11 +46,17 @@ class Demotion:
             self._banned.add(tool)
             self._news.set()
 
+    def hear(self, look: Look) -> None:
+        """A look shows what others found to block, and calls that still came."""
+        known = self._known(look.demoted)
+        if known - self._banned or look.is_misplaced:
+            self._news.set()
+
     def within(self, scope: Scope) -> Scope:
         """What of `scope` this worker still claims."""
         if not self._banned:
             return scope
-        banned = self._banned_keys()
+        banned = self.banned
         return replace(scope, tool_keys=tuple(key for key in scope.tool_keys if key not in banned))
 
     async def step(self, store: Store) -> None:
@@ -54,27 +66,29 @@ class Demotion:
             self._unwritten.pop(tool, None)
             logger.error("A tool blocks; it runs in the process lane from now on", extra={"tool": tool, "why": reason})
         known = await store.catalogue.demoted() if self._hosted else set()
-        self._banned |= {spec.name for spec in self._hosted.values() if (spec.name, spec.digest) in known}
+        self._banned |= self._known(known)
         self.ban(self._banned)
         if self._banned:
-            await store.catalogue.divert(sorted(self._banned_keys()))
+            await store.catalogue.divert(self.banned)
 
     async def keep(self, store: Store, interval: float) -> None:
-        """Do so for ever: at once when a body blocks and soon again, else every `interval` seconds."""
-        pause = interval
+        """Do so for ever: at once when there is news and soon again, and every `interval` seconds while it fails."""
+        pause: float | None = None
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._news.wait()
-            pause = SETTLE_SECONDS if self._news.is_set() else interval
+            pause = SETTLE_SECONDS if self._news.is_set() else None
             self._news.clear()
             try:
                 await self.step(store)
             except ForgeError as error:
+                pause = pause or interval
                 logger.warning("Demoted tools cannot be read or written", extra={"error": str(error)})
 
-    def _banned_keys(self) -> set[str]:
-        return {self._hosted[tool].key for tool in self._banned}
+    def _known(self, demoted: Set[tuple[str, str]]) -> set[str]:
+        """Those hosted here that were demoted as they are defined here."""
+        return {spec.name for spec in self._hosted.values() if (spec.name, spec.digest) in demoted}
 
 
 async def leave(why: str, boot: str, *last_steps: Coroutine[Any, Any, None]) -> None:

@@ -22,6 +22,7 @@ from forge_tools.records import Lane, Ring, Scope, ToolSpec, WorkerRecord, new_i
 from forge_tools.storage import open_store
 from workers.changes import Changes
 from workers.claiming import Claiming
+from workers.clocks import ClockWatch
 from workers.consumption import Consumption
 from workers.demotion import Demotion, leave
 from workers.lanes.base import BodyLane
@@ -206,14 +207,15 @@ class Engine:
         await self._demotion.step(self._store)
         self._acknowledged_at = time.monotonic()
         beat, lease = self._settings.heartbeat, self._settings.lease
+        recovery = Recovery(self._store, self.boot, lease, ClockWatch(self._store, self.boot, lease))
         self._claiming.open(self._store, self.lane)
         services = (
             self._recorder.run(self._store, self._ringer),
-            self._beat_for_ever(),
+            self._look_for_ever(recovery),
             self._claiming.pull_for_ever(),
-            Recovery(self._store, self.boot, lease).keep(2 * beat, lambda: self._acknowledged_at, self._recorder.tell),
+            recovery.keep(self._recorder.tell),
             self._demotion.keep(self._store, 2 * beat),
-            keep_tidy(self._store, self.boot, lease),
+            keep_tidy(self._store, lambda: recovery.living | {self.boot}, lease),
             self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
         )
         self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(beat))
@@ -253,17 +255,25 @@ class Engine:
     def _leave(self, why: str) -> None:
         self._leaving = asyncio.create_task(leave(why, self.boot, self._demotion.step(self._store), self._stop(0)))
 
-    # Watching: our own heartbeat, and what was cancelled.
+    # Watching: one statement a heartbeat says that we live, and brings what everybody here judges by.
 
-    async def _beat_for_ever(self) -> None:
+    async def _look_for_ever(self, recovery: Recovery) -> None:
         while True:
+            question = self._claiming.question()
+            recovery.ask()
             sent_at = time.monotonic()  # not when the answer came: in between this process may have been suspended
             try:
-                for ring in await self._store.workers.beat(self.boot):
-                    self.lane.cancel(ring.id, ring.attempt)
-                self._acknowledged_at = sent_at
+                look = await self._store.workers.look(question)
             except ForgeError as error:
+                recovery.interrupted()
                 logger.warning("Heartbeat failed", extra={"error": str(error)})
+            else:
+                self._acknowledged_at = sent_at
+                for ring in look.cancels:
+                    self.lane.cancel(ring.id, ring.attempt)
+                recovery.hear(look)
+                self._demotion.hear(look)
+                self._claiming.hear(question, look)
             await asyncio.sleep(self._settings.heartbeat)
 
     def _is_acknowledged(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable, Set
 
 from forge_tools.errors import ForgeError
 from forge_tools.sandbox.leftovers import end, marked_boots
@@ -11,20 +12,23 @@ from forge_tools.storage import Store
 logger = logging.getLogger(__name__)
 
 
-async def keep_tidy(store: Store, boot: str, every: float) -> None:
-    """Look for ever, at once and then `every` so many seconds, for processes of workers that have stopped."""
+async def keep_tidy(store: Store, living: Callable[[], Set[str]], every: float) -> None:
+    """Look for ever, at once and then `every` so many seconds, for processes of workers that have stopped.
+
+    `living` boots are not asked after; this worker is one of them.
+    """
     while True:
         try:
-            await tidy(store, boot)
+            await tidy(store, living())
         except (ForgeError, OSError) as error:
             logger.warning("What other workers left cannot be looked for", extra={"error": str(error)})
         await asyncio.sleep(every)
 
 
-async def tidy(store: Store, boot: str) -> None:
-    """Look once. What belongs to `boot` itself, or to a worker that the database does not call stopped, lives on."""
-    found = await asyncio.to_thread(marked_boots)
-    for stopped in sorted(await store.workers.stopped(found - {boot})):
+async def tidy(store: Store, living: Set[str]) -> None:
+    """Look once. What belongs to a `living` boot, or to a worker that the database does not call stopped, lives on."""
+    found = await asyncio.to_thread(marked_boots) - living
+    for stopped in sorted(await store.workers.stopped(found) if found else ()):
         count = await asyncio.to_thread(end, boot_mark(stopped))
         logger.warning(
             "A worker that stopped had left processes; they are ended", extra={"boot": stopped, "count": count}

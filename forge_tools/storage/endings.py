@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, case, delete, func, insert, or_, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Loss, Ring, Scope, moment
+from forge_tools.records import ExecutionStatus, Loss, moment
 from forge_tools.records.places import serving_command
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
@@ -35,26 +35,6 @@ class Endings:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def due(self, scope: Scope, limit: int) -> list[Ring]:
-        """Read what `scope` could claim now."""
-        query = (
-            select(live.id, live.attempt)
-            .where(
-                live.status == QUEUED,
-                live.lane == scope.lane,
-                live.queue.in_(scope.queues),
-                live.tool_key.in_(scope.tool_keys),
-                live.not_before <= from_now(0.0),
-                live.expires_at > from_now(0.0),
-                live.cancel_requested_at.is_(None),
-                live.attempt < live.max_attempts,
-            )
-            .order_by(live.id)
-            .limit(limit)
-        )
-        async with self._database.reading() as connection:
-            return [Ring(id_, attempt) for id_, attempt in await connection.execute(query)]
-
     async def cancel(self, execution_id: str, *, actor: str, reason: str) -> Literal["cancelled", "requested", "over"]:
         """End it if it is queued; if it runs, leave word for its owner."""
 
@@ -76,15 +56,13 @@ class Endings:
         return await self._database.write(work)
 
     async def sweep(self, limit: int) -> list[str]:
-        """End executions that wait for what will not come: a claim, or an approval."""
-        is_over = or_(live.expires_at <= from_now(0.0), live.cancel_requested_at.is_not(None))
-        condition = or_(
-            (live.status == QUEUED) & or_(is_over, live.attempt >= live.max_attempts),
-            (live.status == AWAITING) & is_over,
-        )
+        """End executions that wait for what will not come: a claim, or an approval.
+
+        Nothing is queued again without attempts left; what had none from the start is ended, too.
+        """
 
         async def work(connection: AsyncConnection) -> list[str]:
-            rows = await _lock(connection, condition, limit=limit)
+            rows = await _lock(connection, _is_over(limit), limit=limit)
             await _end_unstarted(connection, [_unclaimable(row) for row in rows])
             return [row.id for row in rows]
 
@@ -147,6 +125,20 @@ _MARK_STOPPED = (
     .where(workers.c.id == bindparam("boot"), workers.c.stopped_at.is_(None))
     .values(stopped_at=from_now(0.0))
 )
+
+
+def _is_over(limit: int) -> ColumnElement[bool]:
+    """Rows that wait in vain, each kind found through its index: in the order of ids the whole queue might be read."""
+    is_waiting = live.status.in_([QUEUED, AWAITING])
+    has_expired, is_cancelled = live.expires_at <= from_now(0.0), live.cancel_requested_at.is_not(None)
+    is_hopeless = (live.max_attempts < 1) & (live.status == QUEUED)
+    found = [
+        select(live.id).where(is_waiting, has_expired).order_by(live.expires_at).limit(limit),
+        select(live.id).where(is_waiting, is_cancelled).limit(limit),
+        select(live.id).where(is_hopeless).limit(limit),
+    ]
+    among = union_all(*(select(one.subquery().c.id) for one in found))
+    return live.id.in_(among) & is_waiting & or_(has_expired, is_cancelled, is_hopeless)
 
 
 async def _lock(

@@ -186,6 +186,20 @@ Index(
     postgresql_where=execution_queue.c.cancel_requested_at.is_not(None),
     sqlite_where=execution_queue.c.cancel_requested_at.is_not(None),
 )
+Index(
+    "execution_queue_due",
+    execution_queue.c.lane,
+    execution_queue.c.tool_key,
+    execution_queue.c.queue,
+    execution_queue.c.not_before,
+)
+Index("execution_queue_expiry", execution_queue.c.expires_at)
+Index(
+    "execution_queue_hopeless",
+    execution_queue.c.id,
+    postgresql_where=execution_queue.c.max_attempts < 1,
+    sqlite_where=execution_queue.c.max_attempts < 1,
+)
 
 execution_attempts = Table(
     "execution_attempts",
@@ -244,6 +258,13 @@ tools = Table(
 )
 """The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares."""
 
+Index(
+    "tools_demoted",
+    tools.c.name,
+    postgresql_where=tools.c.demoted_at.is_not(None),
+    sqlite_where=tools.c.demoted_at.is_not(None),
+)
+
 workers = Table(
     "workers",
     metadata,
@@ -262,6 +283,13 @@ workers = Table(
     postgresql_with={"fillfactor": 50},
 )
 """One row a boot of a worker process; `tools` maps each name it hosts to `version digest`."""
+
+Index(
+    "workers_not_stopped",
+    workers.c.id,
+    postgresql_where=workers.c.stopped_at.is_(None),
+    sqlite_where=workers.c.stopped_at.is_(None),
+)
 
 leases = Table(
     "leases",

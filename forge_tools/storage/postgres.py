@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from forge_tools.errors import ForgeError
+from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
 from forge_tools.storage.batching import UnreachableError
 from forge_tools.storage.engine import CLIENT_SECONDS, Address, connect_postgres
 from forge_tools.storage.faults import translated
+from forge_tools.storage.looks import POSTGRES_DUE, POSTGRES_LOOK, Look, Question, postgres_arguments, postgres_look
 from forge_tools.storage.rows import (
     EXECUTION_COLUMNS,
     MAX_SKEW,
@@ -28,10 +29,15 @@ PINNED = {
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
     "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
     "work_mem": "32MB",
 }
-"""The planner guesses wrongly about arrays and about tables that were empty when it last looked (twice the cost)."""
+"""The planner guesses wrongly about arrays and about tables that were empty when it last looked (twice the cost).
+
+Planning anew for each set of arrays would cost half of a small statement, and could choose nothing better.
+"""
 
 _JSON = {"parameters", "secret_parameters", "context", "options", "output", "error_details", "metadata"}
 _TYPES = {
@@ -179,12 +185,6 @@ SELECT asked.ord, COALESCE(a.status, q.status) AS status FROM unnest($1::uuid[])
 JOIN executions e ON e.id = asked.id LEFT JOIN execution_queue q ON q.id = asked.id
 LEFT JOIN execution_attempts a ON a.execution_id = asked.id AND a.final
 """
-_BEAT = """
-WITH beaten AS (
-    UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL WHERE w.id = ANY($1::text[]))
-SELECT q.owner, q.id::text, q.attempt FROM execution_queue q
-WHERE q.cancel_requested_at IS NOT NULL AND q.owner = ANY($1::text[]) AND q.status = 'running' ORDER BY q.id
-"""
 
 
 class PostgresHotPath:
@@ -241,11 +241,12 @@ class PostgresHotPath:
             found[ord_ - 1] = ExecutionStatus(status)
         return found
 
-    async def beat(self, boots: Sequence[str]) -> list[list[Ring]]:
-        asked: dict[str, list[Ring]] = {boot: [] for boot in boots}
-        for owner, id_, attempt in await self._fetch(_BEAT, boots):
-            asked[owner].append(Ring(id_, attempt))
-        return [asked[boot] for boot in boots]
+    async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:
+        return [postgres_look(row, await self._fetch(POSTGRES_LOOK, *postgres_arguments(row))) for row in rows]
+
+    async def due(self, scope: Scope, limit: int) -> list[Ring]:
+        rows = await self._fetch(POSTGRES_DUE, scope.lane, scope.queues, scope.tool_keys, limit)
+        return [Ring(id_, attempt) for id_, attempt in rows]
 
     async def close(self) -> None:
         await self._connections.close()

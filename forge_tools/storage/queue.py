@@ -10,6 +10,7 @@ from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, R
 from forge_tools.storage.batching import Batcher, Limits, UnreachableError
 from forge_tools.storage.endings import Endings
 from forge_tools.storage.engine import Database
+from forge_tools.storage.looks import Look, Question
 from forge_tools.storage.rows import Ask, Record, is_id, unstorable
 
 Result = TypeVar("Result")
@@ -32,7 +33,9 @@ class HotPath(Protocol):
 
     async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]: ...
 
-    async def beat(self, boots: Sequence[str]) -> list[list[Ring]]: ...
+    async def look(self, rows: Sequence[Question]) -> Sequence[Look | ForgeError]: ...
+
+    async def due(self, scope: Scope, limit: int) -> list[Ring]: ...
 
     async def close(self) -> None: ...
 
@@ -101,8 +104,9 @@ class ExecutionQueue:
         return [claim for claim in _values(outcomes) if claim is not None]
 
     async def due(self, scope: Scope, limit: int) -> list[Ring]:
-        """Up to `limit` executions that `scope` could claim now, oldest id first."""
-        return await self._endings.due(scope, limit)
+        """Up to `limit` executions that `scope` could claim now: those that are due longest, by id."""
+        self._database.guard()
+        return await self._hot.due(scope, limit)
 
     async def finish(self, outcome: Outcome) -> bool:
         """Commit how an attempt ended; False if the attempt was no longer its worker's, which is kept as a `late` event."""

@@ -176,7 +176,7 @@ def stored_result(execution_id: str, row: Any) -> StoredResult:
             output=None if output is None else json.loads(output),
             error=error,
             duration_ms=duration_ms,
-            metadata=json.loads(metadata),
+            metadata={} if metadata == "{}" else json.loads(metadata),
             error_code=error_code,
             error_details=None if error_details is None else json.loads(error_details),
         ),

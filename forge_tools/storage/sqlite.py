@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from typing import TypeVar
 
-from forge_tools.errors import ForgeError
+from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
 from forge_tools.storage.engine import BUSY_SECONDS, SQLITE_SETUP, Address, forge_now
 from forge_tools.storage.faults import translated
+from forge_tools.storage.looks import Look, Question, sqlite_due, sqlite_look
 from forge_tools.storage.rows import (
     EXECUTION_COLUMNS,
     MAX_SKEW,
@@ -74,11 +75,6 @@ _STATUSES = """
 SELECT e.id, COALESCE(a.status, q.status) FROM json_each(?) AS asked JOIN executions e ON e.id = asked.value
 LEFT JOIN execution_queue q ON q.id = e.id LEFT JOIN execution_attempts a ON a.execution_id = e.id AND a.final
 """
-_BEAT = "UPDATE workers SET beat = beat + 1, last_seen_at = ?, stopped_at = NULL WHERE id = ?"
-_CANCELS = """
-SELECT id, attempt FROM execution_queue WHERE cancel_requested_at IS NOT NULL AND owner = ? AND status = 'running'
-ORDER BY id
-"""
 
 
 class SqliteHotPath:
@@ -101,8 +97,12 @@ class SqliteHotPath:
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
         return await self._write(partial(_finish, rows))
 
-    async def beat(self, boots: Sequence[str]) -> list[list[Ring]]:
-        return await self._write(partial(_beat, boots))
+    async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:
+        async with self.write_lock:
+            return await self._writer.run(partial(_look, rows))
+
+    async def due(self, scope: Scope, limit: int) -> list[Ring]:
+        return await self._reader.run(partial(sqlite_due, scope, limit, forge_now()))
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
         return await self._reader.run(partial(_results, ids))
@@ -278,10 +278,9 @@ def _settle_late(connection: sqlite3.Connection, outcome: Outcome, now: str) -> 
     return False
 
 
-def _beat(boots: Sequence[str], connection: sqlite3.Connection) -> list[list[Ring]]:
+def _look(rows: Sequence[Question], connection: sqlite3.Connection) -> list[Look | StorageError]:
     now = forge_now()
-    connection.executemany(_BEAT, [(now, boot) for boot in boots])
-    return [[Ring(*row) for row in connection.execute(_CANCELS, (boot,))] for boot in boots]
+    return [sqlite_look(row, now, connection) for row in rows]
 
 
 def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:

@@ -6,10 +6,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, or_, select, update
 
-from forge_tools.records import Ring, WorkerRecord
+from forge_tools.records import WorkerRecord
 from forge_tools.storage import alive
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
+from forge_tools.storage.looks import Look, Question
 from forge_tools.storage.models import execution_queue, from_now, leases, seconds_between, workers
 from forge_tools.storage.queue import HotPath
 
@@ -24,7 +25,7 @@ class Workers:
 
     def __init__(self, hot: HotPath, database: Database, *, patience: float | None) -> None:
         self._database = database
-        self._beats: Batcher[str, list[Ring]] = Batcher(hot.beat, Limits(patience=patience))
+        self._looks: Batcher[Question, Look] = Batcher(hot.look, Limits(patience=patience))
 
     async def register(self, worker: WorkerRecord) -> None:
         """Write the row of a boot that starts; again is harmless."""
@@ -42,10 +43,13 @@ class Workers:
         statement = row.on_conflict_do_update(index_elements=["id"], set_=facts)
         await self._database.write(lambda connection: connection.execute(statement))
 
-    async def beat(self, boot: str) -> list[Ring]:
-        """Say that `boot` lives; returns those of its running executions whose cancel was asked, each time until they end."""
+    async def look(self, question: Question) -> Look:
+        """Say that the boot that asks lives, and see at the same moment what it has to know.
+
+        Cancels come each time until their executions end.
+        """
         self._database.guard()
-        return await self._beats.add(boot)
+        return await self._looks.add(question)
 
     async def stop(self, boot: str) -> None:
         """Say that `boot` ended in good order."""
@@ -67,7 +71,10 @@ class Workers:
             return Counter((queue, row.lane) for row in await connection.execute(query) for queue in row.queues)
 
     async def beats(self) -> dict[str, int]:
-        """The beat of every boot that has not stopped or still owns running rows; -1 for an owner without a row."""
+        """The beat of every boot that has not stopped or still owns running rows; -1 for an owner without a row.
+
+        It reads the whole queue, for no index may say who owns what: a claim would have to change it.
+        """
         owners = select(execution_queue.c.owner).where(execution_queue.c.owner.is_not(None)).distinct()
         async with self._database.reading() as connection:
             owning = set((await connection.scalars(owners)).all())
@@ -104,8 +111,8 @@ class Workers:
         return await self._database.write(lambda connection: connection.scalar(statement)) is not None
 
     async def close(self) -> None:
-        """Wait for the beat under way."""
-        await self._beats.close()
+        """Wait for the look under way."""
+        await self._looks.close()
 
 
 def _silence() -> ColumnElement[float]:

@@ -116,6 +116,10 @@ def _create_queue() -> None:
     )
     asked = sa.text("cancel_requested_at IS NOT NULL")
     op.create_index("execution_queue_cancels", "execution_queue", ["id"], postgresql_where=asked, sqlite_where=asked)
+    op.create_index("execution_queue_due", "execution_queue", ["lane", "tool_key", "queue", "not_before"])
+    op.create_index("execution_queue_expiry", "execution_queue", ["expires_at"])
+    none = sa.text("max_attempts < 1")
+    op.create_index("execution_queue_hopeless", "execution_queue", ["id"], postgresql_where=none, sqlite_where=none)
 
 
 def _create_attempts() -> None:
@@ -170,6 +174,8 @@ def _create_tools() -> None:
         sa.Column("demoted_at", moment),
         sa.Column("demoted_reason", sa.Text),
     )
+    gone = sa.text("demoted_at IS NOT NULL")
+    op.create_index("tools_demoted", "tools", ["name"], postgresql_where=gone, sqlite_where=gone)
 
 
 def _create_workers() -> None:
@@ -189,6 +195,8 @@ def _create_workers() -> None:
         sa.Column("beat", sa.BigInteger, nullable=False),
         postgresql_with={"fillfactor": 50},
     )
+    open_ended = sa.text("stopped_at IS NULL")
+    op.create_index("workers_not_stopped", "workers", ["id"], postgresql_where=open_ended, sqlite_where=open_ended)
     op.create_table(
         "leases",
         sa.Column("name", sa.Text, primary_key=True),

@@ -9,6 +9,7 @@ from sqlalchemy import update
 
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, WorkerRecord, new_id
 from forge_tools.storage import Store
+from forge_tools.storage.looks import Question
 from forge_tools.storage.models import execution_queue, from_now
 
 UNKNOWN = "01a00000-0000-7000-8000-00000000abcd"
@@ -84,3 +85,8 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0)
     async with asyncio.timeout(seconds):
         while not await condition():
             await asyncio.sleep(0.02)
+
+
+async def beat(store: Store, boot: str) -> list[Ring]:
+    """Say that a boot lives; what it runs and is to stop."""
+    return list((await store.workers.look(Question(scope(boot=boot)))).cancels)

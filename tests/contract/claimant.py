@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from forge_tools.storage import open_store
-from tests.contract.calls import ended, scope
+from tests.contract.calls import beat, ended, scope
 
 
 async def work(url: str, name: str) -> int:
@@ -12,7 +12,7 @@ async def work(url: str, name: str) -> int:
     mine = scope(boot=name)
     async with await open_store(url, patience=None) as store:
         while rings := await store.queue.due(mine, 8):
-            await store.workers.beat("shared")
+            await beat(store, "shared")
             claims = await store.queue.claim(rings, mine)
             effects = await store.queue.finish_many([ended(claim, output=f'"{name}"') for claim in claims])
             done += sum(effects)

@@ -7,7 +7,7 @@ import pytest
 from forge_tools.records import Ring
 from forge_tools.storage import Store, open_store
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
-from tests.contract.calls import SCOPE, boot, call, claimed, ended, submitted
+from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, submitted
 
 HOUR = 3590.0
 """Ids more than an hour off the database's clock are refused."""
@@ -52,7 +52,7 @@ async def test_who_was_seen_before_a_step_lives_once_it_beats_and_not_before(
     for name in ("boot-1", "boot-2"):
         await store.workers.register(boot(name, queues=(name,)))
     set_clock(step)
-    await store.workers.beat("boot-2")
+    await beat(store, "boot-2")
 
     assert set(await store.workers.live_queues(15)) == {("boot-2", "async")}
     assert [worker.id for worker in await store.workers.list(seen_within=15)] == ["boot-2"]

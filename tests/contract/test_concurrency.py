@@ -8,7 +8,7 @@ from pathlib import Path
 
 from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store, open_store
-from tests.contract.calls import boot, call, ended, running, scope, submitted
+from tests.contract.calls import beat, boot, call, ended, running, scope, submitted
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,7 +86,7 @@ async def test_beats_from_four_stores_are_all_counted(store: Store, migrated_url
     async def beat_often(count: int) -> None:
         async with await open_store(migrated_url, patience=60) as own:
             for _ in range(count):
-                await own.workers.beat("shared")
+                await beat(own, "shared")
 
     await asyncio.gather(*(beat_often(25) for _ in range(4)))
     assert await store.workers.beats() == {"shared": 100}

@@ -14,6 +14,7 @@ from forge_tools.storage.models import execution_queue, from_now, workers
 from tests.contract.calls import (
     SCOPE,
     UNKNOWN,
+    beat,
     boot,
     call,
     claimed,
@@ -41,10 +42,10 @@ async def test_a_running_call_is_asked_to_stop_and_its_owner_hears_until_it_ends
     await store.workers.register(boot())
     claim, other = await running(store), await running(store)
     assert await store.queue.cancel(claim.id, actor="ann") == "requested"
-    assert await store.workers.beat("boot-1") == [Ring(claim.id, 1)]
-    assert await store.workers.beat("boot-1") == [Ring(claim.id, 1)]
+    assert await beat(store, "boot-1") == [Ring(claim.id, 1)]
+    assert await beat(store, "boot-1") == [Ring(claim.id, 1)]
     assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
-    assert await store.workers.beat("boot-1") == []
+    assert await beat(store, "boot-1") == []
     assert await store.queue.statuses([other.id]) == {other.id: ExecutionStatus.RUNNING}
 
 
@@ -268,7 +269,7 @@ async def test_submitters_are_known_of_calls_that_have_one(store: Store) -> None
 
 async def test_due_work_comes_oldest_first_and_within_the_limit(store: Store) -> None:
     ids = [await submitted(store) for _ in range(4)]
-    assert await store.queue.due(SCOPE, 3) == [Ring(id_, 0) for id_ in sorted(ids)[:3]]
+    assert await store.queue.due(SCOPE, 3) == [Ring(id_, 0) for id_ in sorted(ids[:3])]
 
 
 async def ask(store: Store, id_: str) -> str:
@@ -295,7 +296,7 @@ async def test_a_boot_that_has_beaten_since_its_judge_looked_is_left_alone(store
     await store.workers.register(boot())
     claim = await running(store)
     seen = (await store.workers.beats())["boot-1"]
-    await store.workers.beat("boot-1")
+    await beat(store, "boot-1")
 
     assert await store.queue.recover("boot-1", "silent", seen) == ([], [])
     assert await store.queue.statuses([claim.id]) == {claim.id: ExecutionStatus.RUNNING}

@@ -16,7 +16,7 @@ from forge_tools.errors import (
 )
 from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store, open_store, postgres
-from tests.contract.calls import SCOPE, boot, call, claimed, ended, finished, running, submitted
+from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, submitted
 from tests.contract.proxy import Proxy
 
 SLOW_CLAIMS = """
@@ -38,7 +38,7 @@ async def store(proxy: Proxy) -> AsyncIterator[Store]:
     """A Store behind the proxy whose statements are all prepared, so that the next reply is that of a commit."""
     async with await open_store(proxy.url, patience=2.0) as opened:
         await opened.workers.register(boot())
-        await opened.workers.beat("boot-1")
+        await beat(opened, "boot-1")
         await finished(opened, [await submitted(opened)])
         await opened.queue.results([])
         yield opened
@@ -111,7 +111,7 @@ async def test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id(store: S
 async def test_a_database_that_went_away_fails_soon_and_hides_its_password(store: Store, proxy: Proxy) -> None:
     await proxy.go_away()
     began = time.monotonic()
-    for attempt in (store.queue.statuses([call().id]), store.history.list(), store.workers.beat("boot-1")):
+    for attempt in (store.queue.statuses([call().id]), store.history.list(), beat(store, "boot-1")):
         with pytest.raises(DatabaseUnavailableError, match=r"cannot be used.*FORGE_DATABASE_URL") as caught:
             await attempt
         assert str(proxy.port) in str(caught.value)

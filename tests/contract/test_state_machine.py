@@ -30,7 +30,7 @@ from forge_tools.records import (
 )
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.models import execution_attempts, execution_queue, executions, from_now
-from tests.contract.calls import boot, call, ended, scope
+from tests.contract.calls import beat, boot, call, ended, scope
 
 LATER = 3600.0
 QUEUED, RUNNING = ExecutionStatus.QUEUED, ExecutionStatus.RUNNING
@@ -293,7 +293,7 @@ class Lives(RuleBasedStateMachine):
     def ask_what_is_to_be_stopped(self, id_: str, how: int) -> None:
         name = self.lives[id_].owner or BOOTS[how % 2]
         asked = [(i, life) for i, life in sorted(self.lives.items()) if life.owner == name and life.is_cancel_asked]
-        assert self.run(self.store.workers.beat(name)) == [Ring(id_, life.attempt) for id_, life in asked]
+        assert self.run(beat(self.store, name)) == [Ring(id_, life.attempt) for id_, life in asked]
 
     @invariant()
     def the_database_holds_what_the_model_believes(self) -> None:
@@ -344,7 +344,7 @@ def test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says
     runner: asyncio.Runner, migrated_url: str
 ) -> None:
     store = runner.run(open_store(migrated_url))
-    runner.run(serve_the_process_lane(store))
+    runner.run(register_boots(store))
     try:
         run_state_machine_as_test(
             lambda: Lives(runner, store),  # type: ignore[arg-type]  # a factory is fine, says its documentation
@@ -360,7 +360,9 @@ def test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says
         runner.run(store.close())
 
 
-async def serve_the_process_lane(store: Store) -> None:
-    """A third boot to which recovery may move what ran in the async lane."""
+async def register_boots(store: Store) -> None:
+    """Besides the two a third one, to which recovery may move what ran in the async lane."""
+    for name in BOOTS:
+        await store.workers.register(boot(name))
     await store.workers.register(boot("boot-3", lane="process"))
     await store.catalogue.publish([SPEC], "boot-3")

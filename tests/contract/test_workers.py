@@ -1,7 +1,7 @@
 """The contract of worker rows and leases, on every database."""
 
 from forge_tools.storage import Store
-from tests.contract.calls import boot, running, scope, until
+from tests.contract.calls import beat, boot, running, scope, until
 
 
 async def test_a_registered_boot_is_listed_with_what_it_serves(store: Store) -> None:
@@ -17,13 +17,13 @@ async def test_a_registered_boot_is_listed_with_what_it_serves(store: Store) -> 
 async def test_a_beat_only_grows(store: Store) -> None:
     await store.workers.register(boot())
     for _ in range(3):
-        assert await store.workers.beat("boot-1") == []
+        assert await beat(store, "boot-1") == []
     assert await store.workers.beats() == {"boot-1": 3}
 
 
 async def test_registering_again_keeps_the_beat(store: Store) -> None:
     await store.workers.register(boot())
-    await store.workers.beat("boot-1")
+    await beat(store, "boot-1")
     await store.workers.register(boot(concurrency=9))
     [worker] = await store.workers.list()
     assert (worker.beat, worker.concurrency) == (1, 9)
@@ -67,7 +67,7 @@ async def test_a_recovered_boot_counts_as_stopped_until_it_beats_again(store: St
     await store.workers.register(boot())
     await store.queue.recover("boot-1", "silent")
     assert await store.workers.beats() == {}
-    await store.workers.beat("boot-1")
+    await beat(store, "boot-1")
     assert await store.workers.beats() == {"boot-1": 1}
 
 
@@ -89,7 +89,7 @@ async def test_boots_that_stopped_are_told_from_those_that_live_or_came_back(sto
         await store.workers.register(boot(name))
     await store.workers.stop("stopped")
     await store.workers.stop("back")
-    await store.workers.beat("back")
+    await beat(store, "back")
 
     assert await store.workers.stopped({"stopped", "back", "living", "unknown"}) == {"stopped"}
     assert await store.workers.stopped(set()) == set()

@@ -28,10 +28,6 @@ class FakeStore:
     def workers(self) -> "FakeStore":
         return self
 
-    async def now(self) -> float:
-        self.here += self.delay
-        return self.here + self.ahead
-
     async def follow(self, step: float) -> int:
         self.followed.append(step)
         return 1
@@ -55,7 +51,10 @@ async def look(watch: ClockWatch, store: FakeStore, times: int = 1) -> list[bool
     steady = []
     for _ in range(times):
         store.here += 2.0
-        steady.append(await watch.is_steady())
+        watch.ask()
+        store.here += store.delay
+        steady.append(watch.hear(store.here + store.ahead))
+        await watch.follow()
     return steady
 
 
@@ -70,6 +69,32 @@ async def test_a_step_is_followed_once(watch: ClockWatch, store: FakeStore, step
 
     assert await look(watch, store, 2) == [False, True]
     assert store.followed == [pytest.approx(step)]
+
+
+async def test_deadlines_are_judged_again_once_they_have_had_time_to_follow(
+    watch: ClockWatch, store: FakeStore
+) -> None:
+    assert not watch.is_calm
+    await look(watch, store, 3)
+    assert watch.is_calm
+    store.ahead += 3600
+
+    calm = [(await look(watch, store), watch.is_calm)[1] for _ in range(4)]
+
+    assert calm == [False, False, True, True]
+
+
+async def test_two_steps_before_anybody_acts_are_followed_together(watch: ClockWatch, store: FakeStore) -> None:
+    await look(watch, store, 2)
+    for step in (3600, -1800):
+        store.ahead += step
+        store.here += 1.0
+        watch.ask()
+        assert not watch.hear(store.here + store.ahead)
+
+    await watch.follow()
+
+    assert store.followed == [pytest.approx(1800)]
 
 
 async def test_only_the_holder_of_the_lease_acts(watch: ClockWatch, store: FakeStore) -> None:

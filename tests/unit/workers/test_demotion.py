@@ -10,8 +10,9 @@ import pytest
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import Scope, ToolCategory, ToolSpec, new_id
 from forge_tools.storage import Store, open_store
+from forge_tools.storage.looks import Question
 from forge_tools.storage.migrate import upgrade
-from tests.contract.calls import SCOPE, scope, submitted
+from tests.contract.calls import SCOPE, boot, scope, submitted
 from workers import demotion as module
 from workers.demotion import Demotion, leave
 
@@ -25,6 +26,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     url = f"sqlite:///{tmp_path / 'forge.db'}"
     await asyncio.to_thread(upgrade, url)
     async with await open_store(url) as store:
+        await store.workers.register(boot())
         await store.catalogue.publish([GREP, READ], "boot-1")
         yield store
 
@@ -34,6 +36,11 @@ def banning(*specs: ToolSpec) -> tuple[Demotion, set[str]]:
     demotion, banned = Demotion(specs), set[str]()
     demotion.ban = banned.update
     return demotion, banned
+
+
+async def heard(demotion: Demotion, store: Store) -> None:
+    """One look of a worker that hosts what `demotion` knows."""
+    demotion.hear(await store.workers.look(Question(SCOPE, banned=demotion.banned)))
 
 
 async def until(is_so: Callable[[], object]) -> None:
@@ -77,15 +84,35 @@ async def test_a_worker_with_another_definition_keeps_its_own(store: Store) -> N
 
 
 async def test_calls_that_still_come_are_moved_at_the_next_look(store: Store) -> None:
-    demotion, _ = banning(GREP)
+    demotion, banned = banning(GREP)
     await store.catalogue.demote(GREP, "held the event loop")
-    keeping = asyncio.create_task(demotion.keep(store, interval=0.05))
+    keeping = asyncio.create_task(demotion.keep(store, interval=60))
+    await heard(demotion, store)
+    await until(lambda: banned)
+
     late = await submitted(store)
+    await heard(demotion, store)
 
     async with asyncio.timeout(5):
         while [ring.id for ring in await store.queue.due(scope(lane="process"), 9)] != [late]:
             await asyncio.sleep(0.01)
     keeping.cancel()
+
+
+async def test_a_look_that_shows_nothing_new_costs_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    demotion, _ = banning(GREP)
+    await store.catalogue.demote(GREP, "held the event loop")
+    await demotion.step(store)
+    steps: list[Store] = []
+    monkeypatch.setattr(demotion, "step", steps.append)
+    keeping = asyncio.create_task(demotion.keep(store, interval=0.01))
+
+    for _ in range(3):
+        await heard(demotion, store)
+    await asyncio.sleep(0.05)
+    keeping.cancel()
+
+    assert steps == []
 
 
 async def test_what_cannot_be_written_is_written_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

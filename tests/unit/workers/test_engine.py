@@ -20,6 +20,7 @@ from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, Storag
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionStatus, Ring, Scope, new_id
 from forge_tools.registry import ScopedRegistry
+from forge_tools.storage.looks import Look, Question
 from forge_tools.storage.migrate import upgrade
 from tests.fleet import wait_until
 from tests.services import client as valkey_client
@@ -273,13 +274,13 @@ async def test_a_beat_counts_from_when_it_was_sent(settings: Settings, monkeypat
     sent: list[float] = []
     answered = threading.Event()
 
-    async def slow(boot: str) -> list[Ring]:
+    async def slow(question: Question) -> Look:
         sent.append(time.monotonic())
         await asyncio.sleep(0.3)
         answered.set()
-        return []
+        return Look(time.time(), (), {}, is_due=False, is_over=False, demoted=frozenset(), is_misplaced=False)
 
-    monkeypatch.setattr(engine._store.workers, "beat", slow)
+    monkeypatch.setattr(engine._store.workers, "look", slow)
     await asyncio.to_thread(answered.wait, 10)
     await until(lambda: engine._acknowledged_at > sent[0] - 0.05)
 

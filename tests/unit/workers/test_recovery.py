@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from forge_tools.records import new_id
-from workers.recovery import Recovery
+from forge_tools.storage.looks import Look
+from workers.recovery import LEASES_BETWEEN_SEARCHES, Recovery
 
 LEASE = 15.0
 LOOK = 2.0
@@ -20,9 +21,12 @@ class FakeStore:
     """The queue and the workers of a store, as far as recovery asks them; beats are moved by hand."""
 
     boots: dict[str, int] = field(default_factory=dict)
+    owning: dict[str, int] = field(default_factory=dict)
     holder: str = ME
     settled: list[str] = field(default_factory=list)
+    leases: int = 0
     sweeps: int = 0
+    searches: int = 0
     recovering: Callable[[], object] = lambda: None
 
     @property
@@ -34,6 +38,7 @@ class FakeStore:
         return self
 
     async def take_lease(self, name: str, holder: str, seconds: float) -> bool:
+        self.leases += 1
         return holder == self.holder
 
     async def sweep(self) -> list[str]:
@@ -41,13 +46,27 @@ class FakeStore:
         return []
 
     async def beats(self) -> dict[str, int]:
-        return dict(self.boots)
+        self.searches += 1
+        return self.boots | self.owning
 
     async def recover(self, boot: str, reason: str, beat: int) -> tuple[list[str], list[str]]:
-        assert self.boots.pop(boot) == beat
+        assert (self.owning if boot in self.owning else self.boots).pop(boot) == beat
         self.settled.append(boot)
         self.recovering()
         return ["requeued"], []
+
+
+@dataclass
+class Clocks:
+    """Says of the database's clock what it is told to say."""
+
+    is_steady: bool = True
+
+    def ask(self) -> None:
+        """Nothing to note."""
+
+    def hear(self, there: float) -> bool:
+        return self.is_steady
 
 
 class Watch:
@@ -55,19 +74,29 @@ class Watch:
 
     def __init__(self, *still: str) -> None:
         self.now = 1000.0
+        self.answer_takes = 0.0
+        self.is_over = False
+        self.clocks = Clocks()
         self.store = FakeStore({ME: 1, "other": 1, **dict.fromkeys(still, 7)})
         self.still = set(still)
         store: Any = self.store
-        self.recovery = Recovery(store, ME, LEASE, clock=lambda: self.now)
+        clocks: Any = self.clocks
+        self.recovery = Recovery(store, ME, LEASE, clocks, clock=lambda: self.now)
 
     async def look(self, seconds: float, every: float = LOOK) -> None:
         """Look once now, and then again and again for that long."""
         end = self.now + seconds
-        await self.recovery.step()
+        await self._look()
         while self.now + every <= end:
             self.now += every
             self._beat()
-            await self.recovery.step()
+            await self._look()
+
+    async def _look(self) -> None:
+        self.recovery.ask()
+        self.now += self.answer_takes
+        self.recovery.hear(Look(self.now, (), dict(self.store.boots), False, self.is_over, frozenset(), False))
+        await self.recovery.step()
 
     def _beat(self) -> None:
         for boot in self.store.boots.keys() - self.still:
@@ -118,12 +147,58 @@ async def test_recovery_never_condemns_itself() -> None:
 
 async def test_rows_whose_owner_left_no_trace_are_settled_after_a_lease() -> None:
     watch = Watch()
-    watch.store.boots["nobody"] = -1
-    watch.still.add("nobody")
+    watch.store.owning["nobody"] = -1
 
+    await watch.look(LEASE - 1)
+    assert watch.store.settled == []
+
+    await watch.look(LEASE)
+    assert watch.store.settled == ["nobody"]
+
+
+async def test_rows_of_a_boot_that_stopped_are_settled_a_lease_after_that() -> None:
+    watch = Watch()
+    await watch.look(LEASE)
+    watch.store.owning["other"] = watch.store.boots.pop("other")
+
+    await watch.look(LEASE - 1)
+    assert watch.store.settled == []
+
+    await watch.look(LEASE)
+    assert watch.store.settled == ["other"]
+
+
+async def test_a_stopped_boot_that_comes_back_is_left_alone() -> None:
+    watch = Watch()
+    await watch.look(LEASE)
+    watch.store.owning["other"] = watch.store.boots.pop("other")
+    await watch.look(LEASE - 1)
+
+    watch.store.boots["other"] = watch.store.owning.pop("other") + 1
     await watch.look(LEASE * 2)
 
-    assert watch.store.settled == ["nobody"]
+    assert watch.store.settled == []
+
+
+async def test_the_whole_queue_is_read_for_owners_by_the_oldest_boot_alone_and_seldom() -> None:
+    watch = Watch()
+    await watch.look(LEASE * 10)
+    assert watch.store.searches == 1
+    await watch.look(LEASE * LEASES_BETWEEN_SEARCHES)
+    assert watch.store.searches == 2
+
+    younger = Watch()
+    younger.store.boots["a much older boot"] = 1
+    await younger.look(LEASE * 10)
+    assert younger.store.searches == 0
+
+
+async def test_where_nothing_is_dead_or_over_no_lease_is_asked_for() -> None:
+    watch = Watch()
+
+    await watch.look(LEASE * 5)
+
+    assert watch.store.leases == 0
 
 
 @pytest.mark.parametrize("gap", [LEASE, 3600.0])
@@ -150,9 +225,44 @@ async def test_after_a_beat_of_its_own_failed_it_waits_a_lease_again() -> None:
     assert watch.store.settled == []
 
 
+async def test_what_came_while_the_clock_was_set_condemns_nobody() -> None:
+    watch = Watch("silent")
+    await watch.look(LEASE - 2)
+
+    watch.clocks.is_steady = False
+    await watch.look(LOOK)
+    watch.clocks.is_steady = True
+    await watch.look(LEASE - 2)
+    assert watch.store.settled == []
+
+    await watch.look(LEASE)
+    assert watch.store.settled == ["silent"]
+
+
+async def test_the_time_that_answers_take_is_not_counted_as_silence() -> None:
+    watch = Watch("silent")
+    watch.answer_takes = 3.0
+
+    await watch.look(LEASE + 1)
+    assert watch.store.settled == []
+
+    await watch.look(LEASE)
+    assert watch.store.settled == ["silent"]
+
+
+async def test_who_gets_slow_answers_alone_condemns_nobody() -> None:
+    watch = Watch("silent")
+    watch.answer_takes = LEASE / 2 + 1
+
+    await watch.look(LEASE * 10)
+
+    assert watch.store.settled == []
+
+
 async def test_without_the_lease_it_only_looks_on() -> None:
     watch = Watch("dead")
     watch.store.holder = "other"
+    watch.is_over = True
 
     await watch.look(LEASE * 3)
 
@@ -172,11 +282,14 @@ async def test_who_takes_the_lease_over_acts_on_what_it_saw_without_it() -> None
     assert watch.store.settled == ["dead"]
 
 
-async def test_every_look_sweeps_what_is_over() -> None:
+async def test_every_look_that_shows_what_is_over_sweeps() -> None:
     watch = Watch()
-
+    watch.is_over = True
     await watch.look(LOOK * 4)
+    assert watch.store.sweeps == 5
 
+    watch.is_over = False
+    await watch.look(LOOK * 4)
     assert watch.store.sweeps == 5
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from forge_tools.records import new_id
 from tests.fleet import is_alive
+from workers import tidying as module
 from workers.tidying import tidy
 
 
@@ -40,7 +41,7 @@ async def test_only_what_belongs_to_stopped_workers_is_ended(left: dict[str, "su
     dead, living, unknown = left
     store: Any = FakeStore(dead)
 
-    await tidy(store, living)
+    await tidy(store, {living})
 
     assert [is_alive(left[boot].pid) for boot in (dead, living, unknown)] == [False, True, True]
 
@@ -49,6 +50,17 @@ async def test_a_worker_does_not_end_what_it_runs_itself(left: dict[str, "subpro
     condemned, *_ = left
     store: Any = FakeStore(condemned)
 
-    await tidy(store, condemned)
+    await tidy(store, {condemned})
 
     assert is_alive(left[condemned].pid)
+
+
+async def test_where_only_living_workers_left_marks_the_database_is_not_asked(
+    left: dict[str, "subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "marked_boots", lambda: set(left))
+    store: Any = None
+
+    await tidy(store, set(left))
+
+    assert all(is_alive(process.pid) for process in left.values())

@@ -1,0 +1,119 @@
+"""The contract of what a worker sees once a heartbeat, on every database."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from forge_tools.errors import StorageError
+from forge_tools.records import Ring, ToolCategory, ToolSpec
+from forge_tools.storage import Store
+from forge_tools.storage.looks import Look, Question
+from forge_tools.storage.models import execution_queue
+from tests.contract.calls import SCOPE, beat, boot, overdue, running, scope, submitted
+
+GREP = ToolSpec(name="Grep", description="Search", category=ToolCategory.FILE, lane="async")
+
+
+@pytest.fixture(autouse=True)
+async def boots(store: Store) -> None:
+    for name in ("boot-1", "boot-2"):
+        await store.workers.register(boot(name))
+
+
+async def seen(store: Store, **question: Any) -> Look:
+    return await store.workers.look(replace(Question(SCOPE), **question))
+
+
+async def test_an_idle_stack_shows_who_lives_what_time_it_is_and_nothing_to_do(store: Store) -> None:
+    await beat(store, "boot-2")
+    look = await seen(store)
+    assert (look.is_due, look.is_over, look.is_misplaced, look.cancels, look.demoted) == (
+        False, False, False, (), frozenset()
+    )  # fmt: skip
+    assert look.beats["boot-2"] == 1
+    assert look.now == pytest.approx(await store.clock.now(), abs=5)
+
+
+async def test_boots_that_stopped_are_not_shown_until_they_beat_again(store: Store) -> None:
+    await store.workers.stop("boot-2")
+    assert set((await seen(store)).beats) == {"boot-1"}
+    await beat(store, "boot-2")
+    assert set((await seen(store)).beats) == {"boot-1", "boot-2"}
+
+
+async def test_what_can_be_claimed_is_shown_to_who_asks_for_it(store: Store) -> None:
+    await submitted(store)
+    assert (await seen(store)).is_due
+    assert not (await seen(store, asks_due=False)).is_due
+    for stranger in ({"lane": "process"}, {"queues": ("other",)}, {"tool_keys": ("Read@1",)}, {"tool_keys": ()}):
+        assert not (await seen(store, scope=scope(**stranger))).is_due
+    assert (await seen(store, scope=scope(queues=("other", "default"), tool_keys=("Read@1", "Grep@1")))).is_due
+
+
+async def test_what_is_delayed_expired_or_runs_is_not_due(store: Store) -> None:
+    await submitted(store, delay=60.0)
+    await submitted(store, expires_in=-1.0)
+    await running(store)
+    assert not (await seen(store)).is_due
+
+
+async def test_what_is_over_is_shown_until_it_is_swept(store: Store) -> None:
+    claim = await running(store)
+    await overdue(store, claim.id)
+    assert not (await seen(store)).is_over
+    for change in ({"expires_in": -1.0}, {"max_attempts": 0}):
+        await submitted(store, **change)
+        assert (await seen(store)).is_over
+        assert len(await store.queue.sweep()) == 1
+        assert not (await seen(store)).is_over
+
+
+async def test_a_cancel_that_meets_nobody_is_over(store: Store) -> None:
+    claim = await running(store, idempotent=True, max_attempts=3)
+    await store.queue.cancel(claim.id, actor="ann")
+    assert not (await seen(store)).is_over
+    await store.queue.recover("boot-1", "dead")
+    look = await seen(store)
+    assert (look.is_over, look.is_due, look.cancels) == (True, False, ())
+    assert await store.queue.sweep() == [claim.id]
+    assert not (await seen(store)).is_over
+
+
+async def test_each_sees_its_own_cancels(store: Store) -> None:
+    mine, other = await running(store), await running(store, by=scope(boot="boot-2"))
+    for claim in (mine, other):
+        await store.queue.cancel(claim.id, actor="ann")
+    assert (await seen(store)).cancels == (Ring(mine.id, 1),)
+    assert (await seen(store, scope=scope(boot="boot-2"))).cancels == (Ring(other.id, 1),)
+
+
+async def test_demoted_tools_and_calls_of_them_that_still_came_are_shown(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.demote(GREP, "held the event loop")
+    await submitted(store)
+    assert (await seen(store)).demoted == {("Grep", GREP.digest)}
+    assert not (await seen(store)).is_misplaced
+    assert (await seen(store, banned=("Grep@1",))).is_misplaced
+    assert await store.catalogue.divert(["Grep@1"]) == 1
+    assert not (await seen(store, banned=("Grep@1",))).is_misplaced
+
+
+async def test_a_boot_whose_row_is_gone_is_told_so_and_not_taken_for_acknowledged(store: Store) -> None:
+    with pytest.raises(StorageError, match="boot-9 has no row"):
+        await beat(store, "boot-9")
+    assert set((await seen(store)).beats) == {"boot-1", "boot-2"}
+
+
+async def test_of_many_due_rows_those_due_longest_come_whatever_their_tool_or_queue(store: Store) -> None:
+    places = [{"queue": queue, "tool_key": key} for queue in ("a", "b") for key in ("Grep@1", "Read@1")]
+    ids = [await submitted(store, **place) for place in places]
+    late = execution_queue.c.id == ids[0]
+    await store._database.write(
+        lambda connection: connection.execute(
+            update(execution_queue).where(late).values(not_before=execution_queue.c.expires_at)
+        )
+    )
+    by = scope(queues=("b", "a"), tool_keys=("Read@1", "Grep@1"))
+    assert await store.queue.due(by, 2) == [Ring(id_, 0) for id_ in sorted(ids[1:3])]
