@@ -261,9 +261,11 @@ async def _attempts(
     tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, options: CallOptions | None
 ) -> ToolResult:
     """Run a call, again as far as its retry policy and its tool allow (contradiction C29)."""
-    retry = (options.retry if options else None) or RetryPolicy()
     skip_validation = options is not None and options.skip_validation
     result = await _attempt(tool, arguments, context, skip_validation)
+    retry = options.retry if options is not None else None
+    if retry is None:
+        return result
     for attempt in range(1, retry.max_attempts):
         says = result.metadata.get("retryable")
         if result.success or not may_be_retried(result.error_code, says, tool.spec.capabilities):
@@ -324,10 +326,12 @@ def _log_start(spec: ToolSpec, arguments: Mapping[str, Any], context: ExecutionC
 
 def _log_end(spec: ToolSpec, result: ToolResult) -> None:
     duration = result.duration_ms or 0.0
+    if result.success and duration <= SLOW_MS and not _logger.isEnabledFor(logging.INFO):
+        return
     extra = {"tool": spec.name, "duration_ms": duration, "error_code": result.error_code}
     if not result.success:
         _logger.warning("Tool %s failed: %s", spec.name, clean_text(str(result.error)), extra=extra)
-    elif _logger.isEnabledFor(logging.INFO):
+    else:
         _logger.info("Tool %s succeeded (%.1fms)", spec.name, duration, extra=extra)
     if duration > SLOW_MS:
         _logger.warning("Slow tool: %s took %.0fms", spec.name, duration, extra=extra)

@@ -2,9 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
@@ -21,7 +22,7 @@ from forge_tools.records import (
     ToolSpec,
     new_id,
 )
-from forge_tools.validation import clean_text, encode_json, shown
+from forge_tools.validation import Validator, clean_text, encode_json, shown
 
 MAX_NAME = 200
 MAX_ATTEMPTS = 100
@@ -84,21 +85,29 @@ class Call:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """A call that may be submitted; `parameters` as people may see them."""
 
     new: NewExecution
     parameters: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(NamedTuple):
     """A call that is over before it began: the failed result, and the record that keeps it."""
 
     new: NewExecution
     outcome: Outcome
     result: ToolResult
+
+
+class _Plan(NamedTuple):
+    """What is the same for every call of a tool, worked out at its first one."""
+
+    spec: ToolSpec
+    validator: Validator
+    queue: str
+    execution: Callable[..., NewExecution]
+    """Completes what is the same by what differs."""
 
 
 class Intake:
@@ -107,11 +116,12 @@ class Intake:
     def __init__(self, settings: Settings, submitter: str) -> None:
         self._settings = settings
         self._submitter = submitter
+        self._plans: dict[str, _Plan] = {}
 
     def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
         """Validate, complete and encode a call. Never raises for what a caller may get wrong."""
-        if call.flaw is not None:
-            return self._reject(call, call.flaw, ErrorCode.VALIDATION_ERROR)
+        if (flaw := call.flaw) is not None:
+            return self._reject(call, flaw, ErrorCode.VALIDATION_ERROR)
         spec = snapshot.find(call.name)
         if spec is None:
             known = ", ".join(spec.name for spec in snapshot.specs[:20]) or "none; is a worker running?"
@@ -119,67 +129,78 @@ class Intake:
                 call, f"Unknown tool: {clean_text(call.name)[:MAX_NAME]}", ErrorCode.TOOL_NOT_FOUND, available=known
             )
         try:
-            return self._accept(call, spec, snapshot)
+            return self._accept(call, self._plan(spec, snapshot))
         except InvalidCallError as error:
             required = [parameter.name for parameter in spec.parameters if parameter.required]
             return self._reject(
                 call, error.message, ErrorCode.VALIDATION_ERROR, spec, errors=error.details, required=required
             )
 
-    def _accept(self, call: Call, spec: ToolSpec, snapshot: Snapshot) -> Accepted:
-        limit = self._settings.max_parameter_bytes
-        context = call.effective_context
-        encode_json(call.arguments, "parameters", limit)
-        validator = snapshot.validator(spec)
-        errors = validator.all_errors(call.parameters)
-        if errors:
-            raise InvalidCallError(errors[0], errors)
-        parameters = validator.effective(call.parameters)
-        _check_attempts(call)
-        routing = self._routing(call, spec)
-        new = NewExecution(
-            **self._request(call, spec),
-            **routing,
-            **self._timing(call, spec, routing["queue"]),
-            **_repetition(call, spec),
-            parameters=encode_json(parameters, "parameters", limit),
-            context=encode_json(context.model_dump(), "context", limit),
-        )
-        return Accepted(new, spec.redact(parameters))
+    def _plan(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
+        plan = self._plans.get(spec.name)
+        if plan is None or plan.spec is not spec:  # each snapshot has specs of its own
+            plan = self._plans[spec.name] = _Plan(
+                spec,
+                snapshot.validator(spec),
+                self._settings.queue_for(spec.name, spec.category.value),
+                partial(NewExecution, **self._identity(spec), **_repetition(spec.retry, spec, spec.attempts)),
+            )
+        return plan
 
-    def _request(self, call: Call, spec: ToolSpec) -> dict[str, Any]:
-        context = call.effective_context
+    def _identity(self, spec: ToolSpec) -> dict[str, Any]:
         return {
-            "id": new_id(),
             "tool": spec.name,
             "tool_key": spec.key,
             "tool_version": spec.version,
             "tool_digest": spec.digest,
             "category": spec.category.value,
             "sensitive": tuple(spec.sensitive),
-            "agent_id": context.agent_id,
-            "session_id": context.session_id,
             "idempotent": spec.capabilities.idempotent,
+            "lane": spec.lane,
             "reply_to": self._submitter,
         }
 
-    def _routing(self, call: Call, spec: ToolSpec) -> dict[str, Any]:
-        queue = self._settings.queue_for(spec.name, spec.category.value) if call.queue is None else call.queue
-        if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
-            raise InvalidCallError(
-                f"Queue {shown(repr(queue))} is not a name; use up to 205 letters, digits, '-', '_' and '.'"
-            )
-        return {"queue": queue, "lane": spec.lane}
+    def _accept(self, call: Call, plan: _Plan) -> Accepted:
+        context = call.effective_context
+        parameters, text = self._complete(call.arguments, plan.validator)
+        _check_attempts(call)
+        queue = _checked_queue(plan.queue if call.queue is None else call.queue)
+        repetition = {} if call.retry is None and call.max_attempts is None else _asked(call, plan.spec)
+        new = plan.execution(
+            id=new_id(),
+            agent_id=context.agent_id,
+            session_id=context.session_id,
+            queue=queue,
+            **self._timing(call, context, plan.spec, queue),
+            **repetition,
+            parameters=text,
+            context=_encode_context(context, self._settings.max_parameter_bytes),
+        )
+        return Accepted(new, plan.spec.redact(parameters))
 
-    def _timing(self, call: Call, spec: ToolSpec, queue: str) -> dict[str, Any]:
-        timeout, source = spec.timeout_for(call.effective_context, self._settings.max_timeout)
-        expires_in = self._settings.expiry_for(queue) if call.expires_in is None else call.expires_in
+    def _complete(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
+        """Check what was given, complete it, and encode it once: as the tool gets it."""
+        limit = self._settings.max_parameter_bytes
+        parameters = validator.effective(given)
+        try:
+            text = encode_json(parameters, "parameters", limit)
+        except InvalidCallError:
+            _check(given, validator, limit)  # speaks of what was given, in its words
+            raise
+        # Where names were replaced or left out, what was given may still be what cannot be carried.
+        _check(given, validator, None if given.keys() <= parameters.keys() else limit)
+        return parameters, text
+
+    def _timing(self, call: Call, context: ExecutionContext, spec: ToolSpec, queue: str) -> dict[str, Any]:
+        settings = self._settings
+        timeout, source = spec.timeout_for(context, settings.max_timeout)
+        expires_in = settings.expiry_for(queue) if call.expires_in is None else call.expires_in
         for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", call.delay)):
             if not _is_duration(value) or (value == 0 and name != "delay"):
                 raise InvalidCallError(
                     f"{name} is {value!r}; it must be a number of seconds above 0, and at most ten years"
                 )
-        limits = Limits.of(timeout, claim_patience=self._settings.claim_patience, kill_grace=self._settings.kill_grace)
+        limits = _limits(timeout, settings.claim_patience, settings.kill_grace)
         return {
             "timeout": timeout,
             "timeout_source": source,
@@ -198,7 +219,10 @@ class Intake:
         )
         result = ToolResult.fail(error, error_code=code, **metadata)
         new = NewExecution(
-            **self._request(call, spec),
+            id=new_id(),
+            **self._identity(spec),
+            agent_id=context.agent_id,
+            session_id=context.session_id,
             parameters=_kept(spec.redact(call.arguments), self._settings.max_parameter_bytes),
             context=_kept(context.model_dump(), self._settings.max_parameter_bytes),
             timeout=0.0,
@@ -216,6 +240,49 @@ class Intake:
             metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
         )
         return Rejected(new, outcome, result)
+
+
+def _check(given: dict[str, Any], validator: Validator, limit: int | None) -> None:
+    """Refuse invalid parameters; with a limit, first those that JSON or the limit cannot carry."""
+    if limit is not None:
+        encode_json(given, "parameters", limit)
+    if errors := validator.all_errors(given):
+        raise InvalidCallError(errors[0], errors)
+
+
+def _encode_context(context: ExecutionContext, limit: int) -> str:
+    if type(context) is ExecutionContext and not context.metadata:
+        fields = vars(context).copy()
+        del fields["metadata"]
+        try:
+            return _plain_context(limit, **fields)
+        except TypeError:  # a field was set to what cannot be compared
+            pass
+    return encode_json(context.model_dump(), "context", limit)
+
+
+@lru_cache(maxsize=64, typed=True)
+def _plain_context(limit: int, **fields: Any) -> str:
+    """The text of a context without metadata: most callers make all their calls in a few."""
+    return encode_json(ExecutionContext.model_construct(**fields).model_dump(), "context", limit)
+
+
+def _checked_queue(queue: object) -> str:
+    if not isinstance(queue, str) or not _is_queue(queue):
+        raise InvalidCallError(
+            f"Queue {shown(repr(queue))} is not a name; use up to 205 letters, digits, '-', '_' and '.'"
+        )
+    return queue
+
+
+@lru_cache(maxsize=256)
+def _is_queue(name: str) -> bool:
+    return _QUEUE.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _limits(timeout: float, claim_patience: float, kill_grace: float) -> Limits:
+    return Limits.of(timeout, claim_patience=claim_patience, kill_grace=kill_grace)
 
 
 def _check_attempts(call: Call) -> None:
@@ -246,13 +313,17 @@ def _check_attempts(call: Call) -> None:
         raise InvalidCallError(f"retry.backoff is {call.retry.backoff!r}; it must be a factor of 0 or more, such as 2")
 
 
-def _repetition(call: Call, spec: ToolSpec) -> dict[str, Any]:
+def _asked(call: Call, spec: ToolSpec) -> dict[str, Any]:
+    """The repetition that the call asks for, where it asks."""
+    attempts = call.max_attempts or (call.retry.max_attempts if call.retry else spec.attempts)
+    return _repetition(call.retry or spec.retry, spec, attempts)
+
+
+def _repetition(retry: RetryPolicy | None, spec: ToolSpec, attempts: int) -> dict[str, Any]:
     """How often a body may start, and under `options` what a worker needs to decide on the next time."""
-    retry = call.retry or spec.retry
     options: dict[str, Any] = {} if retry is None else {"retry": asdict(retry)}
     if spec.capabilities.retryable and not spec.capabilities.idempotent:
         options["retryable"] = True
-    attempts = call.max_attempts or (call.retry.max_attempts if call.retry else spec.attempts)
     return {"max_attempts": attempts, "options": json.dumps(options, separators=(",", ":"))}
 
 

@@ -15,7 +15,7 @@ from forge_tools.records.places import serving_command
 from forge_tools.storage import Store
 
 SERVED_INTERVAL = 5.0
-PART = 250
+PART = 500
 """Calls that are stored together at most: workers can begin with the first while the next are on their way."""
 
 logger = logging.getLogger(__name__)

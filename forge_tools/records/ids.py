@@ -3,14 +3,15 @@
 import os
 import time
 
+_VARIANTS = {digit: "89ab"[value % 4] for value, digit in enumerate("0123456789abcdef")}
+"""The two bits that name the layout, above two that stay random."""
+
 
 def new_id() -> str:
     """Make a UUIDv7: 48 bits of Unix milliseconds, then 74 random bits (RFC 9562)."""
-    value = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
-    value = value & ~(0xF000 << 64) | (0x7000 << 64)
-    value = value & ~(0xC000 << 48) | (0x8000 << 48)
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    moment = f"{time.time_ns() // 1_000_000:012x}"
+    chance = os.urandom(10).hex()
+    return f"{moment[:8]}-{moment[8:]}-7{chance[:3]}-{_VARIANTS[chance[3]]}{chance[4:7]}-{chance[7:19]}"
 
 
 def id_time(execution_id: str) -> float:

@@ -137,8 +137,8 @@ class ToolSpec(BaseModel):
 
         The caller's explicit value, else the tool's default, else 120 s; then capped by `maximum`.
         """
-        if context.explicit_timeout is not None:
-            seconds, source = context.explicit_timeout, "call"
+        if (explicit := context.explicit_timeout) is not None:
+            seconds, source = explicit, "call"
         elif self.timeout is not None:
             seconds, source = self.timeout, "tool"
         else:

@@ -9,6 +9,7 @@ from typing import Any
 
 from forge_tools.errors import InvalidToolError
 from forge_tools.records import ToolParameter, ToolSpec
+from forge_tools.validation.acceptance import Accept, Part, compile_acceptance
 from forge_tools.validation.schema import Check, SchemaError, compile_schema, suggestion
 from forge_tools.validation.transport import shown
 
@@ -25,6 +26,7 @@ class Validator:
 
     def __init__(self, spec: ToolSpec) -> None:
         self._tool = spec.name
+        self._accepts: Accept = self._accepts_first
         self._extra = spec.extra
         self._checks = [(parameter, self._prepare(parameter)) for parameter in spec.parameters]
         self._names = {p.name for p in spec.parameters}
@@ -39,10 +41,14 @@ class Validator:
 
     def first_error(self, params: Mapping[str, Any]) -> str | None:
         """Return the first problem, or None."""
+        if type(params) is dict and self._accepts(params):
+            return None
         return next(self._problems(params), None)
 
     def all_errors(self, params: Mapping[str, Any]) -> list[str]:
         """Return every problem, at most `MAX_ERRORS` (contradiction C45)."""
+        if type(params) is dict and self._accepts(params):
+            return []
         return list(islice(self._problems(params), MAX_ERRORS))
 
     def effective(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,6 +68,17 @@ class Validator:
             for problem in check(parameter.default, parameter.name)
         )
         return next(problems, None)
+
+    def _accepts_first(self, params: dict[str, Any]) -> bool:
+        """Prepare for quick answers at the first call: most tools that a process knows are never called there."""
+        parts = [
+            Part(p.name, p.to_json_schema(), p.required, skips_none=p.name in self._droppable) for p, _ in self._checks
+        ]
+        is_ambiguous = len(self._names) < len(parts) or not self._names.isdisjoint(self._aliases)
+        # An alias may stand for anything, so nothing but the parameters' own names is accepted where there are any.
+        is_closed = not self._extra or bool(self._aliases)
+        self._accepts = _never if is_ambiguous else compile_acceptance(parts, closed=is_closed)
+        return self._accepts(params)
 
     def _problems(self, params: Mapping[str, Any]) -> Iterator[str]:
         """Yield misnamed parameters first: their message is what repairs the missing one."""
@@ -96,6 +113,10 @@ class Validator:
             return compile_schema(parameter.to_json_schema())
         except SchemaError as error:
             raise InvalidToolError(self._tool, f"parameter '{parameter.name}': {error}") from error
+
+
+def _never(_params: dict[str, Any]) -> bool:
+    return False
 
 
 @dataclass(frozen=True)

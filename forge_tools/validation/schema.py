@@ -219,3 +219,5 @@ _KEYWORDS: tuple[tuple[frozenset[str], Callable[[Schema, int], Check]], ...] = (
     (frozenset({"properties", "required", "additionalProperties"}), _properties),
     (frozenset({"anyOf"}), _any_of),
 )
+KEYWORDS = frozenset({"type"}).union(*(keywords for keywords, _ in _KEYWORDS))
+"""What a fragment may say; one that says none of it accepts everything."""

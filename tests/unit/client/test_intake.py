@@ -242,3 +242,64 @@ def test_nesting_without_end_is_rejected() -> None:
         deep = [deep]
 
     assert "levels" in (rejected(Call("Greet", {"who": "Ada", "x": deep}, CONTEXT)).result.error or "")
+
+
+def test_a_context_is_stored_as_it_is_at_each_call() -> None:
+    intake, context = Intake(Settings.load(), "me"), ExecutionContext(working_dir=".", metadata={"of": "the caller"})
+
+    def stored() -> dict[str, Any]:
+        prepared = intake.prepare(Call("Greet", {"who": "Ada"}, context), SNAPSHOT)
+        assert isinstance(prepared, Accepted)
+        text = prepared.new.context
+        assert text == json.dumps(context.model_dump(), separators=(",", ":"))
+        return json.loads(text)
+
+    assert stored()["metadata"] == {"of": "the caller"}
+    context.metadata = {}
+    for name, value in [("session_id", "s"), ("timeout", 5), ("timeout", 5.0)]:
+        setattr(context, name, value)
+        assert stored()[name] == value
+
+
+def test_a_context_field_that_cannot_be_compared_harms_nobody() -> None:
+    context = ExecutionContext(working_dir=".")
+    context.working_dir = ["no", "text"]  # type: ignore[assignment]  # what a careless caller does
+
+    with pytest.warns(UserWarning, match="serializ"):
+        assert json.loads(accepted(Call("Greet", {"who": "Ada"}, context)).new.context)["working_dir"] == ["no", "text"]
+
+
+def test_a_new_definition_counts_from_its_snapshot_on() -> None:
+    intake = Intake(Settings.load(), "me")
+    newer = ToolSpec(**GREET.model_dump() | {"version": "3.0.0", "parameters": GREET.parameters[1:]})
+
+    first, second = (intake.prepare(CALL, snapshot) for snapshot in (SNAPSHOT, Snapshot([newer])))
+
+    assert isinstance(first, Accepted)
+    assert isinstance(second, Rejected)
+    assert second.result.error == "Unknown parameter 'who'"
+    assert second.new.tool_key == "Greet@3"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"name": float("nan"), "times": "often"}, "parameters.name: NaN cannot be carried by JSON"),
+        ({"who": b"Ada", "nobody": 1}, "parameters.who: bytes cannot be carried by JSON"),
+        ({"name": "Ada", "key": None, "times": "often"}, "Invalid type for times: expected integer"),
+    ],
+)
+def test_a_refusal_speaks_of_what_was_given_and_first_of_what_cannot_be_carried(
+    parameters: dict[str, Any], message: str
+) -> None:
+    assert (rejected(Call("Greet", parameters, CONTEXT)).result.error or "").startswith(message)
+
+
+def test_what_was_given_counts_even_where_it_is_left_out() -> None:
+    given = {"name": "x" * 200, "times": None, "key": None}
+    size = len(json.dumps(given, separators=(",", ":")))
+
+    assert accepted(Call("Greet", given, CONTEXT), max_parameter_bytes=size)
+    assert f"the limit is {size - 1}" in (
+        rejected(Call("Greet", given, CONTEXT), max_parameter_bytes=size - 1).result.error or ""
+    )
