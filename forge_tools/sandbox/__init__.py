@@ -1,1 +1,1 @@
-"""What a tool may touch: files under one root, and processes that end with their call. Nothing here knows a tool."""
+"""What a tool may touch: files of a workspace, and processes that end with their call. Nothing here knows a tool."""

@@ -1,9 +1,14 @@
 """The built-in tools, a folder for each category. A tool touches files and processes through `forge_tools.sandbox` alone."""
 
 from forge_tools.tools.execution.bash import Bash
+from forge_tools.tools.file.delete import Delete
+from forge_tools.tools.file.edit import Edit
+from forge_tools.tools.file.glob import Glob
 from forge_tools.tools.file.grep import Grep
+from forge_tools.tools.file.list_directory import ListDirectory
 from forge_tools.tools.file.read import Read
+from forge_tools.tools.file.write import Write
 
-BUILTINS = (Read, Grep, Bash)
+BUILTINS = (Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash)
 
-__all__ = ["BUILTINS", "Bash", "Grep", "Read"]
+__all__ = ["BUILTINS", "Bash", "Delete", "Edit", "Glob", "Grep", "ListDirectory", "Read", "Write"]

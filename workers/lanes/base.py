@@ -9,6 +9,7 @@ from typing import Protocol
 
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionContext, Outcome
+from forge_tools.sandbox.journal import EXECUTION_ID
 from workers.lanes.guard import Guard
 from workers.outcomes import cancelled, crashed, out_of_memory, outcome_of
 
@@ -74,9 +75,7 @@ async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int, *
     """
     started = time.monotonic()
     try:
-        context = ExecutionContext.model_validate(json.loads(claim.context)).model_copy(
-            update={"timeout": claim.timeout}
-        )
+        context = _context(claim)
         result = await executor.call(claim.tool, json.loads(claim.parameters), context)
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
             return out_of_memory(claim, memory_limit, (time.monotonic() - started) * 1000)
@@ -86,6 +85,13 @@ async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int, *
         return out_of_memory(claim, memory_limit, after_ms) if memory_limit else crashed(claim, error, after_ms)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 a claim without an outcome would never end
         return crashed(claim, error, (time.monotonic() - started) * 1000)
+
+
+def _context(claim: Claim) -> ExecutionContext:
+    """What the caller sent, with what only the worker knows: the effective timeout, and whose effects the tool's are."""
+    asked = json.loads(claim.context)
+    metadata = {**asked.get("metadata", {}), EXECUTION_ID: claim.id}
+    return ExecutionContext.model_validate({**asked, "timeout": claim.timeout, "metadata": metadata})
 
 
 def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float) -> Outcome:

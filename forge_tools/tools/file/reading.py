@@ -5,11 +5,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import blake2b
 from typing import Any
 
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import ToolResult
+from forge_tools.sandbox.etags import Digest
 from forge_tools.sandbox.paths import Handle
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, tail_start
@@ -61,7 +61,7 @@ class Reading:
         """Return the lines asked for, or say why there are none."""
         sample = self._read(0, SAMPLE_BYTES)
         if not sample:
-            return ToolResult.ok("(empty file)", **self._facts(Encoding("utf-8"), Count(), blake2b(digest_size=16)))
+            return ToolResult.ok("(empty file)", **self._facts(Encoding("utf-8"), Count(), Digest()))
         encoding = self._encoding(sample)
         if not encoding.bom and not self._wish.encoding and (kind := binary_kind(sample)):
             return self._refuse_binary(kind, sample)
@@ -90,11 +90,11 @@ class Reading:
             error_details={"kind": kind, "bytes": size, "head": sample[:64].hex(" ")},
         )
 
-    def _survey(self, encoding: Encoding) -> tuple[Count | None, Any]:
+    def _survey(self, encoding: Encoding) -> tuple[Count | None, Digest | None]:
         """Count and hash the whole file, unless it is large or time runs out."""
         if self._file.stat.st_size > SURVEYED_BYTES:
             return None, None
-        digest, count = blake2b(encoding.bom, digest_size=16), Count()
+        digest, count = Digest(encoding.bom), Count()
 
         def hashed() -> Iterator[bytes]:
             for chunk in self._chunks(len(encoding.bom)):
@@ -177,7 +177,7 @@ class Reading:
     def _read(self, position: int, size: int) -> bytes:
         return os.pread(self._file.fd, size, position)
 
-    def _facts(self, encoding: Encoding, count: Count | None, digest: Any) -> dict[str, Any]:
+    def _facts(self, encoding: Encoding, count: Count | None, digest: Digest | None) -> dict[str, Any]:
         stat = self._file.stat
         facts = {
             "lines": count and count.lines,
@@ -189,7 +189,7 @@ class Reading:
             "encoding": encoding.name,
             "eol": count and count.eol,
             "bom": bool(encoding.bom),
-            "etag": digest and f"b2:{digest.hexdigest()}",
+            "etag": digest and digest.etag,
             "mtime": datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
         }
         return facts | {"partial": True} if self._is_partial else facts

@@ -1,14 +1,23 @@
 """The ripgrep command lines of a search, and what their failures mean."""
 
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from forge_tools.errors import SandboxError
+from forge_tools.tools.file.scope import File, Folder
+from forge_tools.tools.file.text import visible
 
 _LOOK_AROUND = re.compile(r"error: (look-around|backreferences)[^\n]*not supported")
 _ERROR = re.compile(r"(?:error: |PCRE2: error compiling pattern at offset \d+: )([^\n]+)")
-_MAX_WARNINGS = 20
+_DEBUG = b"rg: DEBUG|"
+_BINARY = re.compile(rb": ignoring (?:\./)?(.+): found binary data at offset \d+$")
+_OS_ERROR = re.compile(r" \(os error \d+\)$")
+_MAX_BINARIES = 2000
+_MAX_STDERR = 65_536
+_MAX_LINE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +49,8 @@ class Search:
     def has_context(self) -> bool:
         return bool(self.before or self.after or self.context_lines)
 
-    def arguments(self, *, has_rules: bool, is_file: bool) -> list[str]:
-        """Build the command line after the program: only ours, the user's configuration and ignore files play no part."""
+    def arguments(self, *, has_rules: bool, is_file: bool, tells_binaries: bool = False) -> list[str]:
+        """Build the command line after the program: what to leave out is in our rules, no file on this host has a say."""
         options = {
             "--ignore-case": self.ignore_case,
             "--multiline": self.multiline,
@@ -53,14 +62,15 @@ class Search:
             f"--type={self.type}": self.type is not None,
             f"--max-count={self.max_per_file}": self.max_per_file is not None,
             "--ignore-file=/dev/stdin": has_rules,
+            "--debug": tells_binaries,
         }
         chosen = [option for option, is_on in options.items() if is_on]
         target = "-" if is_file else "."
         return [
             "--no-config",
             "--crlf",
-            "--sort=path",
-            *self._ignoring(),
+            "--no-ignore",
+            "--glob=!.git",
             *self._mode(),
             *chosen,
             "-e",
@@ -69,22 +79,10 @@ class Search:
             target,
         ]
 
-    def listing(self) -> list[str]:
-        """Build the command line that lists the files a search with rules would look into."""
-        hidden = ["--hidden"] if self.hidden else []
-        return ["--no-config", "--files", "--null", *self._ignoring(), *hidden, "--ignore-file=/dev/stdin", "--", "."]
-
-    def _ignoring(self) -> list[str]:
-        if not self.respect_ignore:
-            return ["--no-ignore", "--glob=!.git"]
-        # No rule from outside the workspace: the answer is the same on every host.
-        outside = ["--no-ignore-global", "--no-ignore-exclude", "--no-ignore-parent"]
-        return [*outside, "--no-require-git", "--glob=!.git"]
-
     def _mode(self) -> list[str]:
         if self.output_mode == "content":
             before, after = self.before or self.context_lines, self.after or self.context_lines
-            return ["--json", f"--before-context={before}", f"--after-context={after}"]
+            return ["--sort=path", "--json", f"--before-context={before}", f"--after-context={after}"]
         which = "--files-with-matches" if self.output_mode == "files_with_matches" else "--count"
         return [which, "--with-filename", "--null", "--stats"]
 
@@ -110,13 +108,57 @@ def refusal(search: Search, stderr: str) -> SandboxError | None:
     return None
 
 
-def warnings(stderr: str, file: str) -> list[str]:
-    """What ripgrep could not search, as people may read it; a `file` it knows as its standard input."""
-    lines = [
-        line.removeprefix("rg: ").removeprefix("./").replace("<stdin>", file)
-        for line in stderr.splitlines()
-        if line.strip()
-    ]
-    if len(lines) > _MAX_WARNINGS:
-        lines[_MAX_WARNINGS:] = [f"and {len(lines) - _MAX_WARNINGS} more"]
-    return lines
+class Complaints:
+    """What a search program writes to its standard error: what it could not search, and which files it found binary."""
+
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        self.binaries: list[str] = []
+        self.binary_files = 0
+        self._shown = shown
+        self._kept = bytearray()
+        self._rest = b""
+        self._is_debug = False
+
+    def feed(self, data: bytes) -> bool:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            # What begins otherwise goes on with the line before, which a name with a line break cut in two.
+            self._is_debug = line.startswith(_DEBUG) if line.startswith(b"rg: ") else self._is_debug
+            if not self._is_debug:
+                self._kept += line[:_MAX_LINE] + b"\n" if len(self._kept) < _MAX_STDERR else b""
+            elif found := _BINARY.search(line):
+                self.binary_files += 1
+                if self.binary_files <= _MAX_BINARIES:
+                    self.binaries.append(os.fsdecode(found[1]))
+        return True
+
+    @property
+    def text(self) -> str:
+        return (self._kept + (b"" if self._rest.startswith(_DEBUG) else self._rest)).decode("utf-8", "replace")
+
+    def warnings(self) -> list[str]:
+        """The complaints as people may read them."""
+        return [self._worded(line) for line in self.text.splitlines() if line.strip()]
+
+    def _worded(self, line: str) -> str:
+        path, colon, reason = line.removeprefix("rg: ").partition(": ")
+        is_path = path.startswith("./") or path == "<stdin>"
+        return f"{self._shown(path) if is_path else visible(path)}{colon}{visible(_OS_ERROR.sub('', reason))}"
+
+
+class Ripgrep:
+    """The ripgrep binary."""
+
+    name = "rust"
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+
+    def command(self, search: Search, place: File | Folder) -> list[str]:
+        """Pass everything as arguments, so that nothing is ever read as something else."""
+        told = {"is_file": isinstance(place, File), "tells_binaries": place.tells_binaries}
+        return [self._program, *search.arguments(has_rules=bool(place.rules), **told)]
+
+    def stdin(self, place: Folder) -> bytes:
+        """Write the rules of an ignore file."""
+        return os.fsencode(place.rules)

@@ -1,109 +1,115 @@
-"""One search: where ripgrep runs, what of its answer was asked for, and what to say when there is none."""
+"""One search for text: what of the workspace is searched, by which program, and what to say when nothing is found."""
 
-import os
+import asyncio
+import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.records import ToolResult
+from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.paths import Handle, Workspace
 from forge_tools.sandbox.process import Completed, run
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.globs import compile_glob, ignore_rules
-from forge_tools.tools.file.hits import MatchSink, NameSink, Page, Shown
-from forge_tools.tools.file.ripgrep import Search, needs_pcre2, refusal, warnings
+from forge_tools.tools.file.hits import MatchSink, NameSink, Page
+from forge_tools.tools.file.notes import Notes, counted, room_for_records
+from forge_tools.tools.file.ripgrep import Complaints, Search, needs_pcre2, refusal
+from forge_tools.tools.file.scope import File, Folder
+from forge_tools.tools.file.surveying import survey
 from forge_tools.tools.file.text import visible
+from forge_tools.tools.file.walking import Walk
 
-_NOTE_ROOM = 200  # characters of the output kept free for what is said after the records
-_MAX_STDERR = 65_536
-_MAX_WARNING = 100
 _HINT_SECONDS = (0.05, 0.3)  # a fifth of what the search took, within these
+_COUNT_SECONDS = 2.0
 _GRACE_SECONDS = 0.5
+_FILES = ("file", "files")
+_RECORDS = ("record", "records")
+
+
+class Engine(Protocol):
+    """A program that searches, and prints what ripgrep would."""
+
+    name: str
+
+    def command(self, search: Search, place: File | Folder) -> list[str]:
+        """Build the command line; refuse what the program cannot search for."""
+
+    def stdin(self, place: Folder) -> bytes:
+        """Write what it reads about the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     page: Page
-    searched: int | None
+    sink: NameSink | MatchSink
     completed: Completed
-    stderr: str
+    complaints: Complaints
 
 
 class Searching:
     """Runs one search and words its result."""
 
-    def __init__(self, program: str, workspace: Workspace, deadline: Deadline, max_chars: int) -> None:
-        self._program = program
+    def __init__(self, engine: Engine, workspace: Workspace, context: ExecutionContext) -> None:
+        self._engine = engine
         self._workspace = workspace
-        self._deadline = deadline
-        self._room = max(1, max_chars - _NOTE_ROOM)
+        self._deadline = Deadline(context)
+        self._context = context
+        self._room = room_for_records(context.max_output_size)
         self._started = time.monotonic()
 
     async def run(self, search: Search) -> ToolResult:
         """Search, with PCRE2 where the pattern turns out to need it."""
-        with self._workspace.open(search.path) as target:
-            answer = await self._answer(search, target)
-            if search.engine == "auto" and needs_pcre2(answer.stderr):
+        with self._workspace.open(search.path) as target, self._workspace.open_root(target) as root:
+            file = None if target.is_folder else File(target, root)
+            place = file or await self._place(search, target, self._deadline)
+            answer = await self._answer(search, place, self._deadline.remaining)
+            if search.engine == "auto" and needs_pcre2(answer.complaints.text):
                 search = replace(search, engine="pcre2")
-                answer = await self._answer(search, target)
-            if answer.page.seen or answer.completed.timed_out:
-                return self._result(search, answer)
-            if refused := refusal(search, answer.stderr):
-                raise refused
-            return await self._nothing(search, target, answer)
+                answer = await self._answer(search, place, self._deadline.remaining)
+            if not answer.page.seen and not answer.completed.timed_out:
+                if refused := refusal(search, answer.complaints.text):
+                    raise refused
+                return await self._nothing(search, target, place, answer)
+            total = await self._total(search, place, answer)
+            return self._result(search, place, answer, total)
 
-    async def _answer(self, search: Search, target: Handle, seconds: float | None = None) -> _Answer:
-        """Search a file by its handle, a folder from the root down so that every rule of the workspace counts."""
-        seconds = self._deadline.remaining if seconds is None else seconds
-        with self._workspace.open_root() as root:
-            if not target.is_folder:
-                return await self._ripgrep(search, _File(root, target), seconds)
-            inside = self._workspace.inside(target)
-            answer = await self._ripgrep(search, _Folder(root, inside, self._workspace.shown, search.glob), seconds)
-            is_empty = not answer.page.seen and not answer.completed.timed_out and not answer.stderr
-            if inside != "." and is_empty and not await self._is_reached(search, root, inside, seconds):
-                # The folder itself is ignored or hidden, but it was named: it is searched by its own rules.
-                place = _Folder(target, ".", lambda path: self._workspace.shown(f"{inside}/{path}"), search.glob)
-                answer = await self._ripgrep(search, place, seconds)
-            return answer
-
-    async def _is_reached(self, search: Search, root: Handle, inside: str, seconds: float) -> bool:
-        """Whether ripgrep, coming from the root, looks into any file of the folder."""
-        place = _Folder(root, inside, self._workspace.shown, None)
-        page = Page(offset=0, limit=1, room=1)
-        sink = NameSink(page, place.shown, has_counts=False)
-        await run(
-            [self._program, *search.listing()],
-            folder=place.folder,
-            environment=child_environment(),
-            timeout=seconds,
-            stdout=lambda data: sink.feed(data) and not page.seen,
-            stderr=bool,
-            stdin=place.stdin,
-            grace=_GRACE_SECONDS,
+    async def _place(self, search: Search, target: Handle, deadline: Deadline) -> Folder:
+        """Settle what is left out. A folder that is itself ignored or hidden was named: it is searched by its own rules."""
+        is_cancelled = threading.Event()
+        walk = Walk(
+            self._workspace,
+            target,
+            deadline,
+            respect_ignore=search.respect_ignore,
+            hidden=search.hidden,
+            is_cancelled=is_cancelled,
         )
-        return bool(page.seen)
+        try:
+            return Folder(
+                self._workspace,
+                target,
+                await asyncio.to_thread(survey, walk, target),
+                glob=search.glob,
+                hidden=search.hidden,
+            )
+        finally:
+            is_cancelled.set()
 
-    async def _ripgrep(self, search: Search, place: "_File | _Folder", seconds: float) -> _Answer:
+    async def _answer(self, search: Search, place: File | Folder, seconds: float, *, is_probe: bool = False) -> _Answer:
         page = Page(offset=search.offset, limit=search.head_limit, room=self._room)
-        sink = _sink(search, page, place.shown)
-        stderr = bytearray()
-
-        def complain(data: bytes) -> bool:
-            stderr.extend(data[: _MAX_STDERR - len(stderr)])
-            return True
-
+        sink = _sink(search, page, place, is_probe=is_probe)
+        complaints = Complaints(place.shown)
+        if isinstance(place, File):
+            place.rewind()
         completed = await run(
-            [self._program, *search.arguments(has_rules=bool(place.rules), is_file=isinstance(place, _File))],
+            self._engine.command(search, place),
             folder=place.folder,
             environment=child_environment(),
             timeout=seconds,
             stdout=sink.feed,
-            stderr=complain,
-            stdin=place.stdin,
+            stderr=complaints.feed,
+            stdin=self._engine.stdin(place) if isinstance(place, Folder) else place.file.fd,
             grace=_GRACE_SECONDS,
         )
         sink.finish()
@@ -111,95 +117,116 @@ class Searching:
             raise SandboxError(
                 "The search program was killed; the answer would be incomplete. Try again", ErrorCode.TOOL_ERROR
             )
-        # A rule of a .gitignore may have brought in files that the page does not want: then the number says nothing.
-        searched = None if place.rules else sink.searched
-        return _Answer(page, searched, completed, stderr.decode("utf-8", "replace"))
+        return _Answer(page, sink, completed, complaints)
 
-    def _result(self, search: Search, answer: _Answer) -> ToolResult:
-        page = answer.page
-        facts: dict[str, Any] = {
-            "shown_records": len(page.records),
-            "truncated": page.has_more,
-            "engine": search.engine,
-        }
-        notes = []
-        if page.has_more:
-            facts["next"] = page.next
-            notes.append(f"[more follows; continue with offset={page.seen}]")
+    async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> tuple[int, int] | None:
+        """Count all matching lines and the files they are in; None where there is no time to."""
         if answer.completed.timed_out:
-            facts["partial"] = True
-            notes.append("[stopped early: the time for this call was over]")
-        if problems := warnings(answer.stderr, search.path):
-            facts["warnings"] = problems
-            notes.append(f"[not searched: {problems[0][:_MAX_WARNING]}{' and more' if len(problems) > 1 else ''}]")
-        if page.seen and not page.records:
-            notes.append(f"[nothing after offset {search.offset}: there are {page.seen:,} records]")
-        if answer.searched is not None:
-            facts["files_searched"] = answer.searched
-        return ToolResult.ok("\n".join([*page.records, *notes]), **facts)
+            return None
+        if answer.completed.stopped:
+            counting = replace(search, output_mode="count", offset=0, head_limit=1)
+            answer = await self._answer(counting, place, min(_COUNT_SECONDS, self._deadline.remaining))
+            if answer.completed.timed_out:
+                return None
+        return answer.sink.matches, answer.sink.files
 
-    async def _nothing(self, search: Search, target: Handle, answer: _Answer) -> ToolResult:
+    def _result(
+        self, search: Search, place: File | Folder, answer: _Answer, total: tuple[int, int] | None
+    ) -> ToolResult:
+        warnings = dict.fromkeys([*place.warnings(), *answer.complaints.warnings()])
+        notes = Notes(
+            page=answer.page,
+            unit=_FILES if search.output_mode != "content" else _RECORDS,
+            total=_records(search, answer, total),
+            in_all=_in_all(search, total),
+            is_partial=answer.completed.timed_out or place.is_partial,
+            warnings=[*warnings],
+        )
+        facts: dict[str, Any] = (
+            notes.facts()
+            | {"engine": self._engine_name(search)}
+            | place.facts(answer.complaints.binary_files, answer.complaints.binaries)
+        )
+        if total is not None:
+            facts["matching_files"] = total[1]
+            facts |= {} if search.output_mode == "files_with_matches" else {"matching_lines": total[0]}
+        if isinstance(answer.sink, MatchSink) and answer.sink.not_utf8:
+            facts["not_utf8"] = answer.sink.not_utf8
+        if answer.sink.searched is not None:
+            facts["files_searched"] = answer.sink.searched
+        return ToolResult.ok("\n".join([*answer.page.records, *notes.lines(), *_left_out(facts)]), **facts)
+
+    def _engine_name(self, search: Search) -> str:
+        return search.engine if search.engine != "auto" else self._engine.name
+
+    async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
         """Say that nothing matches, and cheaply whether a wider search would find something."""
-        result = self._result(search, answer)
-        many = "" if answer.searched is None else f" ({_files(answer.searched)} searched)"
-        text = f"No matches for '{visible(search.pattern[:100])}' in {target.name}{many}."
-        ways = {"ignore_case": True} if not search.ignore_case else {}
-        ways |= {"respect_ignore": False} if search.respect_ignore and target.is_folder else {}
-        if ways:
-            wider = replace(search, **ways, output_mode="files_with_matches", head_limit=1, offset=0)  # type: ignore[arg-type]  # replace() wants one type for all values
-            found = await self._answer(wider, target, self._hint_seconds())
-            if found.page.records:
-                text += f" There are some with {' or '.join(f'{k}={str(v).lower()}' for k, v in ways.items())}."
+        result = self._result(search, place, answer, (0, 0))
+        searched = answer.sink.searched
+        many = "" if searched is None else f" ({counted(searched, *_FILES)} searched)"
+        where = "the working directory" if target.name == "." else target.name
+        text = f"No matches for '{visible(search.pattern[:100])}' in {where}{many}."
+        has_case = search.pattern.lower() != search.pattern.upper()
+        ways = {"ignore_case": True} if has_case and not search.ignore_case else {}
+        ways |= {"respect_ignore": False} if isinstance(place, Folder) and place.survey.has_ignored else {}
+        if ways and await self._is_found(replace(search, **ways), target, place):  # type: ignore[arg-type]  # replace() wants one type for all values
+            text += f" There are some with {' or '.join(f'{k}={str(v).lower()}' for k, v in ways.items())}."
         result.output = "\n".join(part for part in (text, result.output) if part)
         return result
 
-    def _hint_seconds(self) -> float:
+    async def _is_found(self, wider: Search, target: Handle, place: File | Folder) -> bool:
         least, most = _HINT_SECONDS
-        return min(most, max(least, (time.monotonic() - self._started) / 5), self._deadline.remaining)
+        seconds = min(most, max(least, (time.monotonic() - self._started) / 5), self._deadline.remaining)
+        started = time.monotonic()
+        deadline = Deadline(self._context.model_copy(update={"timeout": seconds}))
+        if not wider.respect_ignore and target.is_folder:
+            place = await self._place(wider, target, deadline)
+        probe = replace(wider, output_mode="files_with_matches", head_limit=1, offset=0)
+        left = max(0.0, seconds - (time.monotonic() - started))
+        return bool((await self._answer(probe, place, left, is_probe=True)).sink.files)
 
 
-class _File:
-    """A single file, which ripgrep reads from standard input: no path is looked up a second time."""
-
-    rules = ""
-
-    def __init__(self, folder: Handle, file: Handle) -> None:
-        os.lseek(file.fd, 0, os.SEEK_SET)  # a search before this one may have read it
-        self.folder = folder.fd
-        self.stdin = file.fd
-        self.shown: Shown = lambda _: file.name
-
-
-class _Folder:
-    """A folder handle to start in, and of what is below it the part that was asked for."""
-
-    def __init__(self, handle: Handle, inside: str, shown: Callable[[str], str], glob: str | None) -> None:
-        self.folder = handle.fd
-        self.rules = ignore_rules(inside, glob)
-        self.stdin = os.fsencode(self.rules)
-        self._above = "" if inside == "." else f"{inside}/"
-        self._glob = compile_glob(glob) if glob else None
-        self._shown = shown
-
-    def shown(self, path: str) -> str | None:
-        path = path.removeprefix("./")
-        if not path.startswith(self._above):
-            return None
-        if self._glob and not self._glob.fullmatch(path[len(self._above) :]):
-            return None
-        return self._shown(path)
-
-
-def _files(number: int) -> str:
-    return "1 file" if number == 1 else f"{number:,} files"
-
-
-def _sink(search: Search, page: Page, shown: Shown) -> NameSink | MatchSink:
+def _records(search: Search, answer: _Answer, total: tuple[int, int] | None) -> int | None:
+    """How many records there are in all, where that is known."""
+    if total is None:
+        return None
     if search.output_mode != "content":
-        return NameSink(page, shown, has_counts=search.output_mode == "count")
+        return total[1]
+    if not answer.completed.stopped:
+        return answer.page.seen
+    return None if search.has_context or search.multiline else total[0]
+
+
+def _in_all(search: Search, total: tuple[int, int] | None) -> str | None:
+    if search.output_mode != "content" or total is None:
+        return None
+    lines = counted(total[0], "matching line", "matching lines")
+    around = "what is around " if search.has_context else ""
+    return f"{around}{lines} in {counted(total[1], *_FILES)}"
+
+
+def _left_out(facts: dict[str, Any]) -> list[str]:
+    parts = []
+    if binary := facts.get("binary_files"):
+        parts.append(counted(binary, "binary file", "binary files"))
+    if named := facts.get("binary_names"):
+        parts.append(f"about {counted(named, 'binary file', 'binary files')}, going by names")
+    if secret := facts.get("protected"):
+        parts.append(f"{secret:,} that may hold secrets")
+    notes = [f"[left out: {', '.join(parts)}]"] if parts else []
+    if strange := facts.get("not_utf8"):
+        notes.append(f"[{counted(strange, 'line is', 'lines are')} not UTF-8, shown as Latin-1]")
+    return notes
+
+
+def _sink(search: Search, page: Page, place: File | Folder, *, is_probe: bool) -> NameSink | MatchSink:
+    if search.output_mode != "content":
+        has_counts = search.output_mode == "count"
+        return NameSink(page, place.wanted, place.shown, has_counts=has_counts, is_probe=is_probe)
     return MatchSink(
         page,
-        shown,
+        place.wanted,
+        place.shown,
         max_columns=search.max_columns,
         has_numbers=search.line_numbers,
         has_context=search.has_context,

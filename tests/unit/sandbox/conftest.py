@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from forge_tools.sandbox import confine
+
 _numbers = itertools.count()
 
 
@@ -19,6 +21,16 @@ def ws(tmp_path: Path) -> Path:
     (tmp_path / "ws/src/foo.py").write_text("inside")
     (tmp_path / "ws-evil/secret").write_text("outside")
     return tmp_path / "ws"
+
+
+@pytest.fixture(params=["kernel", "walk"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How opens are confined; both ways must agree on everything."""
+    if request.param == "walk":
+        monkeypatch.setattr(confine, "kernel_confines", lambda: False)
+    elif not confine.kernel_confines():
+        pytest.fail("this kernel has no openat2; run the tests on Linux 5.6 or later")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox import confine
 from forge_tools.sandbox.paths import ROOT, Workspace
 
 HOSTILE = [
@@ -31,16 +30,6 @@ HOSTILE = [
     "..",
     "src/../..",
 ]
-
-
-@pytest.fixture(params=["kernel", "walk"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How opens are confined; both ways must agree on everything."""
-    if request.param == "walk":
-        monkeypatch.setattr(confine, "kernel_confines", lambda: False)
-    elif not confine.kernel_confines():
-        pytest.fail("this kernel has no openat2; run the tests on Linux 5.6 or later")
-    return str(request.param)
 
 
 @pytest.fixture

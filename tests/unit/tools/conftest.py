@@ -47,3 +47,24 @@ def caller(ws: Path) -> Callable[[BaseTool], Call]:
         return call
 
     return of
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Go on as a user who is not root, and to whom these paths belong."""
+    is_root = os.geteuid() == 0
+
+    def become(*paths: Path) -> None:
+        if not is_root:
+            return
+        for path in paths:
+            os.chown(path, 65534, 65534)
+        for folder in (tmp_path, *tmp_path.parents):
+            if str(folder).startswith("/tmp/"):
+                folder.chmod(0o755)
+        (tmp_path / "ws").chmod(0o777)
+        os.seteuid(65534)
+
+    yield become
+    if is_root:
+        os.seteuid(0)

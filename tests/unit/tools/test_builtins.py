@@ -7,9 +7,28 @@ import pytest
 from forge_tools.base import BaseTool
 from forge_tools.records import ExecutionContext, ToolCategory
 from forge_tools.registry import ScopedRegistry
-from forge_tools.tools import BUILTINS, Grep
+from forge_tools.tools import BUILTINS, Delete, Edit, Glob, Grep, ListDirectory, Write
 from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.deleting import Deleting
+from forge_tools.tools.file.editing import Editing
+from forge_tools.tools.file.finding import Wanted
+from forge_tools.tools.file.listing import Wish
 from forge_tools.tools.file.ripgrep import Search
+from forge_tools.tools.file.writing import Writing
+
+BODIES = {Glob: Wanted, Grep: Search, Write: Writing, Edit: Editing, Delete: Deleting, ListDirectory: Wish}
+"""What takes the options of a tool, where it is not `_execute` itself."""
+
+NAMES = {
+    "read_file": "Read",
+    "write_file": "Write",
+    "edit_file": "Edit",
+    "delete_file": "Delete",
+    "list_directory": "ListDirectory",
+    "glob": "Glob",
+    "grep": "Grep",
+    "run_command": "Bash",
+}
 
 
 @pytest.mark.parametrize("tool", BUILTINS)
@@ -22,7 +41,7 @@ def test_a_built_in_is_complete(tool: type[BaseTool]) -> None:
 
 @pytest.mark.parametrize("tool", BUILTINS)
 def test_the_schema_and_the_body_have_the_same_defaults(tool: type[BaseTool]) -> None:
-    body = inspect.signature(Search if tool is Grep else tool._execute).parameters
+    body = inspect.signature(BODIES.get(tool, tool._execute)).parameters
     for parameter in tool().spec.parameters:
         if not parameter.required:
             assert (body[parameter.name].default or None) == (parameter.default or None)
@@ -31,9 +50,15 @@ def test_the_schema_and_the_body_have_the_same_defaults(tool: type[BaseTool]) ->
 def test_both_kinds_of_names_find_them() -> None:
     registry = ScopedRegistry()
     registry.register_many([tool() for tool in BUILTINS])
-    assert registry.list_names() == ["Bash", "Grep", "Read"]
-    assert {registry.get(name).name for name in ("read_file", "grep", "run_command")} == {"Read", "Grep", "Bash"}
-    assert len(registry.list_by_category(ToolCategory.FILE)) == 2
+    assert {alias: registry.get(alias).name for alias in NAMES} == NAMES
+    assert set(NAMES.values()) <= set(registry.list_names())
+    assert {tool.name for tool in registry.list_by_category(ToolCategory.FILE)} >= set(NAMES.values()) - {"Bash"}
+
+
+def test_what_writes_says_so() -> None:
+    writers = {tool.name for tool in BUILTINS if tool().spec.capabilities.writes_files}
+    assert writers == {"Write", "Edit", "Delete", "Bash"}
+    assert [tool.name for tool in BUILTINS if not tool().spec.capabilities.idempotent] == ["Bash"]
 
 
 @pytest.mark.parametrize(("timeout", "margin"), [(120, 2.0), (5, 0.5), (0.1, 0.01)])

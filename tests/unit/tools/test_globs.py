@@ -5,7 +5,7 @@ import time
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.tools.file.globs import alternatives_of, compile_glob, ignore_rules
+from forge_tools.tools.file.globs import alternatives_of, compile_glob, only, plain_rule
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,10 @@ def test_alternatives_are_written_out_in_order() -> None:
     assert alternatives_of("x{a,b{1,2}}y") == ["xay", "xb1y", "xb2y"]
 
 
-def test_rules_hide_all_but_the_folder_and_what_matches() -> None:
-    assert ignore_rules(".", None) == ""
-    assert ignore_rules("a/b c", "*.py").splitlines() == [
-        "/*",
-        "!/a/",
-        "/a/*",
-        "!/a/b\\ c/",
-        "/a/b\\ c/**",
-        "!/a/b\\ c/**/",
-        "!/a/b\\ c/**/*.py",
-    ]
-    assert ignore_rules(".", "x ") == "/**\n!/**/\n!/**/x\\ \n"
+def test_rules_hide_all_but_what_matches() -> None:
+    assert only("a/{b,c}*.py").splitlines() == ["/**", "!/**/", "!/a/b*.py", "!/a/c*.py"]
+    assert only("x ") == "/**\n!/**/\n!/**/x\\ \n"
+
+
+def test_a_rule_for_one_path_has_no_signs_in_it() -> None:
+    assert plain_rule("a b/[x]{y}#*?!\\") == "/a\\ b/\\[x\\]\\{y\\}\\#\\*\\?\\!\\\\\n"

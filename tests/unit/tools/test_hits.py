@@ -24,7 +24,7 @@ def match(text: str, number: int = 1, start: int = 0, kind: str = "match") -> by
 def matches(*messages: bytes, into: Page | None = None, **options: Any) -> Page:
     found = into or page()
     given = {"max_columns": 500, "has_numbers": True, "has_context": False} | options
-    sink = MatchSink(found, lambda path: path.removeprefix("./"), **given)
+    sink = MatchSink(found, lambda _: True, lambda path: path.removeprefix("./"), **given)
     data = message("begin") + b"".join(messages)
     for start in range(0, len(data), 7 if len(data) < 10_000 else 1 << 16):
         if not sink.feed(data[start : start + (7 if len(data) < 10_000 else 1 << 16)]):
@@ -57,7 +57,7 @@ def test_names_and_counts_are_read_wherever_the_pipe_cuts(size: int) -> None:
         (b"./a\0" + b"3\n./b\0" + b"1\n\n4 matches\n5 files searched\n", True, ["a:3", "b:1"]),
     ):
         found = page()
-        sink = NameSink(found, lambda path: path.removeprefix("./"), has_counts=has_counts)
+        sink = NameSink(found, lambda _: True, lambda path: path.removeprefix("./"), has_counts=has_counts)
         for start in range(0, len(data), size):
             assert sink.feed(data[start : start + size])
         sink.finish()
@@ -96,7 +96,7 @@ def test_a_line_of_megabytes_is_reported_without_its_text() -> None:
 
 def test_files_that_were_not_asked_for_are_left_out() -> None:
     found = page()
-    sink = MatchSink(found, lambda _: None, max_columns=99, has_numbers=True, has_context=False)
+    sink = MatchSink(found, lambda _: False, str, max_columns=99, has_numbers=True, has_context=False)
     assert sink.feed(message("begin") + match("x\n") + match("y" * (2 * MAX_LINE_BYTES)) + match("x\n"))
     assert found.records == []
 

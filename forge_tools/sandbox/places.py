@@ -1,0 +1,248 @@
+"""A place: one name in an open folder of the workspace, where a file is, or will be, written or deleted."""
+
+import errno
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.locks import lock_folder
+from forge_tools.sandbox.names import parts_of, similar_names
+from forge_tools.sandbox.refusals import (
+    NOT_A_DIRECTORY,
+    NOT_A_FILE,
+    NOT_FOUND,
+    PERMISSION_DENIED,
+    PROTECTED,
+    STALE,
+    printable,
+    refusal,
+)
+from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot
+
+Check = Callable[[], None]
+"""Called between steps of blocking work; raises when nobody waits for it any more."""
+
+_MAX_LINKS = 40
+_MAX_SIBLINGS = 2000
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Place:
+    """Close it, or use it as a context manager. `folder` is a descriptor; `name` is no link where links were followed.
+
+    `missing` are the folders on the way that are not there yet; then `folder` is the last one that is.
+    """
+
+    def __init__(self, root: OpenRoot, folder: int, missing: list[str], name: str, shown: str) -> None:
+        self.root = root
+        self.folder = folder
+        self.missing = missing
+        self.name = name
+        self.shown = shown
+
+    def status(self) -> os.stat_result | None:
+        """What is there now, a link itself rather than its target; None if nothing is."""
+        if self.missing:
+            return None
+        try:
+            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refusal(error, self.shown) from error
+
+    def open(self) -> int | None:
+        """Open the regular file that is there for reading; None if nothing is.
+
+        Raises:
+            SandboxError: it is something else, or cannot be read.
+        """
+        if self.missing:
+            return None
+        try:
+            fd = os.open(self.name, _READ, dir_fd=self.folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refusal(error, self.shown) from error
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            raise not_a_file(self.shown, mode)
+        return fd
+
+    def require_writable(self, status: os.stat_result | None) -> None:
+        """Refuse, before anything is changed, what the file system would refuse: a dry run must know it too.
+
+        Raises:
+            SandboxError: the file, or the folder that its replacement is made in, cannot be written.
+        """
+        self.require_writable_folder()
+        if status is not None and not os.access(self.name, os.W_OK, dir_fd=self.folder, effective_ids=True):
+            mode = f"{stat.S_IMODE(status.st_mode):04o}"
+            what = f"Permission denied: {self.shown} is read-only (mode {mode}). Change its mode first if you may"
+            raise SandboxError(what, PERMISSION_DENIED)
+
+    def require_writable_folder(self) -> None:
+        """Refuse where no name can be put into the folder or taken out of it.
+
+        Raises:
+            SandboxError: the file system would refuse it (PERMISSION_DENIED).
+        """
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=self.folder, effective_ids=True):
+            what = f"Permission denied: the folder of {self.shown} cannot be written"
+            raise SandboxError(what, PERMISSION_DENIED)
+
+    def make_folders(self) -> None:
+        """Make the folders that are missing, each in the open one above it; a link put there meanwhile is refused."""
+        made: list[tuple[int, str]] = []
+        try:
+            while self.missing:
+                name = self.missing[0]
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=self.folder)
+                    made.append((os.dup(self.folder), name))
+                below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self.folder)
+                os.close(self.folder)
+                self.folder = below
+                self.missing = self.missing[1:]
+        except OSError as error:
+            for above, name in reversed(made):
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=above)
+            raise refusal(error, self.shown, "make the folders of") from error
+        finally:
+            for above, _ in made:
+                os.close(above)
+
+    @contextmanager
+    def locked(self, check: Check) -> Iterator[None]:
+        """Keep every other writer on this host out of the folder, this process's own included."""
+        with lock_folder(self.folder, self.shown, check):
+            yield
+
+    def require_unchanged(self, seen: os.stat_result | None) -> None:
+        """Refuse to go on where somebody who takes no locks has written since.
+
+        Raises:
+            SandboxError: the file is not the one that was seen (STALE_FILE).
+        """
+        now = self.status()
+        if _identity(now) != _identity(seen):
+            raise SandboxError(f"{self.shown} was changed by someone else at this very moment. Read it again", STALE)
+
+    def not_found(self) -> SandboxError:
+        """Say that nothing is there, and what has a name like it."""
+        refused = SandboxError(f"File not found: {self.shown}", NOT_FOUND)
+        return refused if self.missing else with_similar(refused, self.folder, self.name, self.shown)
+
+    def close(self) -> None:
+        fd, self.folder = self.folder, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Place:
+    """Find the folder and the name that a path below `root` stands for.
+
+    Raises:
+        OSError: as the kernel says; EXDEV where the path would leave the root.
+        SandboxError: the path is that of a folder, or leads through a link to nothing.
+    """
+    for _ in range(_MAX_LINKS):
+        *above, name = parts_of(inside) or [""]
+        if name in ("", "..") or (follow and inside.endswith("/")):
+            raise _no_name(root, inside, shown, follow=follow)
+        folder, missing = _open_folder(root, above, shown)
+        try:
+            target = os.readlink(name, dir_fd=folder) if follow and not missing else None
+        except OSError:  # no link, or nothing at all
+            target = None
+        if target is None:
+            return Place(root, folder, missing, name, shown)
+        os.close(folder)
+        inside = _followed(root, above, target)
+    raise SandboxError(f"{shown} is a symbolic link that cannot be followed: it leads in a circle", NOT_A_FILE)
+
+
+def with_similar(refused: SandboxError, folder: int, name: str, shown: str) -> SandboxError:
+    """Add to a refusal the names in that open folder which are like the missing one."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in islice(entries, _MAX_SIBLINGS)]
+    above = posixpath.dirname(shown)
+    similar = [posixpath.join(above, printable(other)) for other in similar_names(name, names)]
+    return SandboxError(f"{refused.message}. Similar: {', '.join(similar)}", NOT_FOUND) if similar else refused
+
+
+def not_a_file(shown: str, mode: int) -> SandboxError:
+    """Say what is there instead of a regular file."""
+    if stat.S_ISDIR(mode):
+        return SandboxError(f"{shown} is a directory; pass the path of a file in it", NOT_A_FILE)
+    return SandboxError(f"{shown} is not a regular file; only files and directories can be opened", NOT_A_FILE)
+
+
+def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> SandboxError:
+    """Say why the path of a folder is no place, unless it is one outside."""
+    with suppress(FileNotFoundError):
+        os.close(root.open(inside, OPEN_FOLDER))
+    if follow:
+        return not_a_file(shown, stat.S_IFDIR)
+    return SandboxError(f"{shown} is the workspace itself, or named by `..`. Pass the name of what is in it", PROTECTED)
+
+
+def _open_folder(root: OpenRoot, parts: list[str], shown: str) -> tuple[int, list[str]]:
+    """Open the deepest folder of a path that is there; return it and the names that are missing below it."""
+    for cut in range(len(parts), -1, -1):
+        try:
+            folder = root.open("/".join(parts[:cut]) or ".", OPEN_FOLDER)
+        except FileNotFoundError:
+            if not cut:
+                raise
+            continue
+        missing = parts[cut:]
+        if missing:
+            _refuse_dead_end(folder, missing, shown)
+        return folder, missing
+    raise AssertionError("the root itself is always the last that is tried")
+
+
+def _refuse_dead_end(folder: int, missing: list[str], shown: str) -> None:
+    """Refuse folders that cannot be made: through a link to nothing, or back up from a folder that is not there."""
+    is_link = False
+    with suppress(OSError):
+        # What is no link has been made this very moment, by another writer: that is as good as if we had.
+        is_link = stat.S_ISLNK(os.stat(missing[0], dir_fd=folder, follow_symlinks=False).st_mode)
+    if is_link or ".." in missing:
+        os.close(folder)
+        if is_link:
+            raise SandboxError(f"{shown} goes through a symbolic link that leads to nothing", NOT_A_DIRECTORY)
+        raise SandboxError(f"File not found: {shown}", NOT_FOUND)
+
+
+def _followed(root: OpenRoot, above: list[str], target: str) -> str:
+    if not target.startswith("/"):
+        return "/".join([*above, target])
+    parts = root.parts(target)
+    if parts is None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    return "/".join(parts) or "."
+
+
+def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
+    if status is None:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,147 @@
+"""Folders deleted with all that is in them, by open handles alone: no link is followed, however fast it is put there."""
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.places import Check, Place
+from forge_tools.sandbox.refusals import PERMISSION_DENIED, STALE, printable, refusal
+
+_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LISTED = 20
+
+Visit = Callable[[int, list[str]], list[str]]
+"""Called with an open folder and the names that lead to it; returns the names of its folders to visit next."""
+
+Leave = Callable[[int, str], None]
+"""Called with an open folder and the name of a folder in it that is done."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a folder holds, links counted as files; `first` are some of its paths."""
+
+    files: int = 0
+    folders: int = 0
+    bytes: int = 0
+    first: list[str] = field(default_factory=list)
+
+
+def survey(place: Place, check: Check) -> Survey:
+    """Count what would be deleted with the folder at a place, and refuse what may not be.
+
+    Raises:
+        SandboxError: something in it is protected, belongs to another file system or cannot be deleted.
+    """
+    found = Survey()
+    device = os.fstat(place.folder).st_dev
+
+    def visit(folder: int, names: list[str]) -> list[str]:
+        shown = "/".join([place.shown, *map(printable, names)])
+        _require_deletable(folder, device, shown)
+        folders = []
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                path = f"{shown}/{printable(entry.name)}"
+                place.root.root.protection.check([entry.name], path, is_write=True)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                    continue
+                found.files += 1
+                found.bytes += entry.stat(follow_symlinks=False).st_size
+                if len(found.first) < _LISTED:
+                    found.first.append(path)
+        found.folders += len(folders)
+        return folders[::-1]  # the last is visited first
+
+    _walk(place, check, visit, lambda _folder, _name: None)
+    return found
+
+
+def remove_tree(place: Place, check: Check) -> None:
+    """Delete the folder at a place.
+
+    Raises:
+        SandboxError: something in it cannot be deleted, or the folder was moved meanwhile; a part may be gone.
+    """
+
+    def visit(folder: int, _names: list[str]) -> list[str]:
+        folders: list[str] = []
+        files: list[str] = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+        for name in files:
+            os.unlink(name, dir_fd=folder)
+        return folders
+
+    _walk(place, check, visit, lambda folder, name: os.rmdir(name, dir_fd=folder))
+
+
+def remove_file(place: Place) -> None:
+    """Delete what is at a place and is no folder; of a link, the link.
+
+    Raises:
+        SandboxError: the file system refuses.
+    """
+    try:
+        os.unlink(place.name, dir_fd=place.folder)
+    except OSError as error:
+        raise refusal(error, place.shown, "delete") from error
+
+
+@dataclass(slots=True)
+class _Level:
+    name: str
+    identity: tuple[int, int]
+    folders: list[str]
+
+
+def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
+    """Go through a tree of any depth with two open handles; the way back up leads where it came from, or it ends."""
+    try:
+        folder = os.open(place.name, _INTO, dir_fd=place.folder)
+        levels = [_Level(place.name, _identity(folder), [])]
+        try:
+            levels[0].folders = visit(folder, [])
+            while True:
+                check()
+                if levels[-1].folders:
+                    name = levels[-1].folders.pop()
+                    folder = _step(folder, name, _INTO)
+                    levels.append(_Level(name, _identity(folder), []))
+                    levels[-1].folders = visit(folder, [level.name for level in levels[1:]])
+                    continue
+                done = levels.pop()
+                if not levels:
+                    break
+                folder = _step(folder, "..", _INTO)
+                if _identity(folder) != levels[-1].identity:
+                    raise SandboxError(f"{place.shown} was moved while it was being deleted. List it again", STALE)
+                leave(folder, done.name)
+        finally:
+            os.close(folder)
+        leave(place.folder, place.name)
+    except OSError as error:
+        raise refusal(error, place.shown, "delete") from error
+
+
+def _step(folder: int, name: str, flags: int) -> int:
+    opened = os.open(name, flags, dir_fd=folder)
+    os.close(folder)
+    return opened
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _require_deletable(folder: int, device: int, shown: str) -> None:
+    if os.fstat(folder).st_dev != device:
+        raise SandboxError(f"{shown} is another file system, mounted there; it is not deleted", PERMISSION_DENIED)
+    if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+        mode = f"{stat.S_IMODE(os.fstat(folder).st_mode):04o}"
+        raise SandboxError(f"Permission denied: what is in {shown} cannot be deleted (mode {mode})", PERMISSION_DENIED)

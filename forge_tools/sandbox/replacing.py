@@ -1,0 +1,130 @@
+"""New bytes for a file, all at once: whoever looks, and whatever dies, sees the old ones or the new ones."""
+
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from forge_tools.sandbox.names import MAX_NAME_BYTES
+from forge_tools.sandbox.places import Check, Place
+from forge_tools.sandbox.refusals import refusal
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CHUNK_BYTES = 1 << 20
+_EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+_SUFFIX = ".forge-tmp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """`seen` is the file that is replaced, None where there is none. `is_executable` None keeps what it is."""
+
+    data: bytes
+    seen: os.stat_result | None
+    is_executable: bool | None = None
+
+    def mode(self, new: int) -> int:
+        """The permissions that the file will have; set-id bits are for the old bytes alone."""
+        mode = stat.S_IMODE(self.seen.st_mode) & 0o1777 if self.seen else new
+        if self.is_executable is None:
+            return mode
+        return mode | (mode & 0o444) >> 2 if self.is_executable else mode & ~_EXECUTE
+
+
+def temporary_name(name: str) -> str:
+    """A name beside a file for its new bytes, short enough for every file system."""
+    end = f".{secrets.token_hex(4)}{_SUFFIX}"
+    start = os.fsencode(name)[: MAX_NAME_BYTES - len(end) - 1]
+    return f".{os.fsdecode(start)}{end}"
+
+
+def replace_file(place: Place, replacement: Replacement, temporary: str, check: Check) -> None:
+    """Write a temporary file beside the old one and put it in its place; the folder must be locked.
+
+    `check` is called between pieces; what it raises leaves the old file as it was, and no temporary one.
+
+    Raises:
+        SandboxError: the file system refuses, or somebody else has changed the file; the old one is as it was.
+    """
+    try:
+        fd = os.open(temporary, _CREATE, 0o600 if replacement.seen else 0o666, dir_fd=place.folder)
+    except OSError as error:
+        raise refusal(error, place.shown, "write") from error
+    try:
+        try:
+            _fill(fd, replacement, check)
+            _dress(place, fd, replacement)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        place.require_unchanged(replacement.seen)
+        os.rename(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=place.folder)
+        if isinstance(error, OSError):
+            raise refusal(error, place.shown, "write") from error
+        raise
+    with suppress(OSError):  # some network file systems cannot; the name itself is in place
+        os.fsync(place.folder)
+
+
+def set_executable(place: Place, replacement: Replacement) -> None:
+    """Change nothing but the execute bits of the file that is there."""
+    try:
+        fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.folder)
+        try:
+            os.fchmod(fd, replacement.mode(0))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise refusal(error, place.shown, "change the mode of") from error
+
+
+def _fill(fd: int, replacement: Replacement, check: Check) -> None:
+    left = memoryview(replacement.data)
+    while left:
+        check()
+        left = left[os.write(fd, left[:_CHUNK_BYTES]) :]
+    check()
+
+
+def _dress(place: Place, fd: int, replacement: Replacement) -> None:
+    """Give the new file the owner, extended attributes and permissions of the old one, as far as we may."""
+    old = replacement.seen
+    made = os.fstat(fd)
+    if old is not None:
+        if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
+            with suppress(PermissionError):
+                os.fchown(fd, old.st_uid, old.st_gid)
+        _copy_attributes(place, fd)
+    mode = replacement.mode(stat.S_IMODE(made.st_mode))
+    if mode != stat.S_IMODE(made.st_mode):
+        os.fchmod(fd, mode)
+
+
+def _copy_attributes(place: Place, fd: int) -> None:
+    """Copy access lists and the user's attributes; capabilities, like set-id bits, were for the old bytes."""
+    listing: Callable[..., list[str]] | None = getattr(os, "listxattr", None)
+    if listing is None:
+        return
+    try:
+        old = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.folder)
+    except OSError:
+        return
+    try:
+        with suppress(OSError):
+            for name in listing(old):
+                if name.startswith("user.") or name == "system.posix_acl_access":
+                    _copy_attribute(old, fd, name)
+    finally:
+        os.close(old)
+
+
+def _copy_attribute(old: int, new: int, name: str) -> None:
+    system: Any = os  # where there is a listing there are these too, which not every platform's types know
+    with suppress(OSError):
+        system.setxattr(new, name, system.getxattr(old, name))

@@ -1,0 +1,254 @@
+"""Rules of .gitignore files, read and matched as git does, for all names of a folder at once."""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+_WILD = re.compile(rb"[*?\[\\]")
+_BOM = b"\xef\xbb\xbf"
+_STAR, _DEEP, _REST = b"*", b"**/", b"**"
+_CLASSES = {
+    b"alnum": b"0-9A-Za-z", b"alpha": b"A-Za-z", b"blank": b" \\t", b"cntrl": b"\\x00-\\x1f\\x7f", b"digit": b"0-9",
+    b"graph": b"!-~", b"lower": b"a-z", b"print": b" -~", b"punct": b"!-/:-@\\[-`{-~", b"space": b"\\t-\\r ", b"upper": b"A-Z",
+    b"xdigit": b"0-9A-Fa-f",
+}  # fmt: skip
+
+
+class Names:
+    """Names in one folder, with the groupings that matching needs, each made once."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.all = frozenset(names)
+
+    @cached_property
+    def by_ending(self) -> dict[str, list[str]]:
+        """The names by what follows their last dot."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name in self.all:
+            _, dot, ending = name.rpartition(".")
+            if dot:
+                found[ending].append(name)
+        return found
+
+    @cached_property
+    def joined(self) -> bytes:
+        """All names as git sees them, each between zero bytes, which no name holds."""
+        return os.fsencode("\0" + "\0".join(self.all) + "\0")
+
+    def under(self, folder: str) -> bytes:
+        """The same with the folder they are in, which ends in a slash."""
+        return self.joined if not folder else os.fsencode("".join(f"\0{folder}{name}" for name in self.all) + "\0")
+
+
+@dataclass(slots=True)
+class _Patterns:
+    """Patterns of one polarity, sorted by the cheapest way to match them."""
+
+    names: set[str] = field(default_factory=set)
+    endings: set[str] = field(default_factory=set)
+    paths: dict[str, set[str]] = field(default_factory=dict)
+    name_globs: list[bytes] = field(default_factory=list)
+    path_globs: list[bytes] = field(default_factory=list)
+    _name_regex: re.Pattern[bytes] | None = None
+    _path_regex: re.Pattern[bytes] | None = None
+
+    def add(self, pattern: bytes) -> None:
+        is_path = b"/" in pattern
+        pattern = pattern.removeprefix(b"/")
+        wild = _WILD.search(pattern)
+        if wild is None:
+            folder, _, name = os.fsdecode(pattern).rpartition("/")
+            (self.paths.setdefault(f"{folder}/" if folder else "", set()) if is_path else self.names).add(name)
+        elif not is_path and pattern[:2] == b"*." and not _WILD.search(pattern, 1) and b"." not in pattern[2:]:
+            self.endings.add(os.fsdecode(pattern[2:]))
+        elif (expression := _expression(pattern, wild.start(), is_path=is_path)) is not None:
+            (self.path_globs if is_path else self.name_globs).append(expression)
+
+    def match(self, names: Names, folder: str) -> set[str]:
+        """Return the names in `folder` ("" or ending in a slash, from where the rules lie) that a pattern matches."""
+        found = self.names & names.all if self.names else set()
+        if self.endings:
+            for ending in self.endings & names.by_ending.keys():
+                found.update(names.by_ending[ending])
+        if folder in self.paths:
+            found |= self.paths[folder] & names.all
+        if self.name_globs:
+            self._name_regex = self._name_regex or _any_of(self.name_globs)
+            found.update(map(os.fsdecode, self._name_regex.findall(names.joined)))
+        if self.path_globs:
+            self._path_regex = self._path_regex or _any_of(self.path_globs)
+            found.update(os.fsdecode(path).rpartition("/")[2] for path in self._path_regex.findall(names.under(folder)))
+        return found
+
+
+@dataclass(slots=True)
+class _Run:
+    """Neighbouring rules that all ignore, or all bring back."""
+
+    keeps: bool
+    any: _Patterns = field(default_factory=_Patterns)
+    folders: _Patterns = field(default_factory=_Patterns)
+
+
+class Rules:
+    """The rules of one file. The last one that matches decides."""
+
+    def __init__(self, text: bytes) -> None:
+        self._runs: list[_Run] = []
+        for line in text.removeprefix(_BOM).split(b"\n"):
+            if not line.startswith(b"#") and (pattern := _trimmed(line.removesuffix(b"\r"))):
+                self._add(pattern)
+
+    def decide(self, names: Names, folder: str, *, are_folders: bool) -> tuple[set[str], set[str]]:
+        """Say which of the names in `folder` are ignored and which are kept by a rule; about the rest none says a word."""
+        ignored: set[str] = set()
+        kept: set[str] = set()
+        for run in reversed(self._runs):
+            if not names.all:
+                break
+            found = run.any.match(names, folder)
+            if are_folders:
+                found |= run.folders.match(names, folder)
+            if found:
+                (kept if run.keeps else ignored).update(found)
+                names = Names(names.all - found)
+        return ignored, kept
+
+    def _add(self, pattern: bytes) -> None:
+        keeps = pattern.startswith(b"!")
+        pattern = pattern[keeps:]
+        if not self._runs or self._runs[-1].keeps != keeps:
+            self._runs.append(_Run(keeps))
+        run = self._runs[-1]
+        is_for_folders = pattern.endswith(b"/")
+        pattern = pattern[: len(pattern) - is_for_folders]
+        if pattern:
+            (run.folders if is_for_folders else run.any).add(pattern)
+
+
+def _trimmed(line: bytes) -> bytes:
+    """Take spaces off the end, but for those behind a backslash."""
+    end = index = 0
+    while index < len(line):
+        is_space = line[index : index + 1] == b" "
+        index += 2 if line[index : index + 1] == b"\\" else 1
+        end = end if is_space else index
+    return line[:end]
+
+
+def _any_of(expressions: list[bytes]) -> re.Pattern[bytes]:
+    return re.compile(b"\0(" + b"|".join(expressions) + b")(?=\0)", re.DOTALL)
+
+
+def _expression(pattern: bytes, literal: int, *, is_path: bool) -> bytes | None:
+    """Translate a pattern whose first `literal` bytes are plain; None where git would never match it."""
+    tokens = _tokens(pattern, literal, is_path=is_path)
+    if tokens is None:
+        return None
+    first, *middle = (_block(block) for block in _split(tokens, _DEEP))
+    last = middle.pop() if middle else None
+    # What follows `**/` has a fixed number of names: the first place where it fits is as good as any other.
+    expression = first + b"".join(b"(?>(?:[^/\0]*/)*?" + block + b")" for block in middle)
+    return expression if last is None else expression + b"(?:[^/\0]*/)*" + last
+
+
+def _tokens(pattern: bytes, literal: int, *, is_path: bool) -> list[bytes] | None:
+    found = [re.escape(pattern[index : index + 1]) for index in range(literal)]
+    index = literal
+    while index < len(pattern):
+        char, index = pattern[index : index + 1], index + 1
+        if char == b"*":
+            begin, index = index - 1, len(pattern) - len(pattern[index:].lstrip(b"*"))
+            token = _stars(pattern, begin, index, begin == literal) if is_path else _STAR
+            index += token == _DEEP
+        elif char == b"[":
+            members, index = _set(pattern, index)
+            if not members:
+                return None
+            token = b"[" + b"".join(b"\\x%02x" % member for member in sorted(members)) + b"]"
+        elif char == b"\\":
+            if index == len(pattern):
+                return None
+            token, index = re.escape(pattern[index : index + 1]), index + 1
+        else:
+            token = b"[^/\0]" if char == b"?" else re.escape(char)
+        found.append(token)
+    return found
+
+
+def _stars(pattern: bytes, begin: int, end: int, is_first: bool) -> bytes:
+    """Say what a run of stars is. For git the plain start of a pattern is no part of it: `a**/b` begins with `**/`."""
+    is_bound = is_first or pattern[begin - 1 : begin] == b"/"
+    if end - begin < 2 or not is_bound or not (end == len(pattern) or pattern[end:].startswith((b"/", b"\\/"))):
+        return _STAR
+    return _DEEP if pattern[end : end + 1] == b"/" else _REST
+
+
+def _set(pattern: bytes, index: int) -> tuple[set[int], int]:
+    """Read a set from behind its bracket; an empty one matches nothing, as a broken one does for git."""
+    is_negated = pattern[index : index + 1] in (b"!", b"^")
+    index += is_negated
+    members: set[int] = set()
+    is_first, previous = True, None
+    while is_first or pattern[index : index + 1] != b"]":
+        is_first = False
+        is_range = pattern[index : index + 1] == b"-" and pattern[index + 1 : index + 2] not in (b"", b"]")
+        if is_range and previous is not None:
+            high, index = _char(pattern, index + 1)
+            added, previous = None if high is None else set(range(previous, high + 1)), None
+        else:
+            added, index = _member(pattern, index)
+            previous = min(added) if added and len(added) == 1 else None
+        if added is None:
+            return set(), index
+        members |= added
+    return (set(range(1, 256)) - members if is_negated else members) - {0, ord("/")}, index + 1
+
+
+def _member(pattern: bytes, index: int) -> tuple[set[int] | None, int]:
+    """Read one character or a class such as `[:digit:]`; None where the set is broken."""
+    end = pattern.find(b"]", index + 2)
+    if pattern.startswith(b"[:", index) and end < 0:
+        return None, index
+    if pattern.startswith(b"[:", index) and end > index + 2 and pattern[end - 1 : end] == b":":
+        expression = _CLASSES.get(pattern[index + 2 : end - 1])
+        if expression is None:
+            return None, index
+        members = re.compile(b"[" + expression + b"]", re.DOTALL)
+        return {number for number in range(128) if members.match(bytes((number,)))}, end + 1
+    char, index = _char(pattern, index)
+    return None if char is None else {char}, index
+
+
+def _char(pattern: bytes, index: int) -> tuple[int | None, int]:
+    index += pattern[index : index + 1] == b"\\"
+    return (pattern[index], index + 1) if index < len(pattern) else (None, index)
+
+
+def _split(tokens: list[bytes], mark: bytes) -> list[list[bytes]]:
+    parts: list[list[bytes]] = [[]]
+    for token in tokens:
+        if token == mark:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _block(tokens: list[bytes]) -> bytes:
+    return b"/".join(map(_segment, _split(tokens, b"/")))
+
+
+def _segment(tokens: list[bytes]) -> bytes:
+    """Join the tokens of one name. All stars but the last take the shortest way that fits and never go back on it.
+
+    That finds a match whenever there is one, and keeps patterns like `*a*a*a*b` from trying every split.
+    """
+    pieces = [b"".join(b"[^\0]*" if token == _REST else token for token in piece) for piece in _split(tokens, _STAR)]
+    if len(pieces) == 1:
+        return pieces[0]
+    first, *middle, last = pieces
+    return first + b"".join(b"(?>[^/\0]*?" + piece + b")" for piece in middle if piece) + b"[^/\0]*" + last

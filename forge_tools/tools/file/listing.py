@@ -1,0 +1,180 @@
+"""One listing of a folder: which entries, in which order, and how they are told within a budget."""
+
+import base64
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from forge_tools.errors import SandboxError
+from forge_tools.records import ToolResult
+from forge_tools.sandbox.entries import Entry, Kind, enter, look_at, scan
+from forge_tools.sandbox.handles import Handle
+from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.refusals import PROTECTED, printable
+from forge_tools.tools.file.effort import Effort
+from forge_tools.tools.file.globs import compile_glob
+
+_NOTE_ROOM = 200  # characters of the output kept free for what is said after the entries
+_CHECK_EVERY = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the caller wants to see, as the parameters of ListDirectory name it."""
+
+    path: str = "."
+    depth: int = 1
+    ignore: Sequence[str] = ()
+    hidden: bool = True
+    details: bool = False
+    sort: str = "name"
+    limit: int = 1000
+
+
+class Listing:
+    """Runs on a thread; it answers with what it has when its time is up."""
+
+    def __init__(self, wish: Wish, effort: Effort, max_chars: int) -> None:
+        self._wish = wish
+        self._effort = effort
+        self._ignored = [compile_glob(pattern.rstrip("/")) for pattern in wish.ignore]
+        self._room = max(1, max_chars - _NOTE_ROOM)
+        self._lines: list[str] = []
+        self._facts: list[dict[str, Any]] = []
+        self._seen = 0
+        self._is_cut = self._is_partial = False
+
+    def run(self, workspace: Workspace) -> ToolResult:
+        """List the folder.
+
+        Raises:
+            SandboxError: it is none, cannot be listed, or is protected.
+        """
+        with workspace.open_folder(self._wish.path) as folder:
+            self._list(folder, self._entries(folder, ""), "", 0)
+        shown = len(self._lines)
+        facts: dict[str, Any] = {"shown_entries": shown, "truncated": self._is_cut or self._is_partial}
+        if not self._is_partial and not (self._is_cut and self._wish.depth > 1):
+            facts["total_entries"] = self._seen
+        if self._is_partial:
+            facts["partial"] = True
+        return ToolResult.ok("\n".join([*self._lines, self._note(shown)]), entries=self._facts, **facts)
+
+    def _list(self, folder: Handle, entries: list[Entry], above: str, level: int) -> None:
+        self._seen += len(entries)
+        for entry in entries:
+            if self._is_full():
+                return
+            look_at(folder, entry)
+            is_cut = entry.is_folder and level + 1 == self._wish.depth > 1
+            inner, note = self._inside(folder, entry, above) if entry.is_folder and self._wish.depth > 1 else (None, "")
+            if inner is None:
+                self._add(entry, above, level, note)
+                continue
+            with inner:
+                below, note = self._readable(inner, f"{above}{entry.name}/")
+                self._add(entry, above, level, f" ({_entries(len(below))})" if is_cut and not note else note)
+                if not is_cut:
+                    self._list(inner, below, f"{above}{entry.name}/", level + 1)
+
+    def _entries(self, folder: Handle, above: str) -> list[Entry]:
+        entries = [entry for entry in scan(folder) if self._is_wanted(entry, above)]
+        if self._wish.sort == "name":
+            return sorted(entries, key=lambda entry: (not entry.is_folder, os.fsencode(entry.name)))
+        for number, entry in enumerate(entries):
+            if number % _CHECK_EVERY == 0 and self._effort.is_over:
+                self._is_partial = True
+                break
+            look_at(folder, entry)
+        what = "size" if self._wish.sort == "size" else "mtime_ns"
+        return sorted(entries, key=lambda entry: (-(getattr(entry, what) or 0), os.fsencode(entry.name)))
+
+    def _is_wanted(self, entry: Entry, above: str) -> bool:
+        if not self._wish.hidden and entry.name.startswith("."):
+            return False
+        return not any(_matches(pattern, f"{above}{entry.name}") for pattern in self._ignored)
+
+    def _inside(self, folder: Handle, entry: Entry, above: str) -> tuple[Handle | None, str]:
+        try:
+            return enter(folder, entry.name), ""
+        except SandboxError as refused:
+            return None, " [protected]" if refused.code == PROTECTED else " [unreadable]"
+
+    def _readable(self, folder: Handle, above: str) -> tuple[list[Entry], str]:
+        try:
+            return self._entries(folder, above), ""
+        except SandboxError:
+            return [], " [unreadable]"
+
+    def _is_full(self) -> bool:
+        self._is_cut = self._is_cut or len(self._lines) >= self._wish.limit or self._room <= 0
+        self._is_partial = self._is_partial or (len(self._lines) % _CHECK_EVERY == 0 and self._effort.is_over)
+        return self._is_cut or self._is_partial
+
+    def _add(self, entry: Entry, above: str, level: int, note: str) -> None:
+        line = f"{'  ' * level}{_details(entry) if self._wish.details else ''}{_name(entry)}{note}"
+        if self._lines and len(line) + 1 > self._room:
+            self._room, self._is_cut = 0, True
+            return
+        self._room -= len(line) + 1
+        self._lines.append(line)
+        self._facts.append(_facts(entry, above))
+
+    def _note(self, shown: int) -> str:
+        if self._is_partial:
+            return f"({shown:,} entries shown: the time for this call was over)"
+        if not self._is_cut:
+            return f"({_entries(self._seen)})"
+        more = "more than " if self._wish.depth > 1 else ""
+        way = "Pass a larger limit, ignore, or the path of a folder in it"
+        return f"({more}{_entries(self._seen)}, {shown:,} shown. {way})"
+
+
+def _matches(pattern: re.Pattern[str], path: str) -> bool:
+    return pattern.fullmatch(path) is not None
+
+
+def _name(entry: Entry) -> str:
+    name = printable(entry.name)
+    if entry.is_folder:
+        return f"{name}/"
+    if entry.kind is Kind.LINK:
+        return f"{name} -> {'[outside]' if entry.target is None else entry.target}"
+    return name if entry.kind is Kind.FILE else f"{name} [{entry.type or 'gone'}]"
+
+
+def _details(entry: Entry) -> str:
+    if entry.mode is None or entry.mtime_ns is None:
+        return f"{'?' * 9} {'?':>12} {'?':>20}  "
+    return f"{stat.filemode(entry.mode)[1:]} {entry.size:>12,} {_moment(entry.mtime_ns)}  "
+
+
+def _facts(entry: Entry, above: str) -> dict[str, Any]:
+    path = f"{above}{entry.name}"
+    facts: dict[str, Any] = {"path": printable(path), "type": entry.type or entry.kind}
+    if entry.mode is not None and entry.mtime_ns is not None:
+        facts |= {"size": entry.size, "mtime": _moment(entry.mtime_ns), "mode": f"{entry.mode:04o}"}
+    if entry.kind is Kind.LINK:
+        facts["target"] = entry.target
+    if facts["path"] != path:
+        facts["path_base64"] = base64.b64encode(os.fsencode(path)).decode()
+    return facts
+
+
+def _moment(ns: int) -> str:
+    return _second(ns // 1_000_000_000)
+
+
+@lru_cache(maxsize=1024)
+def _second(seconds: int) -> str:
+    """Files of one folder are often of one moment."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _entries(number: int) -> str:
+    return "1 entry" if number == 1 else f"{number:,} entries"

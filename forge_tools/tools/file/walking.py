@@ -1,0 +1,208 @@
+"""What lies below a folder of the workspace, and which of it rules leave out: the one list that every search starts from."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from forge_tools.sandbox.folders import Entries, Folder
+from forge_tools.sandbox.paths import Handle, Workspace
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.gitindex import NOTHING, Tracked, tracked_by
+from forge_tools.tools.file.ignoring import Names, Rules
+
+GIT = ".git"
+MAX_DEPTH = 256
+_RULE_FILES = (".gitignore", ".ignore", ".rgignore")
+
+
+@dataclass(slots=True)
+class Level:
+    """One folder: what is in it and was asked for, and what is left out. `path` is "" or ends in a slash.
+
+    Whoever iterates may take names out of `folders`, which are entered next.
+    """
+
+    path: str
+    folder: Folder
+    files: list[str]
+    folders: list[str]
+    links: list[str]
+    others: list[str]
+    ignored: set[str] = field(default_factory=set)
+    ignored_folders: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """The rules in force in a folder: for each kind of file, the folder it lies in (as `Level.path`) and what it says."""
+
+    said: tuple[tuple[tuple[str, Rules], ...], ...] = ((), (), ())
+    repository: str = ""
+    tracked: Tracked = NOTHING
+    is_ignored: bool = False
+
+
+@dataclass(slots=True)
+class _Visit:
+    above: Folder
+    name: str
+    path: str
+    ground: _Ground
+
+
+class Walk:
+    """Goes through a folder, top down. Links are listed and never followed; `.git` is left out.
+
+    `faults` are what could not be looked into, and why.
+    """
+
+    def __init__(
+        self, workspace: Workspace, target: Handle, deadline: Deadline, *, respect_ignore: bool = True, hidden: bool = True,
+        is_cancelled: threading.Event | None = None,
+    ) -> None:  # fmt: skip
+        self.faults: list[tuple[str, str]] = []
+        self.is_partial = False
+        self._workspace = workspace
+        self._target = target
+        self._deadline = deadline
+        self._respects = respect_ignore
+        self._hidden = hidden
+        self._is_cancelled = is_cancelled or threading.Event()
+
+    def levels(self) -> Iterator[Level]:
+        """Yield each folder before those in it, with paths relative to the target."""
+        inside = self._workspace.inside(self._target)
+        self._above = "" if inside == "." else f"{inside}/"
+        todo = [_Visit(Folder(self._target.fd), ".", self._above, self._ground_above(inside))]
+        while todo:
+            if self._is_cancelled.is_set() or self._deadline.is_over:
+                self.is_partial = True
+                return
+            visit = todo.pop()
+            try:
+                folder = visit.above.enter(visit.name)
+                entries = folder.entries()
+            except OSError as error:
+                self._fault(visit.path, error)
+                continue
+            ground = self._ground_in(visit, folder, entries) if self._respects else visit.ground
+            level = self._level(visit.path, folder, ground, entries)
+            yield level
+            todo += self._below(level, folder, ground)
+
+    def _below(self, level: Level, folder: Folder, ground: _Ground) -> Iterator[_Visit]:
+        path = self._above + level.path
+        if level.folders and level.path.count("/") >= MAX_DEPTH:
+            self._fault(path, OSError(f"it is deeper than {MAX_DEPTH} folders"))
+            return
+        for name in sorted(level.folders, reverse=True):
+            is_ignored = name in level.ignored_folders
+            yield _Visit(folder, name, f"{path}{name}/", replace(ground, is_ignored=True) if is_ignored else ground)
+
+    def _level(self, path: str, folder: Folder, ground: _Ground, entries: Entries) -> Level:
+        folders = [name for name in entries.folders if name != GIT]
+        level = Level(path[len(self._above) :], folder, entries.files, folders, entries.links, entries.others)
+        if not self._hidden:
+            for names in (level.files, level.folders, level.links, level.others):
+                names[:] = [name for name in names if not name.startswith(".")]
+        if GIT in level.files:
+            level.files.remove(GIT)
+        if self._respects:
+            self._leave_out(level, path, ground)
+        return level
+
+    def _leave_out(self, level: Level, path: str, ground: _Ground) -> None:
+        plain = [*level.files, *level.links, *level.others]
+        level.ignored = _ignored(ground, path, plain, are_folders=False)
+        out = _ignored(ground, path, level.folders, are_folders=True)
+        if level.ignored:
+            for names in (level.files, level.links, level.others):
+                names[:] = [name for name in names if name not in level.ignored]
+        if out:
+            below = path[len(ground.repository) :]
+            # A tracked file is looked for even in a folder that is ignored; nothing else in there is.
+            entered = {name for name in out if below + name in ground.tracked.folders}
+            level.folders[:] = [name for name in level.folders if name not in out or name in entered]
+            level.ignored_folders = out
+
+    def _ground_above(self, inside: str) -> _Ground:
+        """Gather the rules from the root down to the target; none, where they leave the target itself out: it was named."""
+        ground, path = _Ground(), ""
+        if inside == "." or not self._respects:
+            return ground
+        with self._workspace.open_root(self._target) as root:
+            folder = Folder(root.fd)
+            for name in inside.split("/"):
+                try:
+                    ground = self._ground_in(_Visit(folder, name, path, ground), folder, folder.entries())
+                    folder = folder.enter(name)
+                except OSError as error:
+                    self._fault(path, error)
+                    return ground
+                if _ignored(ground, path, [name], are_folders=True):
+                    return _Ground()
+                path += f"{name}/"
+        return ground
+
+    def _ground_in(self, visit: _Visit, folder: Folder, entries: Entries) -> _Ground:
+        """Add what the rule files of this folder say; where a repository begins, the .gitignore files above count no more."""
+        ground, path = visit.ground, visit.path
+        if GIT in entries.folders or GIT in entries.files:
+            rules = self._rules(
+                lambda: self._git(folder, entries).enter("info").read("exclude"), f"{path}.git/info/exclude"
+            )
+            fresh = (((path, rules),) if rules else (), *ground.said[1:])
+            ground = _Ground(fresh, path, self._tracked(folder, entries, path))
+        for kind, name in enumerate(_RULE_FILES):
+            if name in entries.files and (rules := self._rules(lambda name=name: folder.read(name), f"{path}{name}")):  # type: ignore[misc]  # mypy cannot type a lambda with a default
+                said = list(ground.said)
+                said[kind] = (*said[kind], (path, rules))
+                ground = replace(ground, said=tuple(said))
+        return ground
+
+    def _git(self, folder: Folder, entries: Entries) -> Folder:
+        if GIT in entries.folders:
+            return folder.enter(GIT)
+        raise FileNotFoundError(GIT)  # a worktree or submodule: its repository is kept elsewhere
+
+    def _tracked(self, folder: Folder, entries: Entries, path: str) -> Tracked:
+        try:
+            return tracked_by(self._git(folder, entries))
+        except FileNotFoundError:
+            return NOTHING
+        except OSError as error:
+            self._fault(f"{path}.git/index", error)
+            return NOTHING
+
+    def _rules(self, read: Callable[[], bytes], path: str) -> Rules | None:
+        try:
+            return _parsed(read())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._fault(path, error)
+            return None
+
+    def _fault(self, path: str, error: OSError) -> None:
+        shown = self._workspace.shown(path.rstrip("/") or ".", self._target)
+        self.faults.append((shown, error.strerror or str(error)))
+
+
+_parsed = lru_cache(maxsize=512)(Rules)
+
+
+def _ignored(ground: _Ground, path: str, plain: list[str], *, are_folders: bool) -> set[str]:
+    """Choose the names in a folder that rules leave out. Kinds of rule files later in the list decide first."""
+    out: set[str] = set(plain) if ground.is_ignored else set()
+    names = Names(plain)
+    for said in () if ground.is_ignored else reversed(ground.said):
+        for base, rules in reversed(said):
+            ignored, kept = rules.decide(names, path[len(base) :], are_folders=are_folders)
+            out |= ignored
+            if ignored or kept:
+                names = Names(names.all - ignored - kept)
+    if out and ground.tracked.files:
+        below = path[len(ground.repository) :]
+        out = {name for name in out if below + name not in ground.tracked.files}
+    return out

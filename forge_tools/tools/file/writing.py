@@ -1,0 +1,90 @@
+"""One write: what the new bytes are, and how it is told."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from forge_tools.errors import SandboxError
+from forge_tools.records import ToolResult
+from forge_tools.sandbox.places import Place
+from forge_tools.sandbox.refusals import NOT_FOUND, STALE
+from forge_tools.sandbox.snapshots import Snapshot
+from forge_tools.tools.file.changes import Change, facts_of, require_match
+from forge_tools.tools.file.diffs import line_count, unified
+from forge_tools.tools.file.text import Encoding
+from forge_tools.tools.file.wording import decoded, encode, encoding_for, eol_of, with_eol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """What the caller wants written, as the parameters of Write name it."""
+
+    content: str = field(repr=False)
+    if_match: str | None = None
+    if_none_match: str | None = None
+    create_dirs: bool = True
+    line_endings: str = "keep"
+    encoding: str | None = None
+    executable: bool | None = None
+
+    def plan(self, place: Place, seen: Snapshot | None) -> Change:
+        """Decide the bytes, or refuse; nothing is touched."""
+        self._check(place, seen)
+        encoding = encoding_for(seen.head if seen else None, self.encoding)
+        old = decoded(seen.data, encoding) if seen and seen.data is not None else None
+        text = self._with_line_ends(old)
+        mark = b"" if text.startswith("\ufeff") else encoding.bom
+        data = mark + encode(text, encoding, place.shown, "content")
+        facts = facts_of(seen, data) | self._facts(text, encoding)
+        size = f"{_lines(line_count(text))}, {len(data):,} bytes"
+        if not facts["changed"]:
+            return self._unchanged(f"{place.shown} holds exactly that already ({size})", place, seen, facts)
+        told = f"{place.shown} ({size}{_was(old, seen)})"
+        diff = None if old is None else unified(old, text)
+        more = f"\n{diff}" if diff else ""
+        new = ", and the folders on the way to it" if place.missing else ""
+        return Change(
+            data=data,
+            is_executable=self.executable,
+            result=ToolResult.ok(f"{'Wrote' if seen else 'Created'} {told}{more}", **facts),
+            preview=f"Would {'overwrite' if seen else 'create'} {told}{new}{more}",
+        )
+
+    def _check(self, place: Place, seen: Snapshot | None) -> None:
+        if self.if_none_match is not None and seen is not None:
+            what = f'{place.shown} exists already, and if_none_match="*" only makes new files. '
+            raise SandboxError(f"{what}Read it, and pass its etag as if_match to replace it", STALE)
+        require_match(place, seen, self.if_match)
+        if place.missing and not self.create_dirs:
+            what = f"The folder of {place.shown} does not exist. Pass create_dirs=true to make it"
+            raise SandboxError(what, NOT_FOUND)
+
+    def _with_line_ends(self, old: str | None) -> str:
+        if self.line_endings in ("lf", "crlf"):
+            return with_eol(self.content, self.line_endings)
+        is_kept = self.line_endings == "keep" and old is not None and "\r" not in self.content
+        return with_eol(self.content, "crlf") if is_kept and old and eol_of(old) == "crlf" else self.content
+
+    def _facts(self, text: str, encoding: Encoding) -> dict[str, Any]:
+        facts: dict[str, Any] = {"lines": line_count(text), "encoding": encoding.name, "eol": eol_of(text)}
+        if text != self.content:
+            facts["line_endings_changed"] = True
+        return facts
+
+    def _unchanged(self, text: str, place: Place, seen: Snapshot | None, facts: dict[str, Any]) -> Change:
+        is_executable = None if seen is None else bool(seen.status.st_mode & 0o100)
+        if self.executable in (None, is_executable):
+            result = ToolResult.ok(f"Unchanged: {text}", **facts)
+            return Change(data=None, result=result, preview=f"Would change nothing: {text}")
+        text = f"{place.shown} {'executable' if self.executable else 'not executable'}; its content stays"
+        result = ToolResult.ok(f"Made {text}", **facts)
+        return Change(data=None, is_executable=self.executable, result=result, preview=f"Would make {text}")
+
+
+def _lines(number: int) -> str:
+    return "1 line" if number == 1 else f"{number:,} lines"
+
+
+def _was(old: str | None, seen: Snapshot | None) -> str:
+    if old is not None:
+        return f"; was {_lines(line_count(old))}"
+    return f"; was {seen.status.st_size:,} bytes" if seen else ""

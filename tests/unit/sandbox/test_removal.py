@@ -1,0 +1,117 @@
+"""Deletion of folders: everything in them, and nothing that a link leads to."""
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.removal import remove_tree, survey
+
+
+def remove(ws: Path, name: str = "tree") -> None:
+    with Workspace(ws).place(name, follow=False) as place:
+        remove_tree(place, lambda: None)
+
+
+@pytest.fixture
+def tree(ws: Path) -> Path:
+    for number in range(3):
+        (ws / f"tree/a{number}/b").mkdir(parents=True)
+        (ws / f"tree/a{number}/b/f").write_text("12345")
+    return ws / "tree"
+
+
+def test_a_survey_counts_what_a_removal_removes(ws: Path, tree: Path) -> None:
+    (tree / "link").symlink_to("../../ws-evil")
+    with Workspace(ws).place("tree", follow=False) as place:
+        found = survey(place, lambda: None)
+    assert (found.files, found.folders) == (4, 6)
+    assert found.first == ["tree/link", "tree/a0/b/f", "tree/a1/b/f", "tree/a2/b/f"]
+    remove(ws)
+    assert not tree.exists()
+    assert os.listdir(ws.parent / "ws-evil") == ["secret"]
+
+
+def test_a_tree_deeper_than_any_path_is_removed(ws: Path) -> None:
+    folder = os.open(ws, os.O_RDONLY)
+    for name in ["tree", *["d" * 10] * 1500]:
+        os.mkdir(name, dir_fd=folder)
+        below = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    gc.collect()
+    handles = len(os.listdir("/proc/self/fd"))
+    remove(ws)
+    assert os.listdir(ws) == ["src"]
+    assert len(os.listdir("/proc/self/fd")) == handles
+
+
+@pytest.mark.parametrize("name", [".git/config", "sub/.env", "id_rsa"])
+def test_a_tree_with_something_protected_is_refused_before_anything_is_removed(ws: Path, tree: Path, name: str) -> None:
+    (tree / name).parent.mkdir(exist_ok=True)
+    (tree / name).write_text("x")
+    with Workspace(ws).place("tree", follow=False) as place, pytest.raises(SandboxError, match="tree/") as refused:
+        survey(place, lambda: None)
+    assert refused.value.code == "PATH_PROTECTED"
+    assert (tree / "a0/b/f").exists()
+
+
+def test_a_folder_that_is_moved_away_meanwhile_ends_the_removal(ws: Path, tree: Path) -> None:
+    (tree / "a0/b/c").mkdir()
+    moved = False
+
+    def move() -> None:
+        nonlocal moved
+        if not moved:
+            (tree / "a2").rename(ws.parent / "ws-evil/a2")
+            moved = True
+
+    with Workspace(ws).place("tree", follow=False) as place, pytest.raises(SandboxError):
+        remove_tree(place, move)
+    assert (ws.parent / "ws-evil/secret").exists()
+
+
+def test_folders_that_are_swapped_for_links_under_way_lose_nothing_outside(ws: Path) -> None:
+    outside = ws.parent / "ws-evil"
+    for number in range(200):
+        (outside / str(number)).write_text("keep")
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            for number in range(20):
+                path = ws / f"tree/{number}"
+                try:
+                    path.rmdir()
+                    path.symlink_to(outside)
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for _ in range(30):
+            for number in range(20):
+                (ws / f"tree/{number}").mkdir(parents=True, exist_ok=True)
+            try:
+                remove(ws)
+            except SandboxError:
+                remove_quietly(ws)
+    finally:
+        stop.set()
+        thread.join()
+    assert len(os.listdir(outside)) == 201
+
+
+def remove_quietly(ws: Path) -> None:
+    for _ in range(20):
+        try:
+            remove(ws)
+            return
+        except SandboxError:
+            continue
