@@ -2,12 +2,14 @@
 # make test   install and run every check and test, on servers it starts by itself
 # make coverage  which lines the quick tests ran
 # make check  lint, format, types, import contracts, dependencies
-# make bench  ours beside raw Celery, in one run
+# make bench  ours beside raw Celery, in one run; make bench-growth  the same as work, history and workers grow
+# make bench-peers  ours beside other task queues, each in a venv of its own; writes benchmarks/RESULTS.md and its charts
 # make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.installed-bench
 
 # The newest of these that is 3.11 or later and has a working venv (Debian ships python3 without it).
 PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
@@ -20,7 +22,7 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py closing.py tool_loop.py engine.py)
 
-.PHONY: demo test coverage check bench chaos install clean
+.PHONY: demo test coverage check bench bench-growth bench-peers chaos install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo
@@ -41,8 +43,15 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
 
-bench: $(STAMP)
+bench: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks
+
+bench-growth: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks growth
+
+bench-peers: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m benchmarks.charts
 
 MINUTES ?= 30
 
@@ -61,5 +70,9 @@ endif
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile -c constraints.txt -e '.[all,dev]'
 	@touch $(STAMP)
 
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,bench]'
+	@touch $(BENCH_STAMP)
+
 clean:
-	rm -rf $(VENV) .forge build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .forge .bench build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

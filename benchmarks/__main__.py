@@ -6,27 +6,34 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from benchmarks import machine, runner
-from benchmarks.measures import MEASURES
+from benchmarks import machine, quiet, runner
+from benchmarks.figures import Measure
+from benchmarks.measures import GROWTH, MEASURES
 from benchmarks.report import Report
 from benchmarks.scene import QUICK, Sizes
 
 EXIT_FAILED = 1
+EXIT_BUSY = 75
+SETS = {"default": MEASURES, "growth": GROWTH}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 if a side could not be measured; a bar that is missed is a figure, not a failure."""
+    """Returns 1 if a side could not be measured, 75 if the machine was busy; a bar that is missed is no failure."""
     options = _options(arguments)
     if options.markdown:
         return _print_latest()
     console = Console()
-    if machine.is_busy():
-        console.print("This machine is busy: compare ratios and CPU time, not rates.", style="yellow")
+    others = quiet.wait_for_quiet(0 if options.quick else quiet.PATIENCE_SECONDS)
+    if others > quiet.NOISY:
+        console.print(
+            f"Others use {others:.0%} of this machine: rates say little, ratios and CPU time more.", style="red"
+        )
+        if options.strict:
+            return EXIT_BUSY
     facts = machine.facts()
-    chosen = [measure for measure in MEASURES if measure.name in options.names]
     sizes = QUICK if options.quick else Sizes()
     with console.status("") as status:
-        outcome = runner.run(chosen, sizes, options.rounds, status.update)
+        outcome = runner.run(options.measures, sizes, options.rounds, status.update, retake=not options.quick)
     report = Report.now(
         machine=facts,
         rounds=options.rounds,
@@ -49,18 +56,22 @@ def _print_latest() -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    names = [measure.name for measure in MEASURES]
+    known = {measure.name: [measure] for measure in (*MEASURES, *GROWTH)} | SETS
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ours beside raw Celery, in one run.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(names)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these measures or sets: {', '.join(known)}")
+    parser.add_argument("--all", action="store_true", help="those of the set growth too, which take minutes each")
     parser.add_argument("--rounds", type=_positive, default=3, help="turns of each side; the median counts (default 3)")
     parser.add_argument("--quick", action="store_true", help="a small try: everything runs, no figure means anything")
+    parser.add_argument("--strict", action="store_true", help="refuse to run while others use the machine")
     parser.add_argument(
         "--markdown", action="store_true", help="print the newest kept results as Markdown; runs nothing"
     )
     options = parser.parse_args(arguments)
-    options.names = options.names or names
-    for unknown in set(options.names) - set(names):
-        parser.error(f"there is no measure {unknown!r}; there are {', '.join(names)}")
+    for unknown in set(options.names) - set(known):
+        parser.error(f"there is no measure {unknown!r}; there are {', '.join(known)}")
+    names = options.names or (list(SETS) if options.all else ["default"])
+    chosen: dict[str, Measure] = {measure.name: measure for name in names for measure in known[name]}
+    options.measures = list(chosen.values())
     return options
 
 

@@ -25,11 +25,11 @@ class Bar:
     def shortfall(self, figure: float) -> float:
         """How far `figure` misses the bar, as a part of it; 0 or less is met."""
         miss = figure - self.limit if self.kind == "at most" else self.limit - figure
-        return miss / self.limit
+        return miss / self.limit if self.limit else miss
 
     def shown(self, unit: str) -> str:
         sign = "≤" if self.kind == "at most" else "≥"
-        return f"{sign} {self.limit:g}" + ("x" if self.of == "ratio" else f" {unit}")
+        return (f"{sign} {self.limit:g}" + ("x" if self.of == "ratio" else f" {unit}")).rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +50,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Something to measure: its sides take turns, once a round each; `needs` is what must run before the first."""
+    """Something to measure: its sides take turns, once a round each; `needs` is what must run before the first.
+
+    `rounds_at_most` is for those that hardly differ from round to round and take long.
+    """
 
     name: str
     sides: Mapping[str, Side]
     rows: Sequence[Row]
     needs: "frozenset[Needs]" = frozenset()
+    rounds_at_most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Result:
     row: Row
     ours: Sequence[float]
     raw: Sequence[float] = ()
+    others: float = 0.0
+    """The largest part of the machine that others used while a side of this row performed."""
 
     @property
     def value(self) -> float:

@@ -7,10 +7,13 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import psutil
+
+from benchmarks.quiet import NOISY, wait_for_quiet
 from tests.server_process import ServiceMissingError
 from tests.services import SessionFolder, find_postgres, find_valkey
 
-PACKAGES = ("celery", "kombu", "redis", "SQLAlchemy", "asyncpg", "langchain-core")
+PACKAGES = ("celery", "kombu", "redis", "SQLAlchemy", "asyncpg", "pg8000", "langchain-core", "jsonschema-rs", "uvloop")
 
 
 def facts() -> dict[str, str]:
@@ -18,6 +21,7 @@ def facts() -> dict[str, str]:
     load = ", ".join(f"{average:.2f}" for average in os.getloadavg())
     return {
         "cores": str(os.cpu_count()),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "processor": _processor(),
         "load average": load,
         "kernel": platform.release(),
@@ -34,8 +38,8 @@ def line(machine: dict[str, str]) -> str:
 
 
 def is_busy() -> bool:
-    """Whether something else already uses a good part of the machine."""
-    return os.getloadavg()[0] > 0.3 * (os.cpu_count() or 1)
+    """Whether others use a good part of the machine right now."""
+    return wait_for_quiet(0) > NOISY
 
 
 def _processor() -> str:

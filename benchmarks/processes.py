@@ -3,7 +3,7 @@
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,8 +19,11 @@ STOP_SECONDS = 30.0
 class Worker:
     """A worker process with its log; it gets SIGTERM when this process dies."""
 
-    def __init__(self, name: str, argv: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], ready_words: str
+    ) -> None:
         self.name = name
+        self._ready_words = ready_words
         self.log = folder / f"{name}.log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -36,35 +39,54 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
-    def wait_ready(self, words: str) -> None:
+    def wait_ready(self) -> None:
         """Wait until its log has the words that say so."""
         deadline = time.monotonic() + START_SECONDS
-        while words not in self.log.read_text(errors="replace"):
+        while self._ready_words not in self.log.read_text(errors="replace"):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 raise RuntimeError(f"{self.name} did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
             time.sleep(0.02)
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         if self._process.poll() is None:
             self._process.terminate()
+
+    def stop(self) -> None:
+        self.ask_to_stop()
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def resident_megabytes(self) -> float:
-        return float(psutil.Process(self.pid).memory_info().rss) / 1_000_000
-
 
 def cpu_seconds(pids: Sequence[int]) -> float:
     """Processor time that these processes have used, with their children, those included that have ended."""
     total = 0.0
+    for process in _trees(pids):
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def resident_megabytes(pid: int) -> float:
+    """What this process holds in memory, its children apart."""
+    return float(psutil.Process(pid).memory_info().rss) / 1_000_000
+
+
+def proportional_megabytes(pid: int) -> float:
+    """What this process and its children hold in memory, where each carries its part of what they share."""
+    total = 0.0
+    for process in _trees([pid]):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
+    return total / 1_000_000
+
+
+def _trees(pids: Sequence[int]) -> Iterator[psutil.Process]:
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(pid)
-            for process in (root, *root.children(recursive=True)):
-                with suppress(psutil.NoSuchProcess):
-                    total += sum(process.cpu_times()[:4])
-    return total
+            yield root
+            yield from root.children(recursive=True)

@@ -1,17 +1,20 @@
-"""The other side: the same tasks on Celery alone, with its defaults and a Redis result backend."""
+"""The other side: the same tasks on Celery alone, with its defaults; results in Redis, or in SQL."""
 
 import os
 import time
 
 from celery import Celery
 
-URL = "RAW_CELERY_URL"
+BROKER = "RAW_CELERY_BROKER"
+RESULTS = "RAW_CELERY_RESULTS"
+QUEUE = "RAW_CELERY_QUEUE"
 CONCURRENCY = 2
 
 
-def raw_app(url: str) -> Celery:
-    """Make the app; broker and results are on the server of `url`."""
-    raw = Celery("raw_celery", broker=url or None, backend=url or None, set_as_current=False)
+def raw_app(broker: str, results: str, queue: str) -> Celery:
+    """Make the app; without a broker it can be imported, and no more."""
+    raw = Celery("raw_celery", broker=broker or None, backend=results or None, set_as_current=False)
+    raw.conf.task_default_queue = queue
 
     @raw.task(name="raw.no_op", shared=False)
     def no_op() -> str:
@@ -22,8 +25,16 @@ def raw_app(url: str) -> Celery:
         time.sleep(seconds)
         return "slept"
 
+    @raw.task(name="raw.swallow", shared=False)
+    def swallow(text: str) -> str:
+        return str(len(text))
+
+    @raw.task(name="raw.produce", shared=False)
+    def produce(size: int) -> str:
+        return "x" * size
+
     return raw
 
 
-app = raw_app(os.environ.get(URL, ""))
+app = raw_app(os.environ.get(BROKER, ""), os.environ.get(RESULTS, ""), os.environ.get(QUEUE, "raw"))
 """What `celery --app benchmarks.raw_celery worker` serves."""

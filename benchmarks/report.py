@@ -14,9 +14,12 @@ from rich.table import Table
 
 from benchmarks.figures import Bar, Result, Row
 from benchmarks.machine import line
+from benchmarks.quiet import NOISY
 
 FOLDER = Path(__file__).resolve().parent / "results"
 HEADINGS = ("measure", "ours", "raw", "ratio", "bar", "met")
+
+MARK = "~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,8 @@ class Report:
         for result in self.results:
             table.add_row(*cells(result, spread=False))
         console.print(table)
+        if self.noise:
+            console.print(self.noise, style="yellow", highlight=False)
         console.print(line(dict(self.machine)), style="dim", highlight=False)
         for side, reason in self.failures.items():
             console.print(f"failed: {side}: {reason}", highlight=False, markup=False)
@@ -50,7 +55,8 @@ class Report:
         rows: list[tuple[str, ...]] = [HEADINGS, ("---", "---:", "---:", "---:", "---", "---")]
         rows += [cells(result, spread=True) for result in self.results]
         table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        return f"{self.title}\n\n{table}\n\n{line(dict(self.machine))}\n"
+        words = [self.title, table, self.noise, line(dict(self.machine))]
+        return "\n\n".join(word for word in words if word) + "\n"
 
     def save(self) -> Path:
         """Write it to `results/`; quick runs are named so."""
@@ -76,12 +82,18 @@ class Report:
         how = "quick look, not a measurement" if self.is_quick else f"median of {self.rounds}"
         return f"Measured {self.at}, {how}"
 
+    @property
+    def noise(self) -> str:
+        """What the mark of some rows means, or nothing."""
+        highest = max((result.others for result in self.results), default=0.0)
+        return f"{MARK} others used the machine too, up to {highest:.0%} of it." if highest > NOISY else ""
+
 
 def cells(result: Result, *, spread: bool) -> tuple[str, ...]:
     """One line of the table; `spread` adds the lowest and highest round."""
     ratio = result.ratio
     return (
-        result.row.title,
+        f"{result.row.title} {MARK}" if result.others > NOISY else result.row.title,
         _shown(result.ours, result.row.unit, spread=spread),
         _shown(result.raw, result.row.unit, spread=spread),
         "" if ratio is None else f"{ratio:.2f}x",
@@ -93,7 +105,7 @@ def cells(result: Result, *, spread: bool) -> tuple[str, ...]:
 def _shown(readings: Sequence[float], unit: str, *, spread: bool) -> str:
     if not readings:
         return ""
-    middle = f"{_number(median(readings))} {unit}"
+    middle = f"{_number(median(readings))} {unit}".rstrip()
     return f"{middle} ({_number(min(readings))}..{_number(max(readings))})" if spread and len(readings) > 1 else middle
 
 
@@ -104,4 +116,4 @@ def _number(value: float) -> str:
 def _result(fields: dict[str, Any]) -> Result:
     row = fields["row"]
     bar = Bar(**row["bar"]) if row["bar"] else None
-    return Result(Row(**{**row, "bar": bar}), fields["ours"], fields["raw"])
+    return Result(Row(**{**row, "bar": bar}), fields["ours"], fields["raw"], fields.get("others", 0.0))

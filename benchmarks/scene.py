@@ -1,27 +1,22 @@
 """What a side finds when its turn comes: addresses, process ids and sizes, and clients that have met their servers."""
 
-import os
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.processes import Worker, cpu_seconds
+from benchmarks.fleets import CREWS, Fleet, Ours, Raw
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.embedded.stack import settings_environment
 from forge_tools.records import ExecutionContext, ToolResult
 
 if TYPE_CHECKING:
     from celery import Task
 
-Database = Literal["sqlite", "postgres"]
-Needs = Literal["async", "process", "raw"]
-DATABASES: tuple[Database, ...] = ("sqlite", "postgres")
+Needs = Literal[Fleet, "servers"]
 CONTEXT = ExecutionContext(working_dir=".", agent_id="benchmark")
-WARMING_CALLS = 5
+WARMING_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,62 +25,98 @@ class Sizes:
 
     round_trips: int = 300
     burst: int = 4_000
+    bursts: int = 3
     process_burst: int = 400
+    submits: int = 4_000
     sleeps: int = 500
+    many_sleeps: int = 5_000
     raw_sleeps: int = 20
+    payloads: int = 40
+    backlog: int = 10_000
     in_process: int = 10_000
     starts: int = 10
     many: int = 100_000
+    small_burst: int = 1_000
+    large_burst: int = 10_000
+    huge_burst: int = 100_000
+    full_tables: int = 1_000_000
+    idle_seconds: float = 20
 
 
-QUICK = Sizes(round_trips=30, burst=400, process_burst=40, sleeps=100, raw_sleeps=4, starts=2, many=2_000)
+QUICK = Sizes(
+    round_trips=30,
+    burst=400,
+    bursts=1,
+    process_burst=40,
+    submits=400,
+    sleeps=100,
+    many_sleeps=200,
+    raw_sleeps=4,
+    payloads=4,
+    backlog=600,
+    in_process=1_000,
+    starts=2,
+    many=2_000,
+    small_burst=100,
+    large_burst=300,
+    huge_burst=600,
+    full_tables=5_000,
+    idle_seconds=2,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """Data only, so that it can be sent to the process in which a side performs.
 
-    `workers` has the process id of each (side, lane); `servers` those that a side leans on.
+    `workers` has the process ids of each fleet that runs, `absent` why another one does not.
     """
 
     sizes: Sizes
     folder: Path
-    broker: str
-    settings: Mapping[Database, Settings]
-    workers: Mapping[tuple[str, Needs], int]
-    servers: Mapping[str, tuple[int, ...]]
+    broker: str = ""
+    broker_pid: int = 0
+    database_pid: int = 0
+    administration: str = ""
+    """The PostgreSQL database that is nobody's, from which the counters of all others are read."""
+
+    settings: Mapping[str, Settings]
+    results: Mapping[str, str]
+    workers: Mapping[Fleet, tuple[int, ...]]
+    absent: Mapping[Fleet, str]
 
     @asynccontextmanager
-    async def client(self, database: Database) -> AsyncIterator[ExecutorClient]:
-        """A client of ours that has made its connections and met its broker."""
-        async with ExecutorClient(self.settings[database]) as client:
+    async def client(self, fleet: Ours) -> AsyncIterator[ExecutorClient]:
+        """A client of ours that has made its connections and met the workers of this fleet."""
+        self.pids(fleet)
+        settings = self.settings[CREWS[fleet].database].model_copy(update={"routes": {"other": fleet}})
+        tool = "NoOpProcess" if CREWS[fleet].lane == "process" else "NoOp"
+        async with ExecutorClient(settings) as client:
             for _ in range(WARMING_CALLS):
-                succeeded(await client.execute("NoOp", CONTEXT))
+                succeeded(await client.execute(tool, CONTEXT))
             yield client
 
-    def raw(self, name: str) -> "Task[Any, Any]":
+    def raw(self, name: str, fleet: Raw = "raw") -> "Task[Any, Any]":
         """A task of raw Celery, whose client has made its connections."""
         from benchmarks.raw_celery import raw_app  # loads Celery, which ours must not find already loaded
 
-        app = raw_app(self.broker)
+        self.pids(fleet)
+        app = raw_app(self.broker, self.results[fleet], fleet)
         for _ in range(WARMING_CALLS):
             app.tasks["raw.no_op"].delay().get(timeout=60)
         return app.tasks[name]
 
-    def cpu_seconds(self, side: str, need: Needs) -> float:
-        """What the worker of a side has used, with the servers it leans on; the client adds its own."""
-        return cpu_seconds([self.workers[side, need], *self.servers[side]])
+    def pids(self, fleet: Fleet) -> tuple[int, ...]:
+        """The processes of a fleet, without their children."""
+        if fleet in self.absent:
+            raise RuntimeError(self.absent[fleet])
+        return self.workers[fleet]
 
-    def start_worker(self, name: str, database: Database, *arguments: str) -> Worker:
-        """Start a worker of ours as a user would, and wait until it serves."""
-        worker = Worker(
-            name,
-            [sys.executable, "-P", "-m", "workers", *arguments],
-            folder=self.folder,
-            environment={**os.environ, **settings_environment(self.settings[database])},
-        )
-        worker.wait_ready("Worker ready")
-        return worker
+
+def own_settings(home: Path, broker: str, database: str) -> Settings:
+    """Settings with a home of their own."""
+    home.mkdir()
+    return Settings.load(home=home, workspace=home, broker_url=broker, database_url=database)
 
 
 def succeeded(result: ToolResult) -> None:

@@ -1,39 +1,76 @@
-"""The servers and workers of a run: one Valkey, two databases, and a worker of each kind that is needed."""
+"""The servers of a run, and the workers that the measure under way needs: no others run beside it."""
 
-import os
-import sys
 from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
+from typing import get_args
+from urllib.parse import urlsplit, urlunsplit
 
-from benchmarks import raw_celery
+from benchmarks import fleets
+from benchmarks.counters import count_statements
+from benchmarks.fleets import DATABASES, Database, Fleet
 from benchmarks.processes import Worker
-from benchmarks.scene import DATABASES, Database, Needs, Scene, Sizes
-from forge_tools.config import Settings
+from benchmarks.scene import Needs, Scene, Sizes, own_settings
 from forge_tools.storage import migrate
+from tests import services
 from tests.services import PostgresServer, SessionFolder, ValkeyServer
 
-CONCURRENCY = {"async": 1000, "process": raw_celery.CONCURRENCY}
+
+class Stage:
+    """Servers start when they are first needed and stay; fleets go as soon as a measure does without them."""
+
+    def __init__(self, sizes: Sizes, cleanup: ExitStack) -> None:
+        self._cleanup = cleanup
+        folder = SessionFolder()
+        cleanup.callback(folder.remove)
+        self._scene = Scene(sizes=sizes, folder=folder.path, settings={}, results={}, workers={}, absent={})
+        self._fleets: dict[Fleet, list[Worker]] = {}
+
+    def set_for(self, needs: Set[Needs]) -> Scene:
+        """Bring up exactly these; a fleet that does not start is absent, and says why."""
+        if needs and not self._scene.broker:
+            self._scene = _with_servers(self._scene, self._cleanup)
+        wanted = {need for need in get_args(Fleet) if need in needs}
+        self._stop(set(self._fleets) - wanted)
+        absent = self._start(wanted - set(self._fleets))
+        pids = {fleet: tuple(worker.pid for worker in crew) for fleet, crew in self._fleets.items()}
+        return replace(self._scene, workers=pids, absent=absent)
+
+    def _start(self, wanted: Set[Fleet]) -> dict[Fleet, str]:
+        absent: dict[Fleet, str] = {}
+        self._fleets |= {fleet: list(fleets.start(self._scene, fleet)) for fleet in sorted(wanted)}
+        for fleet in wanted:
+            try:
+                for worker in self._fleets[fleet]:
+                    worker.wait_ready()
+            except RuntimeError as error:
+                absent[fleet] = str(error)
+        self._stop(set(absent))
+        return absent
+
+    def _stop(self, unwanted: Set[Fleet]) -> None:
+        going = [worker for fleet in unwanted for worker in self._fleets.pop(fleet)]
+        for worker in going:
+            worker.ask_to_stop()
+        for worker in going:
+            worker.stop()
 
 
 @contextmanager
-def stage(sizes: Sizes, needs: Set[Needs]) -> Iterator[Scene]:
-    """Start what is needed; all of it stays up together for the whole run, and is gone after it."""
+def stage(sizes: Sizes) -> Iterator[Stage]:
+    """An empty stage; whatever was brought up on it is gone after it."""
     with ExitStack() as cleanup:
-        folder = SessionFolder()
-        cleanup.callback(folder.remove)
-        scene = Scene(sizes=sizes, folder=folder.path, broker="", settings={}, workers={}, servers={})
-        if needs:
-            scene = _with_servers(scene, cleanup)
-            workers = {key: worker for need in sorted(needs) for key, worker in _start(scene, need, cleanup)}
-            scene = replace(scene, workers={key: worker.pid for key, worker in workers.items()})
-        yield scene
+        bare = Stage(sizes, cleanup)
+        try:
+            yield bare
+        finally:
+            bare.set_for(set())
 
 
 def _with_servers(scene: Scene, cleanup: ExitStack) -> Scene:
     valkey = cleanup.enter_context(ValkeyServer(scene.folder / "valkey"))
     postgres = cleanup.enter_context(PostgresServer(scene.folder / "postgres", fsync=True))
+    _count_statements(postgres)
     urls: dict[Database, str] = {
         "sqlite": f"sqlite:///{scene.folder / 'forge.db'}",
         "postgres": postgres.create_database(),
@@ -43,48 +80,22 @@ def _with_servers(scene: Scene, cleanup: ExitStack) -> Scene:
     return replace(
         scene,
         broker=valkey.url,
-        settings={database: _settings(scene.folder, valkey.url, database, urls[database]) for database in DATABASES},
-        servers={
-            "raw": (valkey.process.pid,),
-            "sqlite": (valkey.process.pid,),
-            "postgres": (valkey.process.pid, postgres.process.pid),
-        },
+        broker_pid=valkey.process.pid,
+        database_pid=postgres.process.pid,
+        administration=postgres.url,
+        settings={name: own_settings(scene.folder / f"home-{name}", valkey.url, urls[name]) for name in DATABASES},
+        results={"raw": valkey.url, "raw-sql": _as_celery_takes_it(postgres.create_database())},
     )
 
 
-def _settings(folder: Path, broker: str, database: Database, url: str) -> Settings:
-    """Each database has a queue of its name, so that both can share one broker."""
-    home = folder / f"home-{database}"
-    home.mkdir()
-    return Settings.load(home=home, workspace=home, broker_url=broker, database_url=url, routes={"other": database})
+def _count_statements(postgres: PostgresServer) -> None:
+    """What counts statements is loaded at the start of a server, and only if its configuration names it."""
+    services.admin(postgres.url, "ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements'")
+    postgres.stop()
+    postgres.start()
+    count_statements(postgres.url)
 
 
-def _start(scene: Scene, need: Needs, cleanup: ExitStack) -> Iterator[tuple[tuple[str, Needs], Worker]]:
-    if need == "raw":
-        worker = _raw_worker(scene)
-        cleanup.callback(worker.stop)
-        yield ("raw", need), worker
-        return
-    for database in DATABASES:
-        worker = scene.start_worker(
-            f"{database}-{need}",
-            database,
-            *("--lane", need, "--queues", database, "--concurrency", str(CONCURRENCY[need])),
-            *("--no-builtins", "--tools", "benchmarks.tools:TOOLS"),
-        )
-        cleanup.callback(worker.stop)
-        yield (database, need), worker
-
-
-def _raw_worker(scene: Scene) -> Worker:
-    worker = Worker(
-        "raw",
-        [
-            *(sys.executable, "-m", "celery", "--app", "benchmarks.raw_celery", "worker"),
-            *("--pool", "prefork", "--concurrency", str(raw_celery.CONCURRENCY), "--loglevel", "INFO"),
-        ],
-        folder=scene.folder,
-        environment={**os.environ, raw_celery.URL: scene.broker},
-    )
-    worker.wait_ready(" ready.")
-    return worker
+def _as_celery_takes_it(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(scheme="db+postgresql+pg8000"))

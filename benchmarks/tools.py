@@ -1,4 +1,4 @@
-"""The tools that are measured: they do nothing, or wait."""
+"""The tools that are measured: they do nothing, wait, or carry something."""
 
 import asyncio
 
@@ -40,4 +40,30 @@ class Sleep(BaseTool):
         return ToolResult.ok("slept")
 
 
-TOOLS = (NoOp, NoOpProcess, Sleep)
+class Swallow(BaseTool):
+    """Take a text and answer with its length, in the async lane."""
+
+    name = "Swallow"
+    category = ToolCategory.OTHER
+    capabilities = Capabilities(idempotent=True, retryable=True)
+    lane = "async"
+    parameters = (ToolParameter(name="text", type="string", description="Any text."),)
+
+    async def _execute(self, context: ExecutionContext, text: str) -> ToolResult:
+        return ToolResult.ok(str(len(text)))
+
+
+class Produce(BaseTool):
+    """Answer with a text of some length, in the async lane."""
+
+    name = "Produce"
+    category = ToolCategory.OTHER
+    capabilities = Capabilities(idempotent=True, retryable=True)
+    lane = "async"
+    parameters = (ToolParameter(name="size", type="integer", description="How many characters.", minimum=0),)
+
+    async def _execute(self, context: ExecutionContext, size: int) -> ToolResult:
+        return ToolResult.ok("x" * size)
+
+
+TOOLS = (NoOp, NoOpProcess, Sleep, Swallow, Produce)

@@ -7,18 +7,17 @@ from functools import partial
 from statistics import quantiles
 
 from benchmarks.figures import Bar, Measure, Readings, Row
-from benchmarks.scene import CONTEXT, Database, Scene, succeeded
-
-BAR = Bar("ratio", "at most", 3)
-
-
-def ours(database: Database, scene: Scene) -> Readings:
-    return asyncio.run(_ours(database, scene))
+from benchmarks.fleets import Ours
+from benchmarks.scene import CONTEXT, Scene, succeeded
 
 
-async def _ours(database: Database, scene: Scene) -> Readings:
+def ours(fleet: Ours, scene: Scene) -> Readings:
+    return asyncio.run(_ours(fleet, scene))
+
+
+async def _ours(fleet: Ours, scene: Scene) -> Readings:
     times = []
-    async with scene.client(database) as client:
+    async with scene.client(fleet) as client:
         for _ in range(scene.sizes.round_trips):
             started = time.perf_counter()
             succeeded(await client.execute("NoOp", CONTEXT))
@@ -43,12 +42,33 @@ def _percentiles(seconds: Sequence[float]) -> Readings:
 
 MEASURE = Measure(
     name="round-trip",
-    needs=frozenset({"async", "raw"}),
-    sides={"raw": raw, "sqlite": partial(ours, "sqlite"), "postgres": partial(ours, "postgres")},
+    needs=frozenset({"postgres-pair", "postgres-solo", "sqlite-pair", "raw"}),
+    sides={
+        "raw": raw,
+        "sqlite": partial(ours, "sqlite-pair"),
+        "postgres": partial(ours, "postgres-pair"),
+        "solo": partial(ours, "postgres-solo"),
+    },
     rows=[
-        Row(title="round trip p50, SQLite", unit="ms", key="p50", ours="sqlite", raw="raw", bar=BAR),
-        Row(title="round trip p50, PostgreSQL", unit="ms", key="p50", ours="postgres", raw="raw", bar=BAR),
+        Row(
+            title="round trip p50, PostgreSQL",
+            unit="ms",
+            key="p50",
+            ours="postgres",
+            raw="raw",
+            bar=Bar("ratio", "at most", 1),
+        ),
+        Row(
+            title="round trip p99, PostgreSQL",
+            unit="ms",
+            key="p99",
+            ours="postgres",
+            raw="raw",
+            bar=Bar("ratio", "at most", 2),
+        ),
+        Row(title="round trip p50, PostgreSQL, 1 worker process", unit="ms", key="p50", ours="solo", raw="raw"),
+        Row(title="round trip p99, PostgreSQL, 1 worker process", unit="ms", key="p99", ours="solo", raw="raw"),
+        Row(title="round trip p50, SQLite", unit="ms", key="p50", ours="sqlite", raw="raw"),
         Row(title="round trip p99, SQLite", unit="ms", key="p99", ours="sqlite", raw="raw"),
-        Row(title="round trip p99, PostgreSQL", unit="ms", key="p99", ours="postgres", raw="raw"),
     ],
 )

@@ -1,0 +1,25 @@
+"""A broker and a database that one side has for itself, where what it counts is nobody else's."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.scene import Scene, own_settings
+from forge_tools.config import Settings
+from forge_tools.storage import migrate
+from tests import services
+from tests.services import ValkeyServer
+
+
+@contextmanager
+def apart(scene: Scene, name: str) -> Iterator[Settings]:
+    """Both empty, and gone afterwards; the database is on the PostgreSQL of the run."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=scene.folder))
+    url = services.create_database(scene.administration)
+    try:
+        migrate.upgrade(url)
+        with ValkeyServer(folder / "valkey") as valkey:
+            yield own_settings(folder / "home", valkey.url, url)
+    finally:
+        services.drop_database(scene.administration, url)

@@ -1,0 +1,62 @@
+"""What PostgreSQL and Valkey count by themselves: statements, commits and commands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from benchmarks.scene import Scene
+from tests import services
+
+T = TypeVar("T")
+
+STATEMENTS = """
+SELECT COALESCE(sum(s.calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+WHERE d.datname = $1
+"""
+# Every transaction that writes takes a number, and each of those is one commit that the disk must confirm.
+# The server's own counter of commits lags by up to ten seconds.
+WRITES = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+UNCOUNTED = {"cmdstat_info", "cmdstat_client|setinfo", "cmdstat_hello"}
+
+
+def count_statements(administration: str) -> None:
+    """Let the server of this database keep count, once it has loaded what does."""
+    services.admin(administration, "CREATE EXTENSION pg_stat_statements")
+
+
+def database_counts(scene: Scene, url: str) -> dict[str, float]:
+    """Statements sent to the database of `url`, and transactions of the whole server that wrote."""
+    name = urlsplit(url).path[1:]
+
+    async def read(connection: Any) -> dict[str, float]:
+        return {
+            "statements": float(await connection.fetchval(STATEMENTS, name)),
+            "commits": float(await connection.fetchval(WRITES)),
+        }
+
+    return in_database(scene.administration, read)
+
+
+def broker_commands(url: str) -> float:
+    """Commands that the broker has run, by whomever."""
+    with services.client(url) as broker:
+        counted: dict[str, Any] = broker.info("commandstats")
+    return float(sum(one["calls"] for name, one in counted.items() if name not in UNCOUNTED))
+
+
+def in_database(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
+    """Run `work` with a connection, on a thread of its own: the caller may be inside an event loop."""
+
+    async def run() -> T:
+        connection = await asyncpg.connect(url, timeout=10)
+        try:
+            return await work(connection)
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(run())).result()

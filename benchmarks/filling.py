@@ -1,0 +1,74 @@
+"""Fills a database with executions that look as if agents had asked for them: over, or waiting in a queue."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.counters import in_database
+from benchmarks.scene import CONTEXT, succeeded
+from forge_tools.client import ExecutorClient
+from forge_tools.config import Settings
+
+UNSERVED = "background"
+"""A queue that the workers of these measures do not serve, so that what waits there stays."""
+
+COLUMNS = """
+SELECT column_name FROM information_schema.columns WHERE table_name = $1 AND table_schema = 'public'
+ORDER BY ordinal_position
+"""
+# A time-ordered id a millisecond, as clients make them: those of the past, oldest first.
+ID = """
+(lpad(to_hex($2::bigint + n), 12, '0') || '7' || substr(md5($2::text || n), 1, 3) || '8'
+  || substr(md5($2::text || n), 4, 15))::uuid
+"""
+
+
+def fill(settings: Settings, rows: int) -> None:
+    """Add so many that are over, and as many that wait; needs a worker on queue `default` for one call of each.
+
+    Every row is a copy of what that call left behind, so it is as wide and as true as the tables ask.
+    """
+    over, waiting = asyncio.run(_examples(settings))
+    now = int(time.time() * 1000)
+    _copy(settings, ("executions", "execution_attempts"), over, rows, now - 3 * rows)
+    _copy(settings, ("executions", "execution_queue"), waiting, rows, now - 2 * rows)
+    in_database(settings.database_url, _settle)
+
+
+async def _examples(settings: Settings) -> tuple[str, str]:
+    async with ExecutorClient(settings) as client:
+        over = await client.submit("NoOp", CONTEXT)
+        succeeded(await over.result(timeout=60))
+        waiting = await client.submit("NoOp", CONTEXT, queue=UNSERVED)
+        return over.id, waiting.id
+
+
+def _copy(settings: Settings, tables: Sequence[str], example: str, rows: int, first_millisecond: int) -> None:
+    async def work(connection: Any) -> None:
+        for table in tables:
+            columns = [one["column_name"] for one in await connection.fetch(COLUMNS, table)]
+            key = "execution_id" if "execution_id" in columns else "id"
+            values = ", ".join(_value(column, key) for column in columns)
+            await connection.execute(
+                f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM {table}, generate_series(1, $3::int) n "
+                f"WHERE {key} = $1::uuid AND $2::bigint > 0",
+                example,
+                first_millisecond,
+                rows,
+                timeout=600,
+            )
+
+    in_database(settings.database_url, work)
+
+
+def _value(column: str, key: str) -> str:
+    if column == key:
+        return ID
+    return "to_timestamp(($2::bigint + n) / 1000.0)" if column == "queued_at" else column
+
+
+async def _settle(connection: Any) -> None:
+    """What the server does by itself within minutes, so that it does not do it while something is timed."""
+    await connection.execute("VACUUM (ANALYZE)", timeout=600)
+    await connection.execute("CHECKPOINT", timeout=600)

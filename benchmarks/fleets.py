@@ -1,0 +1,84 @@
+"""The workers that can be asked for, by name, and how each is started."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from benchmarks import raw_celery
+from benchmarks.processes import Worker
+from forge_tools.config import Settings
+from forge_tools.embedded.stack import settings_environment
+
+if TYPE_CHECKING:
+    from benchmarks.scene import Scene
+
+Database = Literal["sqlite", "postgres"]
+Ours = Literal["sqlite-pair", "postgres-pair", "sqlite-solo", "postgres-solo", "sqlite-process", "postgres-process"]
+Raw = Literal["raw", "raw-sql"]
+Fleet = Literal[Ours, Raw]
+DATABASES: tuple[Database, ...] = ("sqlite", "postgres")
+TOOLS = ("--no-builtins", "--tools", "benchmarks.tools:TOOLS")
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """Worker processes of ours on one queue, which has the name of the fleet."""
+
+    database: Database
+    lane: Literal["async", "process"]
+    processes: int
+    concurrency: int
+
+
+CREWS: dict[Ours, Crew] = {
+    "sqlite-pair": Crew("sqlite", "async", 2, 1_000),
+    "postgres-pair": Crew("postgres", "async", 2, 1_000),
+    "sqlite-solo": Crew("sqlite", "async", 1, 2_000),
+    "postgres-solo": Crew("postgres", "async", 1, 2_000),
+    "sqlite-process": Crew("sqlite", "process", 1, raw_celery.CONCURRENCY),
+    "postgres-process": Crew("postgres", "process", 1, raw_celery.CONCURRENCY),
+}
+
+
+def start(scene: "Scene", fleet: Fleet) -> Iterator[Worker]:
+    """Start its processes; whoever starts several fleets waits for them all together."""
+    if fleet in get_args(Raw):
+        yield raw(fleet, scene.folder, scene.broker, scene.results[fleet])
+        return
+    crew = CREWS[fleet]  # type: ignore[index] # mypy does not narrow a Literal by `in`
+    for number in range(crew.processes):
+        limits = ("--lane", crew.lane, "--queues", fleet, "--concurrency", str(crew.concurrency))
+        yield ours(f"{fleet}-{number}", scene.folder, scene.settings[crew.database], *limits, *TOOLS)
+
+
+def ours(name: str, folder: Path, settings: Settings, *arguments: str) -> Worker:
+    """Start a worker of ours as a user would."""
+    return Worker(
+        name,
+        [sys.executable, "-P", "-m", "workers", *arguments],
+        folder=folder,
+        environment={**os.environ, **settings_environment(settings)},
+        ready_words="Worker ready",
+    )
+
+
+def raw(name: str, folder: Path, broker: str, results: str) -> Worker:
+    """Start a worker of raw Celery, on the queue of its name, as Celery's documentation does."""
+    return Worker(
+        name,
+        [
+            *(sys.executable, "-m", "celery", "--app", "benchmarks.raw_celery", "worker"),
+            *("--pool", "prefork", "--concurrency", str(raw_celery.CONCURRENCY), "--loglevel", "INFO"),
+        ],
+        folder=folder,
+        environment={
+            **os.environ,
+            raw_celery.BROKER: broker,
+            raw_celery.RESULTS: results,
+            raw_celery.QUEUE: name,
+        },
+        ready_words=" ready.",
+    )

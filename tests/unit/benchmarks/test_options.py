@@ -1,0 +1,41 @@
+"""What is run: measures and sets of them by name."""
+
+import pytest
+
+from benchmarks.__main__ import _options
+from benchmarks.measures import GROWTH, MEASURES
+
+
+def names(*arguments: str) -> list[str]:
+    return [measure.name for measure in _options(arguments).measures]
+
+
+def test_without_names_all_but_the_long_ones_run() -> None:
+    assert names() == [measure.name for measure in MEASURES]
+
+
+def test_a_set_runs_by_its_name_and_all_runs_everything() -> None:
+    assert names("growth") == [measure.name for measure in GROWTH]
+    assert names("--all") == [measure.name for measure in (*MEASURES, *GROWTH)]
+
+
+def test_a_measure_named_twice_runs_once() -> None:
+    assert names("burst", "burst", "idle") == ["burst", "idle"]
+
+
+def test_an_unknown_name_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        names("brust")
+
+    assert "there is no measure 'brust'; there are burst," in capsys.readouterr().err
+
+
+def test_no_two_measures_share_a_name() -> None:
+    known = [measure.name for measure in (*MEASURES, *GROWTH)]
+
+    assert len(known) == len(set(known))
+    assert all(
+        row.ours in measure.sides and row.raw in {None, *measure.sides}
+        for measure in (*MEASURES, *GROWTH)
+        for row in measure.rows
+    )

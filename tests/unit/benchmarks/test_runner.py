@@ -1,0 +1,44 @@
+"""Sides take turns, each in a process of its own; one that fails takes only its own rows along."""
+
+import operator
+
+import pytest
+
+from benchmarks import runner
+from benchmarks.figures import Measure, Row
+from benchmarks.measures import in_process
+from benchmarks.scene import QUICK
+
+
+def says_nothing(_: str) -> None: ...
+
+
+def test_a_measure_yields_every_row_of_it() -> None:
+    outcome = runner.run([in_process.MEASURE], QUICK, 1, says_nothing, retake=False)
+
+    assert outcome.failures == {}
+    assert len(outcome.results) == len(in_process.MEASURE.rows)
+    assert all(0 < time < 10_000 for result in outcome.results for time in (*result.ours, *result.raw))
+
+
+def test_a_side_that_fails_takes_only_its_own_rows_and_no_round_is_run_that_is_not_asked_for() -> None:
+    def row(side: str) -> Row:
+        return Row(title=f"{{in_process:,}} calls, {side}", unit="us", key="each", ours=side)
+
+    sides = {"bare": in_process.bare, "broken": operator.itemgetter("nothing")}
+    measure = Measure(name="try", sides=sides, rows=[row("bare"), row("broken")], rounds_at_most=1)
+
+    outcome = runner.run([measure], QUICK, 3, says_nothing, retake=False)
+
+    assert [(result.row.title, len(result.ours)) for result in outcome.results] == [("1,000 calls, bare", 1)]
+    assert outcome.failures["try broken"].startswith("TypeError")
+
+
+@pytest.mark.parametrize(("number", "first"), [(0, "a"), (1, "b"), (2, "c"), (3, "a")])
+def test_each_round_begins_with_another_side(number: int, first: str) -> None:
+    measure = Measure(name="try", sides=dict.fromkeys("abc", in_process.bare), rows=[])
+
+    order = [side for side, _ in runner._order(measure, number)]
+
+    assert order[0] == first
+    assert sorted(order) == ["a", "b", "c"]
