@@ -237,18 +237,21 @@ class ExecutorClient:
         prepared = await self._prepare(call)
         if isinstance(prepared, Rejected):
             return await self._record_rejection(prepared)
-        [error] = await self._commit([prepared.new], detached=call.detached)
+        try:
+            error = await self._outbox.put_and_tell(self._open_store, prepared.new)
+        except asyncio.CancelledError:
+            if not call.detached:
+                self._in_background(self._take_back([prepared.new]))
+            raise
         if error is not None:
             raise error
         return Handle(prepared.new.id, self)
 
-    async def _commit(self, accepted: Sequence[NewExecution], *, detached: bool = False) -> list[ForgeError | None]:
-        """Store calls, then ring for those that are stored; an error or None for each."""
+    async def _commit(self, accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
         try:
-            return await self._outbox.commit(self._open_store, accepted)
+            return await self._outbox.commit(self._open_store, accepted, expecting=[new.id for new in accepted])
         except asyncio.CancelledError:
-            if not detached:
-                self._in_background(self._take_back(accepted))
+            self._in_background(self._take_back(accepted))
             raise
 
     async def _take_back(self, doubtful: Sequence[NewExecution]) -> None:

@@ -20,6 +20,9 @@ PART = 500
 
 logger = logging.getLogger(__name__)
 
+_Item = tuple[NewExecution, "asyncio.Future[ForgeError | None] | None"]
+"""A call, and who is to be told that it is stored."""
+
 
 class Outbox:
     """Stores what its client accepted, and rings for what is stored.
@@ -34,7 +37,7 @@ class Outbox:
         self._waiter = waiter
         self._listener = listener
         self._refresh = refresh
-        self._gathered: list[NewExecution] = []
+        self._gathered: list[_Item] = []
         self._unsettled: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._checked: set[tuple[str, str]] = set()
@@ -42,24 +45,31 @@ class Outbox:
 
     def put(self, store: Store, new: NewExecution) -> None:
         """Store a call with all that come in this turn of the loop. Who waits for its result hears of an error."""
-        if not self._gathered:
-            asyncio.get_running_loop().call_soon(self._send, store)
-        self._gathered.append(new)
-        self._unsettled.add(new.id)
+        self._gather(store, (new, None))
+
+    def put_and_tell(self, store: Store, new: NewExecution) -> "asyncio.Future[ForgeError | None]":
+        """The same for a call whose result may be waited for later: the error that kept it out, or None."""
+        stored: asyncio.Future[ForgeError | None] = asyncio.get_running_loop().create_future()
+        self._gather(store, (new, stored))
+        return stored
 
     def holds(self, execution_id: str) -> bool:
         """Whether it is not known yet if that call is stored."""
         return execution_id in self._unsettled
 
-    async def commit(self, store: Store, accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
-        """Store calls, then ring for those that are stored; an error or None for each."""
-        ids = [new.id for new in accepted]
+    async def commit(
+        self, store: Store, accepted: Sequence[NewExecution], *, expecting: Sequence[str]
+    ) -> list[ForgeError | None]:
+        """Store calls, then ring for those that are stored; an error or None for each.
+
+        The ids in `expecting` may be waited for later, so their rings are not to be missed.
+        """
         if self._listener.is_listening:
-            self._waiter.expect(ids)  # before the commit: a worker may be faster than this task
+            self._waiter.expect(expecting)  # before the commit: a worker may be faster than this task
         try:
             errors = await store.queue.submit_many(accepted)
         except BaseException:
-            self._waiter.forget(ids)
+            self._waiter.forget(expecting)
             raise
         self._waiter.forget([new.id for new, error in zip(accepted, errors, strict=True) if error is not None])
         self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
@@ -72,22 +82,31 @@ class Outbox:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.dispatcher.close()
 
+    def _gather(self, store: Store, item: "_Item") -> None:
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._send, store)
+        self._gathered.append(item)
+        self._unsettled.add(item[0].id)
+
     def _send(self, store: Store) -> None:
         gathered, self._gathered = self._gathered, []
         for start in range(0, len(gathered), PART):
-            self._in_background(self._commit_for_waiters(store, gathered[start : start + PART]))
+            self._in_background(self._send_part(store, gathered[start : start + PART]))
 
-    async def _commit_for_waiters(self, store: Store, accepted: Sequence[NewExecution]) -> None:
+    async def _send_part(self, store: Store, part: "Sequence[_Item]") -> None:
+        accepted = [new for new, _ in part]
+        to_tell = [new.id for new, stored in part if stored is not None]
         errors: list[ForgeError | None]
         try:
-            errors = await store.queue.submit_many(accepted)
+            errors = await self.commit(store, accepted, expecting=to_tell)
         except ForgeError as closed:
-            errors = [closed] * len(accepted)
+            errors = [closed] * len(part)
         self._unsettled.difference_update([new.id for new in accepted])
-        for new, error in zip(accepted, errors, strict=True):
-            if error is not None:
+        for (new, stored), error in zip(part, errors, strict=True):
+            if stored is None and error is not None:
                 self._waiter.fail(new.id, error)
-        self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
+            elif stored is not None and not stored.done():
+                stored.set_result(error)
 
     def _ring(self, stored: Sequence[NewExecution]) -> None:
         self._listener.start()
