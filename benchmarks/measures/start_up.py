@@ -1,6 +1,7 @@
 """What a process pays before its first call: whole interpreters, timed from outside."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -59,7 +60,9 @@ def _milliseconds(*arguments: str) -> float:
 
 
 def _run(*arguments: str) -> str:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout
 
 
 MEASURE = Measure(
