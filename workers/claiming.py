@@ -81,6 +81,7 @@ class Claiming:
         """Claim rings that came by `queue`, as many as there are slots once there is one; the others are rung again."""
         self.rung_at = time.monotonic()
         await self._changes.until(lambda: self._is_closed or self._free() > 0)
+        rings = await self._with_overdue(rings)
         count = 0 if self._is_closed else min(self._free(), len(rings))
         if rings[count:]:
             self._ring_elsewhere(rings[count:], queue)
@@ -89,7 +90,11 @@ class Claiming:
     async def claim_rung(self, rings: Sequence[Ring]) -> list[Claim]:
         """Claim for a lane that has its slots at hand."""
         self.rung_at = time.monotonic()
-        return await self._claim(rings)
+        count = len(rings)
+        rings = await self._with_overdue(rings)
+        if rings[count:]:
+            self._ring_elsewhere(rings[count:], self._scope.queues[0])
+        return await self._claim(rings[:count])
 
     def question(self) -> Question:
         """What to ask at the next look: for due rows at once when nobody rang lately, now and then when busy."""
@@ -144,6 +149,19 @@ class Claiming:
             self._under_way -= 1
             if self._is_closed:
                 await self._changes.announce()
+
+    async def _with_overdue(self, rings: Sequence[Ring]) -> list[Ring]:
+        """Put calls first, now and then, that nobody rings for: where no slot stays free, no look would ask for them."""
+        now = time.monotonic()
+        if not self._may_claim() or now - self.pulled_at < BEATS_BETWEEN_PULLS * self._settings.heartbeat:
+            return list(rings)
+        self.pulled_at = now
+        try:
+            due = await self._store.queue.due(self._demotion.within(self._scope), len(rings))
+        except ForgeError as error:
+            logger.warning("Due calls cannot be read", extra={"error": str(error)})
+            return list(rings)
+        return list(dict.fromkeys([*due, *rings]))
 
     def _ring_elsewhere(self, rings: Sequence[Ring], queue: str) -> None:
         limits = Limits.of(

@@ -316,6 +316,19 @@ async def test_due_rows_are_pulled_one_slot_after_the_other_without_waiting_for_
     await asyncio.to_thread(small.stop, 0)
 
 
+async def test_a_call_whose_ring_was_lost_goes_first_now_and_then_where_no_slot_stays_free(
+    settings: Settings, client: ExecutorClient
+) -> None:
+    small = begun(build(settings, concurrency=1))
+    unheard, rung = await submit(client), await submit(client)
+    small._claiming.pulled_at -= 1000
+
+    await take(small, rung)
+
+    assert (await client.attach(unheard).result(1.5)).success
+    await asyncio.to_thread(small.stop, 0)
+
+
 async def test_ten_calls_at_once_leave_nothing_behind(engine: Engine, client: ExecutorClient) -> None:
     ids = [await submit(client, 0.05) for _ in range(10)]
     await take(engine, *ids, new_id(), ids[0])
