@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.sandbox.launcher import descendants
+from tests.fleet import is_alive
 
 COMMAND = (sys.executable, "-P", "-m", "forge_tools.cli")
 
@@ -149,11 +150,8 @@ class Up:
 
 
 def is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
+    """Whether it has ended, even if who adopted it has not asked how."""
+    return not is_alive(pid)
 
 
 def wait_until(

@@ -52,7 +52,7 @@ def test_tools_of_the_users_own_stand_beside_the_built_in_ones(cli: Cli) -> None
     assert all(name in shown for name in ("Add", "Bash", "Grep", "Read"))
     assert max(map(len, shown.splitlines())) <= 80
     names = {tool["name"] for tool in cli.json("tools", "--category", "file")}
-    assert names == {"Grep", "Read"}
+    assert names == {"Delete", "Edit", "Glob", "Grep", "ListDirectory", "Read", "Write"}
 
 
 def test_one_tool_is_shown_with_its_parameters(cli: Cli) -> None:
@@ -66,7 +66,7 @@ def test_one_tool_is_shown_with_its_parameters(cli: Cli) -> None:
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "ollama", "mcp"])
 def test_schemas_are_json_in_every_format(cli: Cli, format: str) -> None:
     done = cli.run("tools", "--format", format)
-    assert len(json.loads(done.stdout)) == 7
+    assert len(json.loads(done.stdout)) == 12
 
 
 def test_an_unknown_format_is_a_usage_error(cli: Cli) -> None:

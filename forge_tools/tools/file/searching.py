@@ -142,10 +142,12 @@ class Searching:
             is_partial=answer.completed.timed_out or place.is_partial,
             warnings=[*warnings],
         )
+        told = answer.complaints
+        is_whole = not answer.completed.stopped  # else it depends on the moment how many it had told of
         facts: dict[str, Any] = (
             notes.facts()
             | {"engine": self._engine_name(search)}
-            | place.facts(answer.complaints.binary_files, answer.complaints.binaries)
+            | place.facts(told.binary_files if is_whole else 0, told.binaries if is_whole else [])
         )
         if total is not None:
             facts["matching_files"] = total[1]
