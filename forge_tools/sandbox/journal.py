@@ -12,6 +12,7 @@ from typing import Any
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.places import Place
+from forge_tools.sandbox.refusals import refusal
 from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot
 
 EXECUTION_ID = "execution_id"
@@ -99,6 +100,10 @@ class Journal:
                 os.unlink(f"{self._name}.done", dir_fd=folder)
             if self._name.startswith("00"):  # now and then is often enough
                 _prune(folder)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(f"{self._name}.new", dir_fd=folder)
+            raise refusal(error, "the write journal in .forge", "write") from error
         finally:
             os.close(folder)
 
@@ -107,7 +112,7 @@ class Journal:
         folder = self._open()
         if folder is None:
             return
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # it has been done all the same; what it left is enough to tell
             os.rename(f"{self._name}.json", f"{self._name}.done", src_dir_fd=folder, dst_dir_fd=folder)
         os.close(folder)
 
@@ -179,10 +184,11 @@ def _is_removed(name: str, folder: int) -> bool:
 def _prune(folder: int) -> None:
     oldest = time.time() - KEPT_SECONDS
     with os.scandir(folder) as entries:
-        old = [entry.name for entry in entries if entry.stat(follow_symlinks=False).st_mtime < oldest]
-    for name in old:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
+        names = [entry.name for entry in entries]
+    for name in names:
+        with suppress(FileNotFoundError):  # another writer is done with it, or prunes too
+            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
+                os.unlink(name, dir_fd=folder)
 
 
 def _unknown(shown: str) -> SandboxError:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+_MAX_DEPTH = 256
 _PIECE = 65_536
 _MAX_BYTES = 512 << 20
 _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,6 +53,8 @@ class Searcher:
                 continue
             try:
                 if is_folder:
+                    if path.count("/") >= _MAX_DEPTH:
+                        raise OSError(errno.ELOOP, f"it is deeper than {_MAX_DEPTH} folders")
                     self._enter(fd, name, f"{path}/", left_out)
                 elif self.wants(path, name):
                     self._open(fd, name, f"./{path}")
@@ -177,7 +180,11 @@ def complain(text: str) -> None:
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    searcher = Searcher(request)
+    try:
+        searcher = Searcher(request)
+    except (re.error, OverflowError, RecursionError) as error:
+        complain(f"regex parse error:\nerror: {error}")
+        sys.exit(2)
     if request["is_file"]:
         searcher.file(os.dup(0), "<stdin>", is_asked_for=True)
     else:

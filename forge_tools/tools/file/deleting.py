@@ -61,7 +61,7 @@ class Deleting:
             if found is None:
                 nothing = self._nothing(place)
                 return ToolResult.ok(f"[Dry Run] {nothing.output}", **nothing.metadata)
-            more = f"\n… and {found.files - len(found.first):,} more" if found.files > len(found.first) else ""
+            more = f"\n… and {found.files - len(found.first):,} more" if len(found.first) < found.files != 1 else ""
             paths = "".join(f"\n{path}" for path in found.first)
             return self._result(f"[Dry Run] Would delete {told}{paths}{more}", found)
 

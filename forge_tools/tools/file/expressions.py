@@ -176,6 +176,8 @@ class _Reader:
     def _hexadecimal(self, digits: int) -> str:
         if self._next == "{":
             end = self.pattern.find("}", self.index)
+            if end < 0:
+                raise self._invalid("unclosed hexadecimal escape")
             text, self.index = self.pattern[self.index + 1 : end], end + 1
         else:
             text = self._take(digits)

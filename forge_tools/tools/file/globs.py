@@ -111,15 +111,25 @@ def _unquoted(pattern: str) -> Iterator[tuple[int, str]]:
 
 
 def _expression(pattern: str, whole: str) -> str:
-    names = pattern.split("/")
-    parts = []
-    for index, name in enumerate(names):
-        is_last = index == len(names) - 1
+    first, *rest = _blocks(pattern, whole)
+    if not rest:
+        return "/".join(first)
+    *middle, last = rest
+    expression = "".join(f"{name}/" for name in first)
+    for block in filter(None, middle):  # a fixed number of names: the first place where it fits is as good as any
+        expression += f"(?>(?:[^/\0]+/)*?{'/'.join(block)}/)"
+    return expression + (f"(?:[^/\0]+/)*{'/'.join(last)}" if last else ".*")
+
+
+def _blocks(pattern: str, whole: str) -> list[list[str]]:
+    """The expressions of the names between one `**` and the next."""
+    blocks: list[list[str]] = [[]]
+    for name in pattern.split("/"):
         if name == "**":
-            parts.append(".*" if is_last else "(?:[^/\0]+/)*")
+            blocks.append([])
         else:
-            parts.append(name_expression(name, whole) + ("" if is_last else "/"))
-    return "".join(parts)
+            blocks[-1].append(name_expression(name, whole))
+    return blocks
 
 
 def name_expression(name: str, whole: str) -> str:

@@ -103,7 +103,9 @@ class Grep(BaseTool):
             default="auto",
             enum=["auto", "rust", "pcre2"],
         ),
-        _count("max_per_file", "Matching lines per file at most.", low=1, default=None, aliases=("-m",)),
+        _count(
+            "max_per_file", "Matching lines per file at most.", low=1, high=1_000_000_000, default=None, aliases=("-m",)
+        ),
         _count("head_limit", "Records (lines or files) shown at most.", low=1, high=5000, default=250),
         _count("offset", "Records to skip, to see the next page."),
         _flag("respect_ignore", "Leave out what .gitignore and .ignore files name.", default=True),

@@ -1,14 +1,20 @@
 """Where a text stands in a file: exactly, or but for line ends, or, when asked, but for blanks; never by likeness."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.refusals import TOO_LARGE
 
 WAYS = ("exact", "line-endings", "whitespace")
 """How a text can match, from the strictest on."""
 
 _LINE_END = re.compile(r"\r?\n")
+_CRLF = re.compile(r"\r\n")
 _BLANKS = " \t"
+_MAX_COMPARED = 500_000  # lines; each takes about a microsecond, and nothing can stop it meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +36,7 @@ def find_matches(text: str, old: str, *, with_blanks: bool) -> tuple[str, list[M
     if found:
         return "exact", found
     if "\n" in old:
-        pattern = r"\r?\n".join(re.escape(line) for line in _LINE_END.split(old))
-        found = [Match(*one.span()) for one in re.finditer(pattern, text)]
+        found = list(_but_for_line_ends(text, old))
         if found:
             return "line-endings", found
     return "whitespace", list(_but_for_blanks(text, old)) if with_blanks else []
@@ -57,6 +62,15 @@ def _exact(text: str, old: str) -> Iterator[Match]:
         start = text.find(old, start + len(old))
 
 
+def _but_for_line_ends(text: str, old: str) -> Iterator[Match]:
+    """Search where all line ends are the same, which is linear, and count back what that took away."""
+    plain = text.replace("\r\n", "\n")
+    removed = [one.start() - index for index, one in enumerate(_CRLF.finditer(text))]
+    for match in _exact(plain, old.replace("\r\n", "\n")):
+        start, end = (at + bisect_left(removed, at) for at in (match.start, match.end))
+        yield Match(start, end)
+
+
 def _but_for_blanks(text: str, old: str) -> Iterator[Match]:
     """Whole lines that are the same but for blanks at their ends and one indentation that all of them share."""
     wanted = [line.rstrip(_BLANKS) for line in _LINE_END.split(old)]
@@ -68,8 +82,13 @@ def _but_for_blanks(text: str, old: str) -> Iterator[Match]:
     needle = wanted[anchor].strip(_BLANKS)
     lines = text.split("\n")
     starts = _starts(lines)
-    index = 0
+    index = compared = 0
     while index + len(wanted) <= len(lines):
+        compared += len(wanted) if needle in lines[index + anchor] else 0
+        if compared > _MAX_COMPARED:
+            raise SandboxError(
+                "old_string is too much alike at too many places for match=whitespace. Pass less of it", TOO_LARGE
+            )
         here = lines[index : index + len(wanted)]
         shift = _shift(wanted, here) if needle in here[anchor] else None
         if shift is None:

@@ -13,6 +13,7 @@ _MAX_LINES = 200_000
 _MAX_CANDIDATES = 200
 _LEAST_ALIKE = 0.6
 _SHOWN = 60
+_COMPARED = 800  # characters; the comparison is quadratic at best, and nothing can stop it meanwhile
 _QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--")
 
 
@@ -73,7 +74,7 @@ def _plain(line: str) -> str:
 
 
 def _alike(wanted: list[str], found: list[str]) -> float:
-    one, other = "\n".join(wanted)[:4000], "\n".join(found)[:4000]
+    one, other = "\n".join(wanted)[:_COMPARED], "\n".join(found)[:_COMPARED]
     matcher = difflib.SequenceMatcher(None, one, other, autojunk=False)
     return matcher.ratio() if matcher.quick_ratio() >= _LEAST_ALIKE else 0.0
 

@@ -12,6 +12,7 @@ from forge_tools.tools.file.text import visible
 
 _LOOK_AROUND = re.compile(r"error: (look-around|backreferences)[^\n]*not supported")
 _ERROR = re.compile(r"(?:error: |PCRE2: error compiling pattern at offset \d+: )([^\n]+)")
+_TOO_LARGE = re.compile(r"compiled regex exceeds size limit|PCRE2: .*too (?:large|complex)")
 _DEBUG = b"rg: DEBUG|"
 _BINARY = re.compile(rb": ignoring (?:\./)?(.+): found binary data at offset \d+$")
 _OS_ERROR = re.compile(r" \(os error \d+\)$")
@@ -98,7 +99,12 @@ def refusal(search: Search, stderr: str) -> SandboxError | None:
         return SandboxError("Look-around needs engine=pcre2, which this worker does not have", "INVALID_REGEX")
     if needs_pcre2(stderr):
         return SandboxError(f"Look-around and back-references need engine=pcre2: {search.pattern}", "INVALID_REGEX")
-    if "regex parse error" in stderr or "error compiling pattern" in stderr or "not allowed in a regex" in stderr:
+    if (
+        "regex parse error" in stderr
+        or "error compiling pattern" in stderr
+        or "not allowed in a regex" in stderr
+        or _TOO_LARGE.search(stderr)
+    ):
         found = _ERROR.search(stderr)
         reason = found[1] if found else "not a regular expression"
         hint = "to search for this text literally set fixed_strings=true"

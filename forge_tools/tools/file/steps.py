@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.refusals import TOO_LARGE
+from forge_tools.sandbox.snapshots import KEPT_BYTES
 from forge_tools.tools.file.matching import WAYS, Match, find_matches, reindented
 from forge_tools.tools.file.nearest import nearest
 from forge_tools.tools.file.views import View
@@ -64,6 +66,10 @@ def take(step: Step, text: str, view: View, shown: str) -> Taken:
             fitted = _fitted(step, new, match, text, file_eol)
         pieces += [text[at : match.start], fitted]
         at = match.end
+    if len(text) + (len(new) - len(old or "")) * len(chosen) > KEPT_BYTES:
+        raise SandboxError(
+            f"{shown} would be larger than {KEPT_BYTES:,} bytes, where Edit stops. Nothing was changed", TOO_LARGE
+        )
     replaced = "".join([*pieces, text[at:]])
     removed = _lines_touched(text, chosen)
     gained = replaced.count("\n") - text.count("\n")

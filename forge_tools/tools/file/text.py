@@ -35,6 +35,7 @@ _MAGIC = (
     (b"\x00asm", "WebAssembly module"),
 )
 _ODD_BYTES = bytes(set(range(32)) - set(b"\t\n\r\f\x08\x1b"))
+_NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -88,8 +89,11 @@ def visible(text: str) -> str:
 
 
 def _text_codec(name: str) -> str:
-    codec = codecs.lookup(name)
-    if not codec._is_text_encoding:  # noqa: SLF001  the standard library offers no public way to ask
+    try:
+        codec = codecs.lookup(name)
+    except ValueError:  # a NUL, or half a surrogate pair
+        raise LookupError(name) from None
+    if codec.name in _NOT_FOR_FILES or not codec._is_text_encoding:  # noqa: SLF001  the standard library offers no public way to ask
         raise LookupError(name)
     return "utf-8" if codec.name == "utf-8-sig" else codec.name
 

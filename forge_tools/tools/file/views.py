@@ -1,6 +1,6 @@
 """A file's bytes as text to match in, from which every byte outside a match comes back as it was."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forge_tools.errors import SandboxError
 from forge_tools.tools.file.text import UNKNOWN, Encoding
@@ -30,6 +30,8 @@ class View:
         Raises:
             SandboxError: they are no text in that encoding, or cannot be put together again (ENCODING_ERROR).
         """
+        if not data.startswith(encoding.bom):  # asked for with the name of the encoding, and not there
+            encoding = replace(encoding, bom=b"")
         body = data[len(encoding.bom) :]
         codec = encoding.codec
         if codec is None or encoding.name == UNKNOWN or _is_8_bit(codec):

@@ -59,7 +59,7 @@ def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
 
 def decoded(data: bytes, encoding: Encoding) -> str:
     """A file's bytes as text to count and to show."""
-    return data[len(encoding.bom) :].decode(encoding.codec or "utf-8", "replace")
+    return data.removeprefix(encoding.bom).decode(encoding.codec or "utf-8", "replace")
 
 
 def eol_of(text: str) -> str | None:

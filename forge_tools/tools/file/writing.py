@@ -77,7 +77,9 @@ class Writing:
             return Change(data=None, result=result, preview=f"Would change nothing: {text}")
         text = f"{place.shown} {'executable' if self.executable else 'not executable'}; its content stays"
         result = ToolResult.ok(f"Made {text}", **facts)
-        return Change(data=None, is_executable=self.executable, result=result, preview=f"Would make {text}")
+        # The other names of a hard link may lie outside: they keep their mode.
+        data = seen.data if seen is not None and seen.status.st_nlink > 1 else None
+        return Change(data=data, is_executable=self.executable, result=result, preview=f"Would make {text}")
 
 
 def _lines(number: int) -> str:
