@@ -60,6 +60,7 @@ class Listener:
         self._on_ended = on_ended
         self._on_gap = on_gap
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._subscribed = asyncio.Event()
 
     @property
@@ -68,8 +69,8 @@ class Listener:
         return self._subscribed.is_set()
 
     def start(self) -> None:
-        """Begin to listen in the background; returns at once, and again does nothing."""
-        if self._task is None and self._redis is not None:
+        """Begin to listen in the background; returns at once, and again, or after the close, does nothing."""
+        if self._task is None and self._redis is not None and not self._is_closed:
             self._task = asyncio.ensure_future(self._listen(self._redis))
 
     async def ready(self, timeout: float) -> bool:
@@ -80,6 +81,7 @@ class Listener:
         return self.is_listening
 
     async def close(self) -> None:
+        self._is_closed = True
         while self._task is not None and not self._task.done():
             self._task.cancel()  # once is not enough: redis-py swallows a cancellation that meets its own time-out
             await asyncio.wait([self._task], timeout=CANCEL_SECONDS)

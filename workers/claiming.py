@@ -18,6 +18,8 @@ from workers.recorder import Recorder
 from workers.sharing import Sharing
 
 BEATS_BETWEEN_PULLS = 5
+MOST_OVERDUE = 64
+"""Due rows that go first between two pulls of a worker whose slots are never free."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class Claiming:
         self._demotion = demotion
         self._changes = changes
         self._dispatcher = Dispatcher(settings.broker)
+        self._overdue: list[Ring] = []
         self._reserved = 0
         self._under_way = 0
         self._is_closed = False
@@ -80,8 +83,9 @@ class Claiming:
     async def take(self, rings: list[Ring], queue: str) -> None:
         """Claim rings that came by `queue`, as many as there are slots once there is one; the others are rung again."""
         self.rung_at = time.monotonic()
-        await self._changes.until(lambda: self._is_closed or self._free() > 0)
-        rings = await self._with_overdue(rings)
+        await self._read_overdue()
+        await self._changes.until(lambda: self._is_closed or self._free() > 0)  # last: nobody takes that slot meanwhile
+        rings = self._overdue_first(rings)
         count = 0 if self._is_closed else min(self._free(), len(rings))
         if rings[count:]:
             self._ring_elsewhere(rings[count:], queue)
@@ -90,11 +94,10 @@ class Claiming:
     async def claim_rung(self, rings: Sequence[Ring]) -> list[Claim]:
         """Claim for a lane that has its slots at hand."""
         self.rung_at = time.monotonic()
-        count = len(rings)
-        rings = await self._with_overdue(rings)
-        if rings[count:]:
-            self._ring_elsewhere(rings[count:], self._scope.queues[0])
-        return await self._claim(rings[:count])
+        await self._read_overdue()
+        waiting = self._overdue_first(rings)
+        self._overdue += waiting[len(rings) :]  # what had to give way is next
+        return await self._claim(waiting[: len(rings)])
 
     def question(self) -> Question:
         """What to ask at the next look: for due rows at once when nobody rang lately, now and then when busy."""
@@ -150,18 +153,21 @@ class Claiming:
             if self._is_closed:
                 await self._changes.announce()
 
-    async def _with_overdue(self, rings: Sequence[Ring]) -> list[Ring]:
-        """Put calls first, now and then, that nobody rings for: where no slot stays free, no look would ask for them."""
+    async def _read_overdue(self) -> None:
+        """Read now and then what nobody rings for: where no slot stays free, no look would ask for it."""
         now = time.monotonic()
         if not self._may_claim() or now - self.pulled_at < BEATS_BETWEEN_PULLS * self._settings.heartbeat:
-            return list(rings)
+            return
         self.pulled_at = now
         try:
-            due = await self._store.queue.due(self._demotion.within(self._scope), len(rings))
+            self._overdue = await self._store.queue.due(self._demotion.within(self._scope), MOST_OVERDUE)
         except ForgeError as error:
             logger.warning("Due calls cannot be read", extra={"error": str(error)})
-            return list(rings)
-        return list(dict.fromkeys([*due, *rings]))
+
+    def _overdue_first(self, rings: Sequence[Ring]) -> list[Ring]:
+        """As many overdue calls as there are rings, and then the rings."""
+        first, self._overdue = self._overdue[: len(rings)], self._overdue[len(rings) :]
+        return list(dict.fromkeys([*first, *rings]))
 
     def _ring_elsewhere(self, rings: Sequence[Ring], queue: str) -> None:
         limits = Limits.of(

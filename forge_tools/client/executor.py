@@ -334,8 +334,8 @@ class ExecutorClient:
         if stored.result.error_code == ErrorCode.BLOCKED:
             with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
                 await self.refresh()
-        stored.result.metadata.update(execution_id=stored.id, attempt=stored.attempt)
-        return stored.result
+        metadata = {**stored.result.metadata, "execution_id": stored.id, "attempt": stored.attempt}
+        return stored.result.model_copy(update={"metadata": metadata})
 
     async def _read_results(self, ids: Sequence[str]) -> Any:
         return await self._open_store.queue.results(ids)

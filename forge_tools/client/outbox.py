@@ -10,7 +10,7 @@ from forge_tools.bell import Listener
 from forge_tools.client.waiting import ResultWaiter
 from forge_tools.dispatch import Bells, Dispatcher, Limits
 from forge_tools.errors import ForgeError
-from forge_tools.records import NewExecution, Ring
+from forge_tools.records import Lane, NewExecution, Ring
 from forge_tools.records.places import serving_command
 from forge_tools.storage import Store
 
@@ -99,8 +99,8 @@ class Outbox:
         errors: list[ForgeError | None]
         try:
             errors = await self.commit(store, accepted, expecting=to_tell)
-        except ForgeError as closed:
-            errors = [closed] * len(part)
+        except ForgeError as refused:
+            errors = [refused] * len(part)
         self._unsettled.difference_update([new.id for new in accepted])
         for (new, stored), error in zip(part, errors, strict=True):
             if stored is None and error is not None:
@@ -110,13 +110,13 @@ class Outbox:
 
     def _ring(self, stored: Sequence[NewExecution]) -> None:
         self._listener.start()
-        groups: dict[tuple[str, str, float, float], list[NewExecution]] = {}
+        groups: dict[tuple[str, Lane, float, float], list[NewExecution]] = {}
         for new in stored:
             if not new.delay:
                 groups.setdefault((new.queue, new.lane, new.soft_time_limit, new.time_limit), []).append(new)
-        for (queue, _, soft, hard), group in groups.items():
-            rings = tuple([Ring(new.id, 0) for new in group])
-            self.dispatcher.ring(Bells(queue, group[0].lane, rings, Limits(soft=int(soft), hard=int(hard))))
+        for (queue, lane, soft, hard), group in groups.items():
+            rings = tuple(Ring(new.id, 0) for new in group)
+            self.dispatcher.ring(Bells(queue, lane, rings, Limits(soft=int(soft), hard=int(hard))))
         self._check_served({(new.queue, new.lane) for new in stored})
 
     def _check_served(self, places: set[tuple[str, str]]) -> None:

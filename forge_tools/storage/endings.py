@@ -1,4 +1,4 @@
-"""What moves an execution from outside its body: due work, cancel, expiry, recovery of dead workers."""
+"""What moves an execution from outside its body: cancel, expiry, recovery of dead workers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -217,3 +217,12 @@ async def test_closing_ends_a_subscription_that_swallowed_its_first_cancellation
 
     async with asyncio.timeout(10):
         await listener.close()
+
+
+async def test_a_listener_that_was_closed_does_not_start_again(valkey: Valkey) -> None:
+    listener = Listener(valkey.url, "me", Heard())
+    await listener.close()
+
+    listener.start()
+
+    assert not await listener.ready(0.2)

@@ -251,3 +251,22 @@ def test_edits_of_four_processes_are_all_kept(ws: Path, write: Put) -> None:
     assert [process.wait(timeout=60) for process in processes] == [0] * 4
     assert path.read_bytes() == b"".join(b"edited %d.\n" % number for number in range(40))
     assert os.listdir(ws) == ["f"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+async def test_a_byte_order_mark_that_is_not_there_costs_no_byte(call: Call, write: Put, encoding: str) -> None:
+    without = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}[encoding]
+    path = write("f", "hello world\nfoo\n".encode(without))
+
+    await call(**one("foo", "bar", encoding=encoding))
+
+    assert path.read_bytes().startswith("hello world\n".encode(without))
+
+
+async def test_an_edit_does_not_grow_a_file_beyond_what_tools_open(call: Call, write: Put) -> None:
+    path = write("f", b"a" * 20_000)
+
+    result = await call(**one("a", "x" * 10_000, replace_all=True))
+
+    assert result.error_code == "FILE_TOO_LARGE"
+    assert path.read_bytes() == b"a" * 20_000

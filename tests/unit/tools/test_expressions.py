@@ -66,6 +66,7 @@ def test_plain_text_and_whole_words() -> None:
         ("a\\", "incomplete escape sequence"),
         (r"\y", "unrecognized escape sequence"),
         (r"\xzz", "invalid hexadecimal digit"),
+        (r"\x{410", "unclosed hexadecimal escape"),
         (r"a\nb", "is not allowed in a regex for lines"),
         ("a\nb", "line end is not allowed"),
     ],

@@ -74,3 +74,11 @@ def test_rules_hide_all_but_what_matches() -> None:
 
 def test_a_rule_for_one_path_has_no_signs_in_it() -> None:
     assert plain_rule("a b/[x]{y}#*?!\\") == "/a\\ b/\\[x\\]\\{y\\}\\#\\*\\?\\!\\\\\n"
+
+
+def test_many_folders_in_a_glob_are_matched_at_once() -> None:
+    started = time.monotonic()
+
+    assert not compile_glob("**/" * 40 + "zz").fullmatch("/".join("abcdefghij"))
+
+    assert time.monotonic() - started < 1

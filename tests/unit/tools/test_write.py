@@ -222,3 +222,13 @@ async def test_a_large_file_is_replaced_without_being_kept_in_memory(call: Call,
         file.truncate(80 << 20)
     result = await call(file_path="f", content="small\n")
     assert result.output == "Wrote f (1 line, 6 bytes; was 83,886,080 bytes)"
+
+
+async def test_making_a_file_executable_leaves_what_shares_its_inode_alone(call: Call, write: Put, ws: Path) -> None:
+    shared = write("shared", b"same")
+    shared.chmod(0o640)
+    os.link(shared, ws / "f")
+
+    await call(file_path="f", content="same", executable=True)
+
+    assert shared.stat().st_mode & 0o777 == 0o640
