@@ -36,7 +36,9 @@ PINNED = {
 }
 """The planner guesses wrongly about arrays and about tables that were empty when it last looked (twice the cost).
 
-Planning anew for each set of arrays would cost half of a small statement, and could choose nothing better.
+Planning anew for each set of arrays would cost half of a small statement, and could choose nothing better. But a plan that
+was made while the live table was empty must do when it is full: where a statement says `id = ANY (ARRAY[...])` for an
+equality, the planner has no use for the order of the index, and so no way to read all of it for each row it looks up.
 """
 
 _JSON = {"parameters", "secret_parameters", "context", "options", "output", "error_details", "metadata"}
@@ -111,20 +113,20 @@ _CLAIM = """
 WITH asked AS (
     SELECT * FROM unnest($1::uuid[], $2::int4[], $3::uuid[]) WITH ORDINALITY AS a(id, attempt, token, ord)),
   locked AS MATERIALIZED (
-    SELECT q.id, a.attempt, a.token, a.ord FROM asked a JOIN execution_queue q ON q.id = a.id
+    SELECT q.id, a.attempt, a.token, a.ord FROM asked a JOIN execution_queue q ON q.id = ANY (ARRAY[a.id])
     WHERE q.status = 'running' AND q.token = a.token
        OR q.status = 'queued' AND q.attempt = a.attempt AND q.not_before <= now() AND q.expires_at > now()
           AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
           AND q.lane = $7 AND q.queue = ANY($8::text[]) AND q.tool_key = ANY($9::text[])
-    ORDER BY q.id FOR UPDATE OF q {wait}),
+    ORDER BY a.id FOR UPDATE OF q {wait}),
   claimed AS (
     UPDATE execution_queue q SET status = 'running', attempt = l.attempt + 1, token = l.token,
       owner = $4, hostname = $5, pid = $6,
       started_at = CASE q.status WHEN 'running' THEN q.started_at ELSE clock_timestamp() END
-    FROM locked l WHERE q.id = l.id RETURNING q.id, l.ord, q.started_at)
+    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at)
 SELECT c.ord, e.tool, e.tool_version, COALESCE(e.secret_parameters, e.parameters) AS parameters, e.context, e.timeout,
        e.max_attempts, e.idempotent, e.reply_to, e.options, extract(epoch FROM c.started_at)::float8
-FROM claimed c JOIN executions e ON e.id = c.id
+FROM claimed c JOIN executions e ON e.id = ANY (ARRAY[c.id])
 """
 _CLAIM_FIRST, _CLAIM_AGAIN = _CLAIM.format(wait="SKIP LOCKED"), _CLAIM.format(wait="")
 _OUTCOME_START = 6
@@ -136,16 +138,16 @@ WITH locked AS MATERIALIZED (
     FROM unnest($1::uuid[], $2::int4[], $3::uuid[], $4::float8[], $5::bool[],
       {_parameters(_OUTCOME_COLUMNS, _OUTCOME_START)})
       WITH ORDINALITY AS o(id, attempt, token, retry_in, give_back, {_ATTEMPT_COLUMNS}, ord)
-    JOIN execution_queue q ON q.id = o.id
+    JOIN execution_queue q ON q.id = ANY (ARRAY[o.id])
     WHERE q.attempt = o.attempt AND q.token = o.token AND q.status = 'running'
-    ORDER BY q.id FOR UPDATE OF q),
+    ORDER BY o.id FOR UPDATE OF q),
   requeued AS (
     UPDATE execution_queue q SET status = 'queued', attempt = q.attempt - l.give_back::int, token = NULL, owner = NULL,
       hostname = NULL, pid = NULL, started_at = NULL, not_before = now() + make_interval(secs => COALESCE(l.retry_in, 0)),
       expires_at = GREATEST(q.expires_at, now() + make_interval(secs => COALESCE(l.retry_in, 0) + l.expires_in))
-    FROM locked l WHERE q.id = l.id AND l.again),
+    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) AND l.again),
   ended AS (
-    DELETE FROM execution_queue q USING locked l WHERE q.id = l.id AND NOT l.again),
+    DELETE FROM execution_queue q USING locked l WHERE q.id = ANY (ARRAY[l.id]) AND NOT l.again),
   attempted AS (
     INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, hostname, pid, started_at,
                                     completed_at, {_ATTEMPT_COLUMNS})
@@ -178,7 +180,7 @@ SELECT ord FROM mine
 _RESULTS = f"""
 SELECT asked.ord, {", ".join(f"a.{column}" for column in RESULT_COLUMNS)}
 FROM unnest($1::uuid[]) WITH ORDINALITY AS asked(id, ord)
-JOIN execution_attempts a ON a.execution_id = asked.id AND a.final
+JOIN execution_attempts a ON a.execution_id = ANY (ARRAY[asked.id]) AND a.final
 """
 _STATUSES = """
 SELECT asked.ord, COALESCE(a.status, q.status) AS status FROM unnest($1::uuid[]) WITH ORDINALITY AS asked(id, ord)
