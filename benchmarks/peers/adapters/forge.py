@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from benchmarks.peers.subject import SLEPT
+from benchmarks.tools import Sleep
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.client import ExecutorClient
 
@@ -22,20 +22,6 @@ class Echo(BaseTool):
 
     async def _execute(self, context: ExecutionContext, number: int) -> ToolResult:
         return ToolResult.ok(str(number))
-
-
-class Sleep(BaseTool):
-    """Await some seconds."""
-
-    name = "Sleep"
-    category = ToolCategory.OTHER
-    capabilities = Capabilities(idempotent=True, retryable=True)
-    lane = "async"
-    parameters = (ToolParameter(name="seconds", type="number", description="How long.", minimum=0),)
-
-    async def _execute(self, context: ExecutionContext, seconds: float) -> ToolResult:
-        await asyncio.sleep(seconds)
-        return ToolResult.ok(SLEPT)
 
 
 TOOLS = (Echo, Sleep)
