@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from forge_tools import schemas
@@ -25,7 +24,7 @@ from forge_tools.records import (
     ToolSpec,
 )
 from forge_tools.registry import ScopedRegistry, ToolRegistry
-from forge_tools.sandbox.paths import ROOT
+from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.truncation import limit_output
 from forge_tools.validation import clean_text, shown, suggestion
 
@@ -87,8 +86,8 @@ class _Call(NamedTuple):
 class ToolExecutor:
     """Calls tools by name: resolve, validate, inject the context, run, log, record.
 
-    `max_timeout` caps every timeout (seconds). `root` is the folder that file tools may touch. The last `history_limit`
-    calls are kept in memory.
+    `max_timeout` caps every timeout (seconds). `reach` is what tools may touch on this host, such as the
+    folders of the workspace. The last `history_limit` calls are kept in memory.
     """
 
     def __init__(
@@ -98,12 +97,12 @@ class ToolExecutor:
         default_context: ExecutionContext | None = None,
         max_timeout: float | None = None,
         history_limit: int = 10_000,
-        root: Path | None = None,
+        reach: Reach | None = None,
     ) -> None:
         self._registry = registry if registry is not None else ToolRegistry()
         self._default_context = default_context or ExecutionContext(working_dir=".")
         self._max_timeout = max_timeout
-        self._root = root
+        self._reach = reach
         self._calls: deque[_Call] = deque(maxlen=history_limit)
         self._lock = threading.Lock()
         self._stats = _Stats()
@@ -215,7 +214,7 @@ class ToolExecutor:
             return _refusal(f"Invalid context: expected an ExecutionContext, not {type(context).__name__}")
         context = self._within_limits(tool.spec, context, options)
         _log_start(tool.spec, arguments, context)
-        token = ROOT.set(self._root) if self._root is not None else None
+        token = REACH.set(self._reach) if self._reach is not None else None
         try:
             result = await _attempts(tool, arguments, context, options)
         except asyncio.CancelledError:
@@ -224,7 +223,7 @@ class ToolExecutor:
             raise
         finally:
             if token is not None:
-                ROOT.reset(token)
+                REACH.reset(token)
         result = limit_output(result, context.max_output_size)
         self._record(tool, arguments, context, result)
         return result

@@ -19,6 +19,7 @@ from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.leftovers import end
 from forge_tools.sandbox.marks import boot_mark, mark_worker
+from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spawner import SPAWNER
 from workers.app import run_worker, worker_app
 from workers.drain import drain, leave_on_signals
@@ -51,7 +52,12 @@ def run(options: argparse.Namespace) -> int:
     settings = Settings.load()
     registry = ScopedRegistry()
     registry.register_many(offered(options, settings))
-    executor = ToolExecutor(registry, max_timeout=settings.max_timeout, root=settings.workspace, history_limit=0)
+    executor = ToolExecutor(
+        registry,
+        max_timeout=settings.max_timeout,
+        reach=Reach(root=settings.workspace, hostname=settings.hostname),
+        history_limit=0,
+    )
     specs = [tool.spec for tool in registry.list_all()]
     post = Post(
         lane=options.lane,

@@ -10,6 +10,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.plugins import load_tools
 from forge_tools.records import ToolSpec
 from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.reach import Reach
 
 
 def local_tools(references: Sequence[str]) -> list[BaseTool]:
@@ -33,4 +34,6 @@ def local_executor(tools: Sequence[BaseTool], settings: Settings) -> ToolExecuto
     """An executor over these tools, confined to the workspace as a worker is."""
     registry = ScopedRegistry()
     registry.register_many(tools)
-    return ToolExecutor(registry, max_timeout=settings.max_timeout, root=settings.workspace)
+    return ToolExecutor(
+        registry, max_timeout=settings.max_timeout, reach=Reach(root=settings.workspace, hostname=settings.hostname)
+    )

@@ -15,10 +15,12 @@ DEFAULT_TIMEOUT = 120.0
 class ExecutionContext(BaseModel):
     """What a call carries besides its parameters; JSON only, since it crosses hosts (spec S0-12).
 
-    `timeout` is in seconds, `max_output_size` in characters.
+    `timeout` is in seconds, `max_output_size` in characters. `workspace` names one of the workspaces that are configured;
+    without it the call has that of the worker which runs it.
     """
 
     working_dir: str
+    workspace: str | None = None
     session_id: str | None = None
     agent_id: str | None = None
     dry_run: bool = False

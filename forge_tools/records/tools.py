@@ -33,7 +33,8 @@ class ToolParameter(BaseModel):
     """One parameter of a tool.
 
     `items` and `properties` are JSON Schema fragments and are validated at every depth. `aliases` are accepted in calls
-    and never shown in schemas. `sensitive` values are shown as `[redacted]` wherever people look.
+    and never shown in schemas. `sensitive` values are shown as `[redacted]` wherever people look. Where `names_host`, the
+    value is a handle such as a shell's id, and the call goes to the host it names.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,6 +53,7 @@ class ToolParameter(BaseModel):
     properties: dict[str, Schema] | None = None
     required_properties: tuple[str, ...] = ()
     sensitive: bool = False
+    names_host: bool = False
     aliases: tuple[str, ...] = ()
 
     def to_json_schema(self) -> Schema:

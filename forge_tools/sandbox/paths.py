@@ -4,7 +4,6 @@ import os
 import posixpath
 from collections.abc import Sequence
 from contextlib import closing
-from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -13,13 +12,11 @@ from forge_tools.records import ExecutionContext
 from forge_tools.sandbox.handles import Handle
 from forge_tools.sandbox.names import MAX_NAME_BYTES, MAX_PATH_BYTES, check_path, parts_of
 from forge_tools.sandbox.places import Place, find_place, with_similar
+from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.refusals import NOT_A_DIRECTORY, NOT_A_FILE, NOT_FOUND, OUTSIDE, printable, refusal
 from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot, Root
 
-__all__ = ["MAX_NAME_BYTES", "MAX_PATH_BYTES", "ROOT", "Handle", "Root", "Workspace"]
-
-ROOT: ContextVar[Path | Sequence[Root] | None] = ContextVar("forge_tools_root", default=None)
-"""The workspace of the call being run, one folder or several roots; None: the context's `working_dir` is all of it."""
+__all__ = ["MAX_NAME_BYTES", "MAX_PATH_BYTES", "Handle", "Root", "Workspace"]
 
 # O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -51,8 +48,8 @@ class Workspace:
 
     @classmethod
     def for_context(cls, context: ExecutionContext) -> Self:
-        """Open the workspace of a call: `ROOT` where the executor has set it, else the context's working directory."""
-        root = ROOT.get()
+        """Open the workspace of a call: the one in its reach, else the context's working directory."""
+        root = REACH.get().root
         check_path(context.working_dir)
         if root is None:
             return cls(Path(context.working_dir))

@@ -15,6 +15,7 @@ import pytest
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionContext
 from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.reach import Reach
 from forge_tools.tools import BUILTINS
 
 RUN = """
@@ -23,6 +24,7 @@ from pathlib import Path
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionContext
 from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.reach import Reach
 from forge_tools.tools import BUILTINS
 import socket
 def no_network(event, arguments):
@@ -31,7 +33,7 @@ def no_network(event, arguments):
 sys.addaudithook(no_network)
 registry = ScopedRegistry()
 registry.register_many([tool() for tool in BUILTINS])
-executor = ToolExecutor(registry, root=Path(sys.argv[1]))
+executor = ToolExecutor(registry, reach=Reach(root=Path(sys.argv[1])))
 async def main():
     context = ExecutionContext(working_dir=".")
     calls = json.loads(sys.argv[2])
@@ -126,7 +128,7 @@ def test_every_host_gives_the_same_answer(ws: Path, tmp_path: Path) -> None:
 async def test_links_that_flip_under_the_tools_never_lead_out(ws: Path) -> None:
     registry = ScopedRegistry()
     registry.register_many([tool() for tool in BUILTINS])
-    executor, context = ToolExecutor(registry, root=ws), ExecutionContext(working_dir=".")
+    executor, context = ToolExecutor(registry, reach=Reach(root=ws)), ExecutionContext(working_dir=".")
     (ws / "flip").symlink_to("good")
     stop = threading.Event()
 

@@ -10,7 +10,7 @@ import pytest
 from forge_tools.base import ExecutionContext, ToolResult
 from forge_tools.executor import CallOptions, ToolExecutor
 from forge_tools.registry import ScopedRegistry
-from forge_tools.sandbox.paths import ROOT
+from forge_tools.sandbox.reach import REACH, Reach
 from tests.spec.sample_tools import Broken, Echo, Read, Recorder, Slow, parameter
 
 LOGGER = "forge_tools.tools"
@@ -302,21 +302,21 @@ async def test_only_the_last_calls_are_kept(context: ExecutionContext) -> None:
 async def test_the_root_holds_for_the_call_and_no_longer(context: ExecutionContext, tmp_path: Path) -> None:
     class Where(Recorder):
         async def _execute(self, context: ExecutionContext, **kwargs: Any) -> Any:
-            return str(ROOT.get())
+            return str(REACH.get().root)
 
-    inside = await executor_of(Where(), root=tmp_path).execute("Recorder", context)
+    inside = await executor_of(Where(), reach=Reach(root=tmp_path)).execute("Recorder", context)
     without = await executor_of(Where()).execute("Recorder", context)
 
-    assert (inside.output, without.output, ROOT.get()) == (str(tmp_path), "None", None)
+    assert (inside.output, without.output, REACH.get().root) == (str(tmp_path), "None", None)
 
 
 async def test_calls_side_by_side_do_not_share_their_root(tmp_path: Path, context: ExecutionContext) -> None:
     class Where(Recorder):
         async def _execute(self, context: ExecutionContext, **kwargs: Any) -> Any:
             await asyncio.sleep(0.01)
-            return str(ROOT.get())
+            return str(REACH.get().root)
 
-    executors = [executor_of(Where(), root=tmp_path / name) for name in "ab"]
+    executors = [executor_of(Where(), reach=Reach(root=tmp_path / name)) for name in "ab"]
 
     results = await asyncio.gather(*(executor.execute("Recorder", context) for executor in executors))
 

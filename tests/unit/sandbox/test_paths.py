@@ -11,7 +11,8 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.paths import ROOT, Workspace
+from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.reach import REACH, Reach
 
 HOSTILE = [
     "../../etc/passwd",
@@ -173,13 +174,13 @@ def test_a_working_directory_must_be_a_folder_that_exists(ws: Path, wrong: str, 
 def test_the_context_names_the_root_unless_the_executor_has_set_one(ws: Path) -> None:
     with Workspace.for_context(ExecutionContext(working_dir=str(ws))).open_file("src/foo.py"):
         pass
-    token = ROOT.set(ws)
+    token = REACH.set(Reach(root=ws))
     try:
         with Workspace.for_context(ExecutionContext(working_dir="src")).open_file("foo.py"):
             pass
         assert code_of(lambda: Workspace.for_context(ExecutionContext(working_dir="/etc"))) == "PATH_OUTSIDE_WORKSPACE"
     finally:
-        ROOT.reset(token)
+        REACH.reset(token)
 
 
 @pytest.mark.parametrize(("root", "says"), [("nope", "No such file"), ("a\0b", "NUL"), ("", "empty")])

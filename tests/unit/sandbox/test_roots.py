@@ -7,7 +7,8 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.paths import ROOT, Root, Workspace
+from forge_tools.sandbox.paths import Root, Workspace
+from forge_tools.sandbox.reach import REACH, Reach
 
 
 @pytest.fixture
@@ -65,11 +66,11 @@ def test_of_roots_in_each_other_the_inner_one_counts(way: str, ws: Path) -> None
 
 
 def test_a_context_may_get_several_roots(ws: Path, docs: Path) -> None:
-    token = ROOT.set((Root(ws), Root(docs, is_read_only=True)))
+    token = REACH.set(Reach(root=(Root(ws), Root(docs, is_read_only=True))))
     try:
         Workspace.for_context(ExecutionContext(working_dir=".")).open(f"{docs}/guide.md").close()
     finally:
-        ROOT.reset(token)
+        REACH.reset(token)
 
 
 def test_a_root_that_was_moved_goes_on_being_the_same_folder(way: str, ws: Path) -> None:

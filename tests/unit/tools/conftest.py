@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.base import BaseTool
 from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.sandbox.paths import ROOT
+from forge_tools.sandbox.reach import REACH, Reach
 
 Call = Callable[..., Awaitable[ToolResult]]
 
@@ -20,9 +20,9 @@ def ws(tmp_path: Path) -> Iterator[Path]:
     root = tmp_path / "ws"
     root.mkdir()
     (tmp_path / "secret").write_text("hit outside")
-    token = ROOT.set(root)
+    token = REACH.set(Reach(root=root))
     yield root
-    ROOT.reset(token)
+    REACH.reset(token)
 
 
 @pytest.fixture

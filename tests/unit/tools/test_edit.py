@@ -233,10 +233,10 @@ MANY = """
 import asyncio, sys
 from pathlib import Path
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.paths import ROOT
+from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.file.edit import Edit
 async def main(mine):
-    ROOT.set(Path(sys.argv[1]))
+    REACH.set(Reach(root=Path(sys.argv[1])))
     for n in range(mine, 40, 4):
         call = {"old_string": f"line {n}.", "new_string": f"edited {n}."}
         result = await Edit().execute(ExecutionContext(working_dir="."), file_path="f", **call)

@@ -10,8 +10,8 @@ import pytest
 
 from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.paths import ROOT
 from forge_tools.sandbox.programs import find_beside_python
+from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.file.fallback import TYPES
 from forge_tools.tools.file.grep import Grep
 
@@ -72,9 +72,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _root(tree: Path) -> Iterator[None]:
-    token = ROOT.set(tree)
+    token = REACH.set(Reach(root=tree))
     yield
-    ROOT.reset(token)
+    REACH.reset(token)
 
 
 async def both(monkeypatch: pytest.MonkeyPatch, **arguments: object) -> tuple[ToolResult, ToolResult]:

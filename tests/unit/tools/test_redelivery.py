@@ -95,7 +95,7 @@ DYING = """
 import asyncio, json, os, sys
 from pathlib import Path
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.paths import ROOT
+from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.file import delete, edit, write
 ws, tool, step, arguments = sys.argv[1], sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4])
 calls = 0
@@ -107,7 +107,7 @@ def dying(real):
             os.kill(os.getpid(), 9)
         return real(*arguments, **options)
     return call
-ROOT.set(Path(ws))
+REACH.set(Reach(root=Path(ws)))
 tool = {"Edit": edit.Edit, "Write": write.Write, "Delete": delete.Delete}[tool]()
 for name in ("mkdir", "fsync", "rename", "unlink", "rmdir", "fchmod", "write"):
     setattr(os, name, dying(getattr(os, name)))

@@ -1,0 +1,64 @@
+"""What the calls of an executor may reach on the host that runs them: folders, shells, artifacts."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from forge_tools.records import Artifact, ExecutionContext, ShellRecord
+from forge_tools.sandbox.roots import Root
+
+
+class Artifacts(Protocol):
+    """Where outputs are kept whole, for every host to read."""
+
+    async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
+        """Keep the bytes; the same bytes again give the same artifact.
+
+        Raises:
+            SandboxError: they are more than the limit, or the session's quota is used up.
+        """
+        ...
+
+    async def open(self, handle: str, context: ExecutionContext) -> int:
+        """Return a descriptor, for the caller to close, of a regular file with all of its bytes.
+
+        Raises:
+            SandboxError: there is no such artifact, or it has expired.
+        """
+        ...
+
+
+class ShellBook(Protocol):
+    """What is known of shells on every host; a host's own supervisors know more of its own."""
+
+    async def record(self, shell: ShellRecord) -> None:
+        """Note what this host has seen of a shell of its own."""
+        ...
+
+    async def find(self, id: str) -> ShellRecord | None: ...
+
+    async def of_session(self, session_id: str | None) -> list[ShellRecord]:
+        """List the shells of a session on all hosts, the oldest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What is not given is not there: no artifacts, no shells, no workspaces by name.
+
+    `root` is the workspace of calls that name none, one folder or several roots; without it the context's `working_dir`
+    is all of theirs. `shells` is the folder in which this host's supervisors keep their state. Hostname is this host's.
+    """
+
+    root: Path | Sequence[Root] | None = None
+    workspaces: Mapping[str, Sequence[Root]] = field(default_factory=dict)
+    hostname: str = ""
+    shells: Path | None = None
+    book: ShellBook | None = None
+    artifacts: Artifacts | None = None
+
+
+REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=Reach())  # noqa: B039  a frozen value
+"""Of the call being run."""
