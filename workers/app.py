@@ -11,7 +11,7 @@ from celery.exceptions import SecurityWarning
 from celery.worker.request import Request
 
 from forge_tools.config import Settings
-from forge_tools.dispatch import TASK, celery_app, queue_name, queue_of
+from forge_tools.dispatch import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Ring
 from workers.drain import Drain, take_signals
@@ -79,7 +79,8 @@ def _serve_from_threads(app: Celery, engine: Engine) -> None:
     @app.task(name=TASK, bind=True, shared=False)
     def run(self: Task[Any, Any], rings: object = None, *_: object) -> None:
         delivery = self.request.delivery_info or {}
-        engine.take(parse_rings(rings), queue_of(str(delivery.get("routing_key") or "")))
+        queue = queue_of(str(delivery.get("routing_key") or ""))
+        engine.take(parse_rings(rings), queue, is_bulk=delivery.get("priority") == BULK)
 
 
 class EngineTimed(Request):

@@ -80,7 +80,7 @@ class Claiming:
         """Whether it waits for rings alone: neither for the database nor for slots that only a flush announces."""
         return self._may_claim() and self.is_quiet and self._recorder.is_idle and self._free() > 0
 
-    async def take(self, rings: list[Ring], queue: str) -> None:
+    async def take(self, rings: list[Ring], queue: str, *, is_bulk: bool = False) -> None:
         """Claim rings that came by `queue`, as many as there are slots once there is one; the others are rung again."""
         self.rung_at = time.monotonic()
         await self._read_overdue()
@@ -88,7 +88,7 @@ class Claiming:
         rings = self._overdue_first(rings)
         count = 0 if self._is_closed else min(self._free(), len(rings))
         if rings[count:]:
-            self._ring_elsewhere(rings[count:], queue)
+            self._ring_elsewhere(rings[count:], queue, is_bulk=is_bulk)
         await self._start(rings[:count])
 
     async def claim_rung(self, rings: Sequence[Ring]) -> list[Claim]:
@@ -169,11 +169,11 @@ class Claiming:
         first, self._overdue = self._overdue[: len(rings)], self._overdue[len(rings) :]
         return list(dict.fromkeys([*first, *rings]))
 
-    def _ring_elsewhere(self, rings: Sequence[Ring], queue: str) -> None:
+    def _ring_elsewhere(self, rings: Sequence[Ring], queue: str, *, is_bulk: bool = False) -> None:
         limits = Limits.of(
             DEFAULT_TIMEOUT, claim_patience=self._settings.claim_patience, kill_grace=self._settings.kill_grace
         )
-        self._dispatcher.ring(Bells(queue, self._scope.lane, tuple(rings), limits))
+        self._dispatcher.ring(Bells(queue, self._scope.lane, tuple(rings), limits, is_bulk))
 
     async def _pull(self) -> None:
         """Take due rows while there may be more than there was room for. Rings may be lost, rows are not."""

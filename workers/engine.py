@@ -113,9 +113,9 @@ class Engine:
                 f"The worker is not ready after {START_DEADLINE:g}s: the database, or the initialize() of a tool, hangs."
             ) from error
 
-    def take(self, rings: Sequence[Ring], queue: str) -> None:
+    def take(self, rings: Sequence[Ring], queue: str, *, is_bulk: bool = False) -> None:
         """Claim rings that came by `queue`; called on a Celery thread, and blocks while no slot is free."""
-        taking = self._on_engine(self._claiming.take(list(rings), queue))
+        taking = self._on_engine(self._claiming.take(list(rings), queue, is_bulk=is_bulk))
         if taking is not None:
             with suppress(CancelledError):  # the engine has ended meanwhile; SQL keeps the rows
                 taking.result()

@@ -13,8 +13,8 @@ from benchmarks.processes import Worker, cpu_seconds, proportional_megabytes, re
 from benchmarks.raw_celery import CONCURRENCY
 from benchmarks.scene import Scene
 
-SETTLE_SECONDS = 3.0
-"""A few heartbeats and looks at the queue, so that everything an idle worker ever loads is loaded."""
+SETTLE_SECONDS = 20.0
+"""Beyond a lease, so that what a worker loads and searches once after its start is behind it."""
 
 
 def ours(lane: Literal["async", "process"], scene: Scene) -> Readings:

@@ -57,7 +57,9 @@ def _time(call: Callable[[], Awaitable[Any]], scene: Scene) -> Readings:
         return (time.perf_counter() - started) / times * 1e6
 
     async def warm_run() -> float:
-        await run(scene.sizes.in_process // 10)
+        await run(
+            scene.sizes.in_process
+        )  # as many as an executor keeps: from then on its memory is that of a long life
         return await run(scene.sizes.in_process)
 
     return {"each": asyncio.run(warm_run())}

@@ -8,7 +8,7 @@ from typing import Any
 
 from forge_tools.bell import Listener
 from forge_tools.client.waiting import ResultWaiter
-from forge_tools.dispatch import Bells, Dispatcher, Limits
+from forge_tools.dispatch import Allowance, Bells, Dispatcher, Limits
 from forge_tools.errors import ForgeError
 from forge_tools.records import Lane, NewExecution, Ring
 from forge_tools.records.places import serving_command
@@ -34,6 +34,7 @@ class Outbox:
         self, broker_url: str, waiter: ResultWaiter, listener: Listener, refresh: Callable[[], Awaitable[None]]
     ) -> None:
         self.dispatcher = Dispatcher(broker_url)
+        self._allowance = Allowance()
         self._waiter = waiter
         self._listener = listener
         self._refresh = refresh
@@ -115,8 +116,11 @@ class Outbox:
             if not new.delay:
                 groups.setdefault((new.queue, new.lane, new.soft_time_limit, new.time_limit), []).append(new)
         for (queue, lane, soft, hard), group in groups.items():
-            rings = tuple(Ring(new.id, 0) for new in group)
-            self.dispatcher.ring(Bells(queue, lane, rings, Limits(soft=int(soft), hard=int(hard))))
+            rings, limits = tuple(Ring(new.id, 0) for new in group), Limits(soft=int(soft), hard=int(hard))
+            prompt = self._allowance.take(len(rings))
+            for part, is_bulk in ((rings[:prompt], False), (rings[prompt:], True)):
+                if part:
+                    self.dispatcher.ring(Bells(queue, lane, part, limits, is_bulk))
         self._check_served({(new.queue, new.lane) for new in stored})
 
     def _check_served(self, places: set[tuple[str, str]]) -> None:

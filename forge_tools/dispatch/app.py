@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 TASK = "forge.run"
 KEY_PREFIX = "forge:"
 """Before every key of ours on a broker that others use as well."""
+BULK = 5
+"""The priority of rings that let others go first; in Redis 0 is the highest, and each priority a list of its own."""
+_PRIORITIES = (0, BULK)
 
 
 def celery_app(broker_url: str) -> "Celery":
@@ -74,7 +77,7 @@ def _transport_options(broker_url: str) -> dict[str, Any]:
         "health_check_interval": 15,
         **reconnecting,
         "ack_emulation": False,
-        "priority_steps": [0],
+        "priority_steps": list(_PRIORITIES),
         "global_keyprefix": KEY_PREFIX,
     }
 
@@ -93,7 +96,13 @@ def backlog(app: "Celery", queues: Sequence[str]) -> int:
 
 
 def _lengths(app: "Celery", queues: Sequence[str]) -> int:
-    """As `backlog`, over a connection that stays: one command a queue. kombu declares a queue with a dozen."""
+    """As `backlog`, over a connection that stays: two commands a queue. kombu declares a queue with a dozen."""
     connections: Any = app.pool  # celery-types takes what is in there for producers
     with connections.acquire(block=True) as connection:
-        return sum(connection.default_channel.client.llen(queue) for queue in queues)
+        client = connection.default_channel.client
+        return sum(client.llen(list_name(queue, priority)) for queue in queues for priority in _PRIORITIES)
+
+
+def list_name(queue: str, priority: int) -> str:
+    """The list in which kombu's Redis transport keeps the messages of a broker queue that have that priority."""
+    return f"{queue}\x06\x16{priority}" if priority else queue

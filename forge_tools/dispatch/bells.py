@@ -37,12 +37,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Bells:
-    """Rings that go to one queue, with the limits their messages carry."""
+    """Rings that go to one queue, with the limits their messages carry. What is `is_bulk` lets all others go first."""
 
     queue: str
     lane: Lane
     rings: tuple[Ring, ...]
     limits: Limits
+    is_bulk: bool = False
 
 
 def queue_name(queue: str, lane: Lane) -> str:
@@ -60,24 +61,21 @@ def merge(bells: Sequence[Bells], workers: Mapping[tuple[str, str], int] = Mappi
 
     A message carries its longest limits.
     """
-    groups: dict[tuple[str, Lane], list[Bells]] = {}
+    groups: dict[tuple[str, Lane, bool], list[Bells]] = {}
     for one in bells:
-        groups.setdefault((one.queue, one.lane), []).append(one)
-    return [
-        message
-        for (queue, lane), group in groups.items()
-        for message in _messages(queue, lane, group, workers.get((queue, lane), 1))
-    ]
+        groups.setdefault((one.queue, one.lane, one.is_bulk), []).append(one)
+    return [message for group in groups.values() for message in _messages(group, workers)]
 
 
-def _messages(queue: str, lane: Lane, group: Sequence[Bells], workers: int) -> list[Bells]:
+def _messages(group: Sequence[Bells], workers: Mapping[tuple[str, str], int]) -> list[Bells]:
+    queue, lane = group[0].queue, group[0].lane
     rings = [(ring, one.limits) for one in group for ring in one.rings]
-    size = _size(lane, len(rings), workers)
+    size = _size(lane, len(rings), workers.get((queue, lane), 1))
     messages = []
     for start in range(0, len(rings), size):
         part = rings[start : start + size]
         longest = max((limits for _, limits in part), key=lambda limits: limits.hard)
-        messages.append(Bells(queue, lane, tuple(ring for ring, _ in part), longest))
+        messages.append(Bells(queue, lane, tuple(ring for ring, _ in part), longest, group[0].is_bulk))
     return messages
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forge_tools.broker import redis_client, speaks_redis
-from forge_tools.dispatch.app import KEY_PREFIX, TASK, celery_app
+from forge_tools.dispatch.app import BULK, KEY_PREFIX, TASK, celery_app, list_name
 from forge_tools.dispatch.bells import Bells, queue_name
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def _arguments(message: Bells) -> list[Any]:
 def _entry(message: Bells) -> tuple[str, str]:
     """The list that is the queue, and the message in it."""
     queue, task_id = queue_name(message.queue, message.lane), str(uuid.uuid4())
+    priority = BULK if message.is_bulk else 0
     embedded = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
     body = json.dumps([_arguments(message), {}, embedded]).encode()
     envelope = {
@@ -117,9 +118,9 @@ def _entry(message: Bells) -> tuple[str, str]:
             "correlation_id": task_id,
             "delivery_mode": 2,
             "delivery_info": {"exchange": "", "routing_key": queue},
-            "priority": 0,
+            "priority": priority,
             "body_encoding": "base64",
             "delivery_tag": str(uuid.uuid4()),
         },
     }
-    return f"{KEY_PREFIX}{queue}", json.dumps(envelope)
+    return f"{KEY_PREFIX}{list_name(queue, priority)}", json.dumps(envelope)

@@ -73,6 +73,21 @@ async def test_async_workers_share_bursts_of_long_calls_evenly(
     assert FAIR[0] <= shares["alpha"] / (BURSTS * count) <= FAIR[1], shares
 
 
+async def test_a_newcomer_does_not_wait_for_the_backlog_of_another(
+    two_hosts: Fleet, client: ExecutorClient, context: ExecutionContext
+) -> None:
+    await warmed_up(client, context, "Sleep", seconds=0.1)
+    call = Call("Sleep", {"seconds": 0.3}, context)
+    backlog = [handle for handle in await client.submit_many([call] * 8_000) if isinstance(handle, Handle)]
+    async with ExecutorClient(two_hosts.settings) as newcomer:
+        result = await newcomer.call("Sleep", {"seconds": 0.0}, context)
+        waiting = [await handle.status() for handle in backlog[::80]].count(ExecutionStatus.QUEUED)
+
+    assert result.success
+    assert waiting > 60, f"of a hundred calls that were there before it, {waiting} wait on"
+    await asyncio.gather(*(handle.result(60) for handle in backlog))
+
+
 async def test_process_workers_share_a_burst_of_long_calls_evenly(
     client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:

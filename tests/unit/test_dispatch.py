@@ -7,12 +7,24 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forge_tools.dispatch import TASK, Bells, Dispatcher, Limits, celery_app, merge, queue_name, queue_of
+from forge_tools.dispatch import (
+    BULK,
+    TASK,
+    Allowance,
+    Bells,
+    Dispatcher,
+    Limits,
+    celery_app,
+    merge,
+    queue_name,
+    queue_of,
+)
 from forge_tools.dispatch import dispatcher as dispatcher_module
 from forge_tools.records import Lane, Ring
 from tests.services import GivenValkey, ValkeyServer, client
@@ -132,6 +144,20 @@ def test_a_message_of_the_process_lane_keeps_few_calls_from_other_workers(
     assert [len(one.rings) for one in merged] == sizes
 
 
+def test_bulk_never_shares_a_message_with_what_goes_first() -> None:
+    merged = merge([bells(3), replace(bells(5), is_bulk=True), bells(1, first=9)])
+
+    assert [(one.is_bulk, len(one.rings)) for one in merged] == [(False, 4), (True, 5)]
+
+
+def test_a_client_is_allowed_so_much_at_once_and_as_much_again_a_second_later() -> None:
+    clock = iter([0.0, 0.0, 0.0, 0.5, 0.5, 99.0]).__next__
+    allowance = Allowance(10, clock=clock)
+
+    assert [allowance.take(7), allowance.take(7), allowance.take(7), allowance.take(1)] == [7, 3, 5, 0]
+    assert allowance.take(500) == 10
+
+
 def test_a_message_carries_the_longest_limits_of_its_rings() -> None:
     merged = merge([bells(limits=SHORT), bells(limits=LONG), bells(limits=SHORT)])
 
@@ -206,6 +232,21 @@ async def test_a_ring_becomes_a_message_with_ids_and_limits(valkey: ValkeyServer
     assert message["headers"]["timelimit"] == [SHORT.hard, SHORT.soft]
     assert rings(message) == [["id-0", 0], ["id-1", 0]]
     assert not dispatcher.is_down
+
+
+async def test_bulk_waits_in_the_list_that_kombu_reads_last(valkey: ValkeyServer | GivenValkey) -> None:
+    dispatcher = Dispatcher(valkey.url)
+    app = celery_app(valkey.url)
+
+    dispatcher.ring(replace(bells(2), is_bulk=True))
+    await dispatcher.close()
+
+    with app.connection_for_read() as connection:
+        channel: Any = connection.default_channel
+        [message] = messages(valkey.url, channel._q_for_pri("forge.default.async", BULK))
+        assert channel.priority_steps == [0, BULK]
+    assert (rings(message), message["properties"]["priority"]) == ([["id-0", 0], ["id-1", 0]], BULK)
+    app.close()
 
 
 async def test_concurrent_rings_leave_together(valkey: ValkeyServer | GivenValkey) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.dispatch import backlog, celery_app
+from forge_tools.dispatch import BULK, backlog, celery_app
+from forge_tools.dispatch.app import list_name
 from tests.services import client
 from workers import consumption as module
 from workers.consumption import LOOKS, Consumption
@@ -18,10 +19,10 @@ QUEUE = "forge.default.async"
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
 
 
-def ring(url: str, count: int = 1) -> None:
+def ring(url: str, count: int = 1, *, priority: int = 0) -> None:
     """Put messages into the broker queue that nobody takes."""
     with client(url) as server:
-        server.lpush(f"forge:{QUEUE}", *["{}"] * count)
+        server.lpush(f"forge:{list_name(QUEUE, priority)}", *["{}"] * count)
 
 
 async def is_deaf(
@@ -82,8 +83,9 @@ async def test_one_look_that_finds_nothing_begins_anew(valkey_url: str, monkeypa
 def test_the_backlog_counts_what_waits_in_those_queues(valkey_url: str) -> None:
     app = celery_app(valkey_url)
     ring(valkey_url, 3)
+    ring(valkey_url, 4, priority=BULK)
 
-    assert backlog(app, [QUEUE, "forge.absent.async"]) == 3
+    assert backlog(app, [QUEUE, "forge.absent.async"]) == 7
     assert backlog(app, ["forge.absent.async"]) == 0
     app.close()
 

@@ -16,6 +16,8 @@ import pytest
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
+from forge_tools.dispatch import BULK
+from forge_tools.dispatch.app import list_name
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, StorageError, ToolError
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionStatus, Ring, Scope, new_id
@@ -116,9 +118,9 @@ async def submit(client: ExecutorClient, seconds: float = 0, tool: str = "Nap", 
     return (await client.submit(tool, context, {"seconds": seconds}, **options)).id
 
 
-async def take(engine: Engine, *ids: str) -> None:
+async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
     async with asyncio.timeout(10):
-        await asyncio.to_thread(engine.take, [Ring(one, 0) for one in ids], "default")
+        await asyncio.to_thread(engine.take, [Ring(one, 0) for one in ids], "default", is_bulk=is_bulk)
 
 
 async def until(is_so: Callable[[], object], seconds: float = 10) -> None:
@@ -150,17 +152,19 @@ async def test_what_is_rung_is_run_and_recorded(engine: Engine, client: Executor
     assert (record.status, record.worker_id, record.attempt) == (ExecutionStatus.SUCCEEDED, engine.boot, 1)
 
 
+@pytest.mark.parametrize("priority", [0, BULK])
 async def test_rings_that_find_no_slot_are_rung_again_for_others(
-    settings: Settings, client: ExecutorClient, engine: Engine
+    settings: Settings, client: ExecutorClient, engine: Engine, priority: int
 ) -> None:
     small = begun(build(settings, concurrency=1))
     ids = [await submit(client, 0.3) for _ in range(3)]
 
-    await take(small, *ids)
+    await take(small, *ids, is_bulk=priority == BULK)
 
     with valkey_client(settings.broker) as server:
-        await until(lambda: server.llen("forge:forge.default.async"))
-        [message] = server.lrange("forge:forge.default.async", 0, -1)
+        queue = f"forge:{list_name('forge.default.async', priority)}"
+        await until(lambda: server.llen(queue))
+        [message] = server.lrange(queue, 0, -1)
     assert json.loads(message)["headers"]["timelimit"] == [126, 125]
     await asyncio.to_thread(small.stop)
     assert [(await client.get(one)).status for one in ids] == ["succeeded", "queued", "queued"]
