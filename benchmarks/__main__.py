@@ -8,13 +8,12 @@ from rich.console import Console
 
 from benchmarks import machine, quiet, runner
 from benchmarks.figures import Measure
-from benchmarks.measures import GROWTH, MEASURES
+from benchmarks.measures import SETS
 from benchmarks.report import Report
 from benchmarks.scene import QUICK, Sizes
 
 EXIT_FAILED = 1
 EXIT_BUSY = 75
-SETS = {"default": MEASURES, "growth": GROWTH}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_quick=options.quick,
         results=outcome.results,
         failures=outcome.failures,
+        measures=[measure.name for measure in options.measures],
     )
     report.print(console)
     console.print(f"kept in {report.save()}", style="dim", highlight=False, soft_wrap=True)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_latest() -> int:
-    report = Report.latest()
+    report = Report.latest([])
     if report is None:
         print("No results are kept yet. Run: python -m benchmarks", file=sys.stderr)
         return EXIT_FAILED
@@ -56,10 +56,10 @@ def _print_latest() -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    known = {measure.name: [measure] for measure in (*MEASURES, *GROWTH)} | SETS
+    known = {measure.name: [measure] for measures in SETS.values() for measure in measures} | SETS
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ours beside raw Celery, in one run.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these measures or sets: {', '.join(known)}")
-    parser.add_argument("--all", action="store_true", help="those of the set growth too, which take minutes each")
+    parser.add_argument("--all", action="store_true", help="every set, also those that take minutes")
     parser.add_argument("--rounds", type=_positive, default=3, help="turns of each side; the median counts (default 3)")
     parser.add_argument("--quick", action="store_true", help="a small try: everything runs, no figure means anything")
     parser.add_argument("--strict", action="store_true", help="refuse to run while others use the machine")

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from benchmarks.measures import SETS
 from benchmarks.peers import page
 from benchmarks.peers.catalogue import OURS
 from benchmarks.peers.report import CPU, P50, P99, RATE, SLEEPS, SPLIT, Figure, PeersReport
@@ -311,7 +312,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for chart in charts:
         (IMAGES / f"{chart.name}.svg").write_text(chart.svg())
     pictures = [(chart.title, IMAGES / f"{chart.name}.svg") for chart in charts]
-    path = page.write(report, Report.latest(), pictures)
+    ours = {name: Report.latest([measure.name for measure in measures]) for name, measures in SETS.items()}
+    path = page.write(report, ours, pictures)
     print(f"written: {path} and {len(charts)} charts in {IMAGES}")
     return 0
 

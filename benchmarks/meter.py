@@ -5,10 +5,17 @@ from collections.abc import Sequence
 from typing import Self
 
 from benchmarks.counters import broker_commands, database_counts
-from benchmarks.figures import Readings
+from benchmarks.figures import Readings, Row
 from benchmarks.fleets import CREWS, Fleet
 from benchmarks.processes import cpu_seconds
 from benchmarks.scene import Scene
+
+PARTIES = ("client", "workers", "database", "broker")
+
+
+def split(what: str, ours: str, raw: str | None = None) -> list[Row]:
+    """Rows for what a call of a metered side costs whom."""
+    return [Row(title=f"CPU a call, {what}: {party}", unit="us", key=party, ours=ours, raw=raw) for party in PARTIES]
 
 
 class Meter:

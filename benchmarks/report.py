@@ -1,7 +1,7 @@
 """The results as a table for a terminal, as Markdown, and as JSON that is kept."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ MARK = "~"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One run: when, on what, how thoroughly, and what came of it."""
+    """One run: when, on what, how thoroughly, and what came of it. `measures` are the names of those it ran."""
 
     at: str
     machine: Mapping[str, str]
@@ -32,6 +32,7 @@ class Report:
     is_quick: bool
     results: Sequence[Result]
     failures: Mapping[str, str]
+    measures: Sequence[str] = ()
 
     @classmethod
     def now(cls, **fields: Any) -> Self:
@@ -67,10 +68,10 @@ class Report:
         return path
 
     @classmethod
-    def latest(cls) -> Self | None:
-        """The newest kept run that was not a quick one."""
-        kept = sorted(path for path in FOLDER.glob("*.json") if not path.stem.endswith("-quick"))
-        return cls.read(kept[-1]) if kept else None
+    def latest(cls, measures: Collection[str]) -> Self | None:
+        """The newest kept run with all of these measures that was not a quick one."""
+        kept = sorted((path for path in FOLDER.glob("*.json") if not path.stem.endswith("-quick")), reverse=True)
+        return next((report for report in map(cls.read, kept) if set(measures) <= set(report.measures)), None)
 
     @classmethod
     def read(cls, path: Path) -> Self:

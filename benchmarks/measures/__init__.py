@@ -33,4 +33,6 @@ MEASURES = (
 )
 
 GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
-"""Those that take minutes each."""
+
+SETS = {"default": MEASURES, "growth": GROWTH}
+"""What is run by one name, and shown as one table."""

@@ -5,7 +5,7 @@ from functools import partial
 
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.fleets import Ours
-from benchmarks.meter import Meter
+from benchmarks.meter import Meter, split
 from benchmarks.scene import CONTEXT, Scene, succeeded
 from forge_tools.client import ExecutorClient
 
@@ -58,10 +58,7 @@ MEASURE = Measure(
             raw="raw",
             bar=Bar("value", "at most", 150),
         ),
-        *(
-            Row(title=f"CPU a call, PostgreSQL: {one}", unit="us", key=one, ours="postgres", raw="raw")
-            for one in ("client", "workers", "database", "broker")
-        ),
+        *split("PostgreSQL", "postgres", "raw"),
         Row(title="statements a call, PostgreSQL", unit="", key="statements", ours="postgres"),
         Row(title="commits a call, PostgreSQL", unit="", key="commits", ours="postgres"),
         Row(title="broker commands a call, PostgreSQL", unit="", key="commands", ours="postgres", raw="raw"),

@@ -6,7 +6,7 @@ from functools import partial
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.fleets import Ours, Raw
 from benchmarks.measures.burst import run_at_once
-from benchmarks.meter import Meter
+from benchmarks.meter import Meter, split
 from benchmarks.scene import Scene
 
 
@@ -68,11 +68,6 @@ MEASURE = Measure(
             ours="postgres",
             raw="raw-sql",
         ),
-        *(
-            Row(
-                title=f"CPU a call, process lane, PostgreSQL: {one}", unit="us", key=one, ours="postgres", raw="raw-sql"
-            )
-            for one in ("client", "workers", "database", "broker")
-        ),
+        *split("process lane, PostgreSQL", "postgres", "raw-sql"),
     ],
 )

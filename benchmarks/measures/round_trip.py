@@ -8,6 +8,7 @@ from statistics import quantiles
 
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.fleets import Ours
+from benchmarks.meter import Meter, split
 from benchmarks.scene import CONTEXT, Scene, succeeded
 
 
@@ -18,21 +19,22 @@ def ours(fleet: Ours, scene: Scene) -> Readings:
 async def _ours(fleet: Ours, scene: Scene) -> Readings:
     times = []
     async with scene.client(fleet) as client:
+        meter = Meter.of(scene, fleet)
         for _ in range(scene.sizes.round_trips):
             started = time.perf_counter()
             succeeded(await client.execute("NoOp", CONTEXT))
             times.append(time.perf_counter() - started)
-    return _percentiles(times)
+        return {**meter.read(len(times)), **_percentiles(times)}
 
 
 def raw(scene: Scene) -> Readings:
     times = []
-    no_op = scene.raw("raw.no_op")
+    no_op, meter = scene.raw("raw.no_op"), Meter.of(scene, "raw")
     for _ in range(scene.sizes.round_trips):
         started = time.perf_counter()
         no_op.delay().get(timeout=60)
         times.append(time.perf_counter() - started)
-    return _percentiles(times)
+    return {**meter.read(len(times)), **_percentiles(times)}
 
 
 def _percentiles(seconds: Sequence[float]) -> Readings:
@@ -68,6 +70,8 @@ MEASURE = Measure(
         ),
         Row(title="round trip p50, PostgreSQL, 1 worker process", unit="ms", key="p50", ours="solo", raw="raw"),
         Row(title="round trip p99, PostgreSQL, 1 worker process", unit="ms", key="p99", ours="solo", raw="raw"),
+        *split("one at a time, PostgreSQL, 1 worker process", "solo", "raw"),
+        Row(title="statements a call, one at a time, PostgreSQL", unit="", key="statements", ours="solo"),
         Row(title="round trip p50, SQLite", unit="ms", key="p50", ours="sqlite", raw="raw"),
         Row(title="round trip p99, SQLite", unit="ms", key="p99", ours="sqlite", raw="raw"),
     ],

@@ -6,6 +6,7 @@ from functools import partial
 
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.fleets import Ours
+from benchmarks.meter import Meter, split
 from benchmarks.scene import CONTEXT, Scene, succeeded
 from forge_tools.client import ExecutorClient
 
@@ -19,7 +20,9 @@ def ours(fleet: Ours, scene: Scene) -> Readings:
 async def _ours(fleet: Ours, scene: Scene) -> Readings:
     async with scene.client(fleet) as client:
         few = await _time(client, scene.sizes.sleeps)
-        return {"few": few, "many": await _time(client, scene.sizes.many_sleeps)}
+        meter = Meter.of(scene, fleet)
+        many = await _time(client, scene.sizes.many_sleeps)
+        return {**meter.read(scene.sizes.many_sleeps), "few": few, "many": many}
 
 
 async def _time(client: ExecutorClient, calls: int) -> float:
@@ -62,6 +65,7 @@ MEASURE = Measure(
             raw="raw",
             bar=Bar("value", "at most", 0.9),
         ),
+        *split("{many_sleeps:,} x sleep(0.2), 1 worker process, PostgreSQL", "postgres"),
         Row(title="{sleeps:,} x sleep(0.2), 1 worker process, SQLite", unit="s", key="few", ours="sqlite", raw="raw"),
         Row(
             title="{many_sleeps:,} x sleep(0.2), 1 worker process, SQLite",

@@ -1,7 +1,7 @@
 """The page of results: what was measured beside what, how to do it again, and what the figures do not show."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.peers.report import PeersReport
@@ -16,10 +16,11 @@ Written by `python -m benchmarks.charts` from the newest kept runs. Nothing here
 ```
 make bench-peers                     # installs the peers into .bench/, measures all of them, three rounds each
 make bench                           # ours beside raw Celery, line by line
+make bench-growth                    # ours as work, history and workers grow
 python -m benchmarks.charts          # writes this page and its charts
 ```
 
-Both need Linux and Python 3.11 or later, and bring everything else: Valkey and PostgreSQL come as wheels, the peers from PyPI with the versions pinned in
+All need Linux and Python 3.11 or later, and bring everything else: Valkey and PostgreSQL come as wheels, the peers from PyPI with the versions pinned in
 `benchmarks/peers/requirements/`.
 """
 
@@ -48,18 +49,21 @@ CAVEATS = """### What these figures do not show
   commit them to SQL.
 """
 
-RAW = "## Beside raw Celery\n\nWhat each side is and what each line measures: [docs/benchmarks.md](../docs/benchmarks.md).\n"
+EXPLAINED = "What each side is and what each line measures: [docs/benchmarks.md](../docs/benchmarks.md).\n"
+HEADINGS = {"default": f"## Beside raw Celery\n\n{EXPLAINED}", "growth": "## As work grows\n"}
+"""Of the sets of measures that have a table here."""
 
 
-def write(peers: PeersReport, raw: Report | None, pictures: Sequence[tuple[str, Path]]) -> Path:
-    """Write the page; `pictures` are titles and files."""
-    PAGE.write_text(text(peers, raw, pictures))
+def write(peers: PeersReport, ours: Mapping[str, Report | None], pictures: Sequence[tuple[str, Path]]) -> Path:
+    """Write the page; `ours` is a report for each set of measures that is kept, `pictures` are titles and files."""
+    PAGE.write_text(text(peers, ours, pictures))
     return PAGE
 
 
-def text(peers: PeersReport, raw: Report | None, pictures: Sequence[tuple[str, Path]]) -> str:
+def text(peers: PeersReport, ours: Mapping[str, Report | None], pictures: Sequence[tuple[str, Path]]) -> str:
     images = "\n\n".join(f"![{title}]({os.path.relpath(path, PAGE.parent)})" for title, path in pictures)
     parts = [INTRODUCTION, PEERS, f"{images}\n", peers.markdown(), CAVEATS]
-    if raw is not None:
-        parts += [RAW, raw.markdown()]
+    for name, heading in HEADINGS.items():
+        if (report := ours.get(name)) is not None:
+            parts += [heading, report.markdown()]
     return "\n".join(parts)

@@ -106,7 +106,7 @@ def test_a_kept_run_is_read_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_page_names_what_each_peer_keeps_and_what_could_not_be_measured() -> None:
     failed = Account(named("dbos"))
     failed.fail("installation", "no such version")
-    text = page.text(of(account(OURS, 800), failed), None, [("No-ops", page.PAGE.parent / "a.svg")])
+    text = page.text(of(account(OURS, 800), failed), {}, [("No-ops", page.PAGE.parent / "a.svg")])
     assert "![No-ops](a.svg)" in text
     assert "| forge_tools 1.2 | yes |" in text
     assert "- DBOS, installation: no such version" in text
