@@ -2,12 +2,22 @@
 
 import hashlib
 import os
+import re
 import socket
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
@@ -17,6 +27,44 @@ MAX_SOCKET_PATH = 100
 
 MIN_TOOL_MEMORY = 2**28
 """Bytes; an idle child with its threads takes about a third of it."""
+
+WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+
+
+class RootSettings(BaseModel):
+    """A folder of a workspace; a path alone stands for one that may be written to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Path
+    read_only: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, value: object) -> object:
+        return {"path": value} if isinstance(value, str | Path) else value
+
+
+class WorkspaceSettings(BaseModel):
+    """A workspace by name. `protected` are patterns of names that no tool touches, beside those it never does.
+
+    One that is not `shared` is bound to the host of the worker that has it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    roots: tuple[RootSettings, ...]
+    shared: bool = False
+    protected: tuple[Annotated[str, StringConstraints(pattern=r"^[^/]+$")], ...] = ()
+
+    @field_validator("roots", mode="before")
+    @classmethod
+    def _there_is_a_root(cls, roots: object) -> object:
+        if isinstance(roots, list | tuple) and roots:
+            return roots
+        raise ValueError('a workspace needs a list of one folder or more, such as ["/srv/repo"]')
 
 
 class Settings(BaseSettings):
@@ -34,6 +82,8 @@ class Settings(BaseSettings):
         default_factory=socket.gethostname, min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._-]+$"
     )
     workspace: Path = Field(default_factory=Path.cwd)
+    workspace_roots: tuple[RootSettings, ...] = ()
+    workspaces: dict[str, WorkspaceSettings] = Field(default_factory=dict)
 
     max_timeout: float = Field(default=86_400.0, gt=0)
     kill_grace: float = Field(default=2.0, gt=0)
@@ -45,17 +95,42 @@ class Settings(BaseSettings):
     lease: float = Field(default=15.0, ge=15)
     drain: float = Field(default=6.0, ge=0)
     consumption_interval: float = Field(default=10.0, gt=0)
+    shells: str = ""
+    shell_interval: float = Field(default=2.0, gt=0)
+    shell_lost_after: float = Field(default=300.0, ge=15)
+    shell_kept: float = Field(default=86_400.0, ge=60)
     connect_timeout: float = Field(default=3.0, gt=0)
 
     tool_memory: int = Field(default=2**31, ge=0)
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
     max_output_bytes: int = Field(default=50_000_000, gt=0)
+    artifact_max_bytes: int = Field(default=64 << 20, ge=65_536)
+    artifact_quota: int = Field(default=1 << 30, gt=0)
+    artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
     routes: dict[str, str] = Field(default_factory=dict)
+    mcp_token: SecretStr = Field(default=SecretStr(""), exclude=True)
+    mcp_config: Path | None = None
 
     @model_validator(mode="after")
     def _lease_outlasts_heartbeats(self) -> Self:
         if self.lease < 5 * self.heartbeat:
             raise ValueError(f"lease {self.lease}s must be at least five heartbeats of {self.heartbeat}s")
+        return self
+
+    @field_validator("workspaces")
+    @classmethod
+    def _workspaces_have_names(cls, workspaces: dict[str, WorkspaceSettings]) -> dict[str, WorkspaceSettings]:
+        for name in workspaces:
+            if not WORKSPACE_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name; use up to 100 letters, digits, '-', '_' and '.'")
+        return workspaces
+
+    @model_validator(mode="after")
+    def _quota_holds_an_artifact(self) -> Self:
+        if self.artifact_quota < self.artifact_max_bytes:
+            raise ValueError(
+                f"artifact_quota {self.artifact_quota:,} must hold an artifact of {self.artifact_max_bytes:,} bytes"
+            )
         return self
 
     @field_validator("tool_memory")
@@ -80,8 +155,9 @@ class Settings(BaseSettings):
             raise ConfigurationError(f"A FORGE_* variable is not what it must be: {error}") from error
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            name = "_".join(str(part) for part in first["loc"]) or "settings"
-            raise ConfigurationError(f"FORGE_{name.upper()}: {first['msg']}") from error
+            name, *inside = map(str, first["loc"] or ("settings",))
+            where = f"{' > '.join(inside)}: " if inside else ""
+            raise ConfigurationError(f"FORGE_{name.upper()}: {where}{first['msg']}") from error
 
     @property
     def is_embedded(self) -> bool:
@@ -99,6 +175,11 @@ class Settings(BaseSettings):
         """The database's URL, without a driver unless the user named one."""
         return self.database_url or f"sqlite:///{self.home.resolve() / 'forge.db'}"
 
+    @property
+    def shells_folder(self) -> Path:
+        """Where this host's shells live: one folder for all its workers, and none for two hosts that share a home."""
+        return Path(self.shells or self.home / f"shells-{self.hostname}").resolve()
+
     def queue_for(self, tool: str, category: str) -> str:
         """The queue that configuration routes a tool or its category to."""
         return self.routes.get(tool) or self.routes.get(category) or "default"
@@ -106,6 +187,22 @@ class Settings(BaseSettings):
     def expiry_for(self, queue: str) -> float:
         """How long a call may wait in that queue before it expires."""
         return self.background_expires if queue == "background" else self.expires
+
+
+def expanded(text: str) -> str:
+    """Fill in `${NAME}` and `${NAME:-default}` from the environment, for files that name secrets and do not hold them.
+
+    Raises:
+        ConfigurationError: a variable without a default is not set.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = os.environ.get(match["name"], match["default"])
+        if found is None:
+            raise ConfigurationError(f"${{{match['name']}}} is not set. Set it, or write ${{{match['name']}:-default}}.")
+        return found
+
+    return _VARIABLE.sub(value, text)
 
 
 def broker_socket(home: Path) -> Path:

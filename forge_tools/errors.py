@@ -15,6 +15,7 @@ ForgeError
 ├── BrokerUnavailableError      rings cannot be sent; what SQL accepted still runs
 ├── SubmitOutcomeUnknownError   the connection broke while a submit was being committed
 ├── ExecutionNotFoundError
+├── ArtifactNotFoundError       nothing is kept under that name, or no longer
 ├── ResultTimeoutError          the wait ended; the execution goes on
 ├── StackError                  the embedded stack cannot start or be reached
 └── SandboxError                a path, command or URL a tool may not touch
@@ -28,6 +29,7 @@ class ErrorCode(StrEnum):
     """What went wrong, as a stable word that programs compare (`ToolResult.error_code`)."""
 
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
+    TOOL_DISABLED = "TOOL_DISABLED"
     VALIDATION_ERROR = "VALIDATION_ERROR"
     TIMEOUT = "TIMEOUT"
     CANCELLED = "CANCELLED"
@@ -40,6 +42,9 @@ class ErrorCode(StrEnum):
     UNSTORABLE = "UNSTORABLE"
     STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    WORKSPACE_NOT_FOUND = "WORKSPACE_NOT_FOUND"
+    WORKSPACE_NOT_HERE = "WORKSPACE_NOT_HERE"
+    SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
 
 
 class ForgeError(Exception):
@@ -159,6 +164,12 @@ class ExecutionNotFoundError(ForgeError):
     """No execution has that id."""
 
     code = "EXECUTION_NOT_FOUND"
+
+
+class ArtifactNotFoundError(ForgeError):
+    """Nothing is kept under that name, or no longer."""
+
+    code = "ARTIFACT_NOT_FOUND"
 
 
 class ResultTimeoutError(ForgeError, TimeoutError):

@@ -126,3 +126,16 @@ class RetryPolicy:
             grown = self.max_delay_seconds
         longest = max(0.0, min(grown, self.max_delay_seconds))
         return random.uniform(0.0, longest) if self.jitter else longest  # noqa: S311 spreads load, hides nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """How one call differs from the usual. `timeout` is in seconds, for each attempt.
+
+    `retry` counts only for failures that the tool allows to be tried again; `skip_validation` is for callers in the
+    process of the tool that have validated, and means nothing to a client.
+    """
+
+    timeout: float | None = None
+    retry: RetryPolicy | None = None
+    skip_validation: bool = False

@@ -85,17 +85,36 @@ class ExecutionRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStats:
-    """What history says of one tool. `mean_wait_seconds` is from queued to started, over calls that started."""
+class Times:
+    """A distribution in milliseconds; None where nothing was measured. Percentiles are by nearest rank."""
 
-    tool: str
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFigures:
+    """What history says of a group of calls, such as those of a tool: `key`.
+
+    `failed` counts every end but success, rejection and cancel. `duration_ms` is of bodies; `wait_ms` is from queued to started.
+    """
+
+    key: str | None
     calls: int
     succeeded: int
     failed: int
     rejected: int
-    mean_duration_ms: float | None
-    max_duration_ms: float | None
-    mean_wait_seconds: float | None
+    duration_ms: Times
+    wait_ms: Times
+
+    @property
+    def success_rate(self) -> float | None:
+        """Of the calls that succeeded or failed, the part that succeeded."""
+        ended = self.succeeded + self.failed
+        return self.succeeded / ended if ended else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +135,7 @@ class StuckReason(StrEnum):
     OVERDUE = "overdue"
     NOT_TAKEN = "not_taken"
     NOT_HOSTED = "not_hosted"
+    DISABLED = "disabled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

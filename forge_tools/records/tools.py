@@ -32,8 +32,9 @@ class ToolCategory(StrEnum):
 class ToolParameter(BaseModel):
     """One parameter of a tool.
 
-    `items` and `properties` are JSON Schema fragments and are validated at every depth. `aliases` are accepted in calls
-    and never shown in schemas. `sensitive` values are shown as `[redacted]` wherever people look. Where `names_host`, the
+    `items` and `properties` are JSON Schema fragments and are validated at every depth; `keywords` are whatever else JSON
+    Schema can say of a value, such as `pattern` or `anyOf`. The type `any` is left out of schemas. `aliases` are accepted
+    in calls and never shown in schemas. `sensitive` values are shown as `[redacted]` wherever people look. Where `names_host`, the
     value is a handle such as a shell's id, and the call goes to the host it names.
     """
 
@@ -52,6 +53,7 @@ class ToolParameter(BaseModel):
     items: Schema | None = None
     properties: dict[str, Schema] | None = None
     required_properties: tuple[str, ...] = ()
+    keywords: Schema | None = None
     sensitive: bool = False
     names_host: bool = False
     aliases: tuple[str, ...] = ()
@@ -69,8 +71,9 @@ class ToolParameter(BaseModel):
             "properties": self.properties,
             "required": list(self.required_properties) or None,
         }
-        schema: Schema = {"type": self.type, "description": self.description}
-        return schema | {key: value for key, value in optional.items() if value is not None}
+        schema: Schema = {} if self.type == "any" else {"type": self.type}
+        schema["description"] = self.description
+        return schema | {key: value for key, value in optional.items() if value is not None} | (self.keywords or {})
 
 
 class Capabilities(BaseModel):

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from sqlalchemy import Update, select, true, update
+from sqlalchemy import Update, false, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ExecutionStatus, ToolSpec
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import execution_queue, from_now, tools, workers
 from forge_tools.storage.rows import clean
+from forge_tools.validation import shown, suggestion
 
 LIVE_SECONDS = 60.0
 """A boot silent for longer is not asked what it hosts."""
@@ -46,6 +48,7 @@ class Catalogue:
         async def work(connection: AsyncConnection) -> list[str]:
             if specs:
                 await connection.execute(seen, [_values(spec) for spec in sorted(specs, key=_identity)])
+                await connection.execute(_kept_disabled())
             await connection.execute(update(workers).where(workers.c.id == boot).values(tools=hosted))
             return _disagreements(await _live(connection), boot)
 
@@ -58,11 +61,40 @@ class Catalogue:
 
     async def specs(self) -> list[ToolSpec]:
         """The enabled tools by name; of several definitions, the one seen last. Demoted ones say lane `process`."""
-        asked = select(tools.c.name, tools.c.spec, tools.c.demoted_at)
-        query = asked.where(tools.c.enabled == true()).order_by(tools.c.last_seen_at)
+        enabled, _ = await self.read()
+        return enabled
+
+    async def read(self) -> tuple[list[ToolSpec], list[ToolSpec]]:
+        """The tools that are enabled, and those that are not, as `specs` has them."""
+        query = select(tools.c.name, tools.c.spec, tools.c.demoted_at, tools.c.enabled).order_by(tools.c.last_seen_at)
         async with self._database.reading() as connection:
             newest = {row.name: row for row in await connection.execute(query)}
-        return [_spec(newest[name].spec, is_demoted=newest[name].demoted_at is not None) for name in sorted(newest)]
+        enabled, disabled = list[ToolSpec](), list[ToolSpec]()
+        for _, row in sorted(newest.items()):
+            (enabled if row.enabled else disabled).append(_spec(row.spec, is_demoted=row.demoted_at is not None))
+        return enabled, disabled
+
+    async def switch(self, name: str, *, is_enabled: bool) -> str:
+        """Enable or disable the tool of that name or alias, in every definition there is and will be; returns its name.
+
+        Raises:
+            ToolNotFoundError: none was ever published.
+        """
+        specs = [spec for part in await self.read() for spec in part]
+        known = {alias: spec.name for spec in specs for alias in spec.aliases}
+        known |= {spec.name: spec.name for spec in specs}
+        if name not in known:
+            raise ToolNotFoundError(shown(name), f"No worker ever published it{suggestion(name, known)}")
+        tool = known[name]
+        statement = update(tools).where(tools.c.name == tool).values(enabled=is_enabled)
+        await self._database.write(lambda connection: connection.execute(statement))
+        return tool
+
+    async def disabled(self) -> frozenset[str]:
+        """The names of the tools that are disabled."""
+        query = select(tools.c.name).where(tools.c.enabled == false())
+        async with self._database.reading() as connection:
+            return frozenset(await connection.scalars(query))
 
     async def demote(self, spec: ToolSpec, reason: str) -> None:
         """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.
@@ -102,6 +134,12 @@ def _spec(stored: object, *, is_demoted: bool) -> ToolSpec:
         return spec
     spec.digest  # noqa: B018 computed before the copy, which keeps it: the definition is the one that was published
     return spec.model_copy(update={"lane": "process"})
+
+
+def _kept_disabled() -> Update:
+    """A new definition of a disabled tool is as disabled as the ones before it: deploying is not enabling."""
+    off = select(tools.c.name).where(tools.c.enabled == false())
+    return update(tools).where(tools.c.enabled == true(), tools.c.name.in_(off)).values(enabled=False)
 
 
 def _diverted(keys: Sequence[str]) -> Update:

@@ -1,15 +1,26 @@
 """What was asked and what came of it: reads on the view `tool_executions`."""
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, case, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, case, func, select
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import Attempt, Event, ExecutionRecord, ExecutionStatus, QueueDepth, StuckCalls, ToolStats
+from forge_tools.records import (
+    Attempt,
+    CallFigures,
+    Event,
+    ExecutionRecord,
+    ExecutionStatus,
+    Grouping,
+    QueueDepth,
+    Selection,
+    StuckCalls,
+)
 from forge_tools.storage.engine import Database
+from forge_tools.storage.figures import read_figures
 from forge_tools.storage.models import (
     execution_attempts,
     execution_events,
@@ -17,10 +28,11 @@ from forge_tools.storage.models import (
     executions,
     from_now,
     seconds_between,
-    tool_executions,
 )
-from forge_tools.storage.rows import clean, is_id
+from forge_tools.storage.rows import is_id
+from forge_tools.storage.selecting import conditions
 from forge_tools.storage.stuck import find_stuck
+from forge_tools.storage.view import asked, joined, tool_executions
 
 LEAST_PREFIX = 8
 
@@ -66,24 +78,11 @@ class History:
             for row in await self._rows(execution_id, query)
         ]
 
-    async def stats(self) -> list[ToolStats]:
-        """Calls and times per tool. Failed counts every end but success, rejection and cancel."""
-        query = (
-            select(
-                seen.tool,
-                func.count().label("calls"),
-                _count(ExecutionStatus.SUCCEEDED).label("succeeded"),
-                _count(*_FAILED).label("failed"),
-                _count(ExecutionStatus.REJECTED).label("rejected"),
-                func.avg(seen.duration_ms).label("mean_duration_ms"),
-                func.max(seen.duration_ms).label("max_duration_ms"),
-                func.avg(seconds_between(seen.queued_at, seen.started_at)).label("mean_wait_seconds"),
-            )
-            .group_by(seen.tool)
-            .order_by(seen.tool)
-        )
+    async def figures(self, by: Grouping = Grouping.TOOL, **filters: Any) -> list[CallFigures]:
+        """Calls, ends and times of what `Selection` takes, a line for each tool or whatever they are told apart by."""
+        selection, by = Selection(**filters), Grouping(by)
         async with self._database.reading() as connection:
-            return [ToolStats(**row) for row in (await connection.execute(query)).mappings()]
+            return await read_figures(connection, selection, by)
 
     async def backlog(self) -> list[QueueDepth]:
         """What waits and runs now, per queue and lane."""
@@ -120,41 +119,39 @@ class History:
             rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
         return rows
 
-    async def list(  # noqa: PLR0913 one keyword a filter
-        self,
-        *,
-        tool: str | None = None,
-        category: str | None = None,
-        status: ExecutionStatus | str | None = None,
-        agent_id: str | None = None,
-        session_id: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        error_code: str | None = None,
-        limit: int = 50,
-        before: tuple[datetime, str] | None = None,
-    ) -> list[ExecutionRecord]:
-        """Executions, newest first; `before` is (queued_at, id) of the last one on the page above."""
-        wanted = {
-            seen.tool: tool,
-            seen.category: category,
-            seen.status: status,
-            seen.agent_id: agent_id,
-            seen.session_id: session_id,
-            seen.error_code: error_code,
-        }
-        query = select(tool_executions).order_by(seen.queued_at.desc(), seen.id.desc()).limit(limit)
-        query = query.where(*(column == clean(str(value)) for column, value in wanted.items() if value is not None))
-        query = query.where(*_period(since, until, before))
+    async def list(self, *, limit: int = 50, before: str | None = None, **filters: Any) -> list[ExecutionRecord]:
+        """Executions that `Selection` takes, newest first; `before` is the id of the last one on the page above.
+
+        Raises:
+            ExecutionNotFoundError: `before` is no id. That execution itself need not be there any more.
+            ValueError: for a filter that selects nothing anywhere, and a `limit` below 1.
+        """
+        if limit < 1:
+            raise ValueError(f"limit is {limit}; it must be at least 1.")
+        query = joined().where(*conditions(Selection(**filters)))
+        if before is not None:
+            if not is_id(before.lower()):
+                raise ExecutionNotFoundError(f"{before[:60]!r} is no execution id; `before` takes a whole one.")
+            query = query.where(asked.c.id < before.lower())
         async with self._database.reading() as connection:
-            return [_record(row) for row in await connection.execute(query)]
+            return [_record(row) for row in await connection.execute(query.order_by(asked.c.id.desc()).limit(limit))]
 
-
-_FAILED = (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT, ExecutionStatus.EXPIRED, ExecutionStatus.LOST)
-
-
-def _count(*statuses: ExecutionStatus) -> ColumnElement[int]:
-    return func.sum(case((seen.status.in_([status.value for status in statuses]), 1), else_=0))
+    async def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Sequence[ExecutionRecord]]:
+        """All executions that `Selection` takes, the oldest first, a page at a time; what is queued meanwhile is left out."""
+        selection = Selection(**filters)
+        async with self._database.reading() as connection:
+            now: datetime = (await connection.execute(select(from_now(0.0)))).scalar_one()
+        selection = replace(selection, until=min(now, selection.until or now))
+        query = joined().where(*conditions(selection)).order_by(asked.c.id).limit(size)
+        after: list[ColumnElement[bool]] = []
+        while True:
+            async with self._database.reading() as connection:
+                page = [_record(row) for row in await connection.execute(query.where(*after))]
+            if page:
+                yield page
+            if len(page) < size:
+                return
+            after = [asked.c.id > page[-1].id]
 
 
 def _id_range(prefix: str) -> list[ColumnElement[bool]]:
@@ -169,20 +166,6 @@ def _id_range(prefix: str) -> list[ColumnElement[bool]]:
 
 
 _EXTREMES = tuple("-".join(digit * length for length in (8, 4, 4, 4, 12)) for digit in "0f")
-
-
-def _period(
-    since: datetime | None, until: datetime | None, before: tuple[datetime, str] | None
-) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = []
-    if since is not None:
-        conditions.append(seen.queued_at >= since)
-    if until is not None:
-        conditions.append(seen.queued_at < until)
-    if before is not None:
-        at, id_ = literal(before[0], seen.queued_at.type), literal(before[1], seen.id.type)
-        conditions.append(tuple_(seen.queued_at, seen.id) < tuple_(at, id_))
-    return conditions
 
 
 def _record(row: Row[Any]) -> ExecutionRecord:

@@ -36,6 +36,8 @@ class Look:
     """Whether an execution waits for what will not come: it expired, its cancel was asked, or it has no attempt."""
     demoted: frozenset[tuple[str, str]]
     """(name, digest) of every demoted definition of a tool."""
+    disabled: frozenset[str]
+    """The names of the tools that are switched off."""
     is_misplaced: bool
     """Whether a call of a banned tool waits in the async lane."""
 
@@ -58,6 +60,7 @@ SELECT extract(epoch FROM now())::float8,
                WHERE q.cancel_requested_at IS NOT NULL AND q.status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT FROM execution_queue q WHERE q.max_attempts < 1 AND q.status = 'queued'),
   ARRAY(SELECT t.name || ' ' || t.digest FROM tools t WHERE t.demoted_at IS NOT NULL),
+  ARRAY(SELECT t.name FROM tools t WHERE t.enabled = false),
   EXISTS (SELECT FROM execution_queue q WHERE q.lane = 'async' AND q.tool_key = ANY($6::text[]) AND q.status = 'queued')
 FROM beaten
 """
@@ -93,6 +96,7 @@ UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL WHERE
     OR EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_hopeless
                WHERE max_attempts < 1 AND status = 'queued'),
   (SELECT json_group_array(json_array(name, digest)) FROM tools WHERE demoted_at IS NOT NULL),
+  (SELECT json_group_array(name) FROM tools WHERE enabled = false),
   EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_due
           WHERE lane = 'async' AND tool_key IN (SELECT value FROM json_each(:banned)) AND status = 'queued')
 """
@@ -117,7 +121,7 @@ def postgres_look(question: Question, rows: Sequence[Sequence[Any]]) -> Look | S
     """Read what `POSTGRES_LOOK` returned."""
     if not rows:
         return _unknown(question)
-    now, cancels, beats, is_due, is_over, demoted, is_misplaced = rows[0]
+    now, cancels, beats, is_due, is_over, demoted, disabled, is_misplaced = rows[0]
     return Look(
         now,
         tuple(Ring(id_, int(attempt)) for id_, _, attempt in (text.rpartition(" ") for text in cancels)),
@@ -125,6 +129,7 @@ def postgres_look(question: Question, rows: Sequence[Sequence[Any]]) -> Look | S
         is_due,
         is_over,
         frozenset((name, digest) for name, _, digest in (text.rpartition(" ") for text in demoted)),
+        frozenset(disabled),
         is_misplaced,
     )
 
@@ -139,7 +144,7 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
     rows = connection.execute(SQLITE_LOOK, asked).fetchall()  # the commit comes with the end of the rows
     if not rows:
         return _unknown(question)
-    cancels, beats, is_due, is_over, demoted, is_misplaced = rows[0]
+    cancels, beats, is_due, is_over, demoted, disabled, is_misplaced = rows[0]
     return Look(
         datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp(),
         tuple(Ring(id_, attempt) for id_, attempt in sorted(json.loads(cancels))),
@@ -147,6 +152,7 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
         bool(is_due),
         bool(is_over),
         frozenset((name, digest) for name, digest in json.loads(demoted)),
+        frozenset(json.loads(disabled)),
         bool(is_misplaced),
     )
 

@@ -1,4 +1,4 @@
-"""The tables, and the view that joins them: what is history is insert-only, what moves is narrow."""
+"""The tables: what is history is insert-only, what moves is narrow."""
 
 import json
 from datetime import UTC, datetime
@@ -16,16 +16,12 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
-    case,
-    func,
-    select,
+    text,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.ddl import CreateView
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.sql.selectable import Select
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 SCHEMA_REVISION = "0001"
@@ -150,10 +146,13 @@ executions = Table(
     Column("expires_in", Float, nullable=False),
     Column("reply_to", Text),
     Column("queued_at", Moment, nullable=False),
-    Index("executions_recent", "queued_at", "id"),
+    Index("executions_queued_at", "queued_at", postgresql_using="brin"),
+    Index("executions_by_tool", "tool", "id"),
+    Index("executions_by_agent", "agent_id", "id"),
+    Index("executions_by_session", "session_id", "id"),
 )
 """What was asked, inserted once. `parameters` is what people may see; `secret_parameters`, only set where the two
-differ, is what the tool gets."""
+differ, is what the tool gets. The order of ids is that of time, so each index ends with them."""
 
 execution_queue = Table(
     "execution_queue",
@@ -226,6 +225,24 @@ execution_attempts = Table(
 `token` is the finisher's; a row written by recovery has none, so that a late finish never takes it for its own.
 """
 
+_IS_NOTABLE = execution_attempts.c.final & (execution_attempts.c.status != "succeeded")
+_HAS_CODE = execution_attempts.c.final & execution_attempts.c.error_code.is_not(None)
+
+Index(
+    "execution_attempts_notable",
+    execution_attempts.c.status,
+    execution_attempts.c.execution_id,
+    postgresql_where=_IS_NOTABLE,
+    sqlite_where=_IS_NOTABLE,
+)
+Index(
+    "execution_attempts_by_code",
+    execution_attempts.c.error_code,
+    execution_attempts.c.execution_id,
+    postgresql_where=_HAS_CODE,
+    sqlite_where=_HAS_CODE,
+)
+
 execution_events = Table(
     "execution_events",
     metadata,
@@ -265,6 +282,13 @@ Index(
     sqlite_where=tools.c.demoted_at.is_not(None),
 )
 
+Index(
+    "tools_disabled",
+    tools.c.name,
+    postgresql_where=text("enabled = false"),
+    sqlite_where=text("enabled = false"),
+)
+
 workers = Table(
     "workers",
     metadata,
@@ -299,41 +323,54 @@ leases = Table(
     Column("expires_at", Moment, nullable=False),
 )
 
+shells = Table(
+    "shells",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("command", Text, nullable=False),
+    Column("cwd", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("kernel", Text, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("start_ticks", BigInteger, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("description", Text),
+    Column("session_id", Text),
+    Column("agent_id", Text),
+    Column("execution_id", Text),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("size", BigInteger, nullable=False),
+    Column("ended_at", Moment),
+    Column("updated_at", Moment, nullable=False),
+    Index("shells_of_session", "session_id", postgresql_using="hash"),
+)
+"""Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any."""
 
-def _joined() -> Select[Any]:
-    """One row an execution: where it is comes from the queue, what came of it from its final attempt."""
-    asked, live, last = executions.alias("e"), execution_queue.alias("q"), execution_attempts.alias("a")
-    starts = case(
-        (last.c.attempt.is_(None), live.c.attempt),
-        (last.c.started_at.is_(None) & (last.c.attempt > 0), last.c.attempt - 1),
-        else_=last.c.attempt,
-    )
-    hidden = {"secret_parameters", "reply_to"}
-    return select(
-        *(column for column in asked.c if column.name not in hidden),
-        func.coalesce(last.c.status, live.c.status).label("status"),
-        starts.label("attempt"),
-        func.coalesce(last.c.started_at, live.c.started_at).label("started_at"),
-        last.c.completed_at,
-        last.c.duration_ms,
-        func.coalesce(last.c.worker_id, live.c.owner).label("worker_id"),
-        func.coalesce(last.c.hostname, live.c.hostname).label("hostname"),
-        func.coalesce(last.c.pid, live.c.pid).label("pid"),
-        live.c.not_before,
-        live.c.expires_at,
-        live.c.cancel_requested_at,
-        last.c.output,
-        last.c.error,
-        last.c.error_code,
-        last.c.error_details,
-        last.c.metadata,
-    ).select_from(
-        asked.outerjoin(live, live.c.id == asked.c.id).outerjoin(
-            last, (last.c.execution_id == asked.c.id) & last.c.final
-        )
-    )
+Index(
+    "shells_running",
+    shells.c.hostname,
+    postgresql_where=shells.c.status == "running",
+    sqlite_where=shells.c.status == "running",
+)
 
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("boot", Text, primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("shared", Boolean, nullable=False),
+    Column("roots", JsonText, nullable=False),
+    Column("announced_at", Moment, nullable=False),
+)
+"""What each boot of a worker has by name; whether it lives, `workers` tells."""
 
-tool_executions_view = CreateView(_joined(), "tool_executions")
-tool_executions = tool_executions_view.table
-"""The three tables joined, one row an execution: what history, and SQL from outside, reads."""
+session_workspaces = Table(
+    "session_workspaces",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("workspace", Text, nullable=False),
+    Column("bound_at", Moment, nullable=False),
+)

@@ -6,6 +6,7 @@ from typing import Self
 from sqlalchemy import text
 
 from forge_tools.errors import SchemaVersionError
+from forge_tools.storage.artifacts import StoredArtifacts
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.clock import Clock
 from forge_tools.storage.engine import Address, Database
@@ -14,8 +15,10 @@ from forge_tools.storage.history import History
 from forge_tools.storage.models import SCHEMA_REVISION
 from forge_tools.storage.postgres import PostgresHotPath
 from forge_tools.storage.queue import ExecutionQueue, HotPath
+from forge_tools.storage.shells import Shells
 from forge_tools.storage.sqlite import SqliteHotPath
 from forge_tools.storage.workers import Workers
+from forge_tools.storage.workspaces import Workspaces
 
 
 async def open_store(
@@ -58,9 +61,12 @@ class Store:
         self.dialect: str = database.dialect
         self.queue = ExecutionQueue(hot, database, patience=patience)
         self.history = History(database)
+        self.artifacts = StoredArtifacts(database)
         self.catalogue = Catalogue(database)
         self.clock = Clock(database)
+        self.shells = Shells(database)
         self.workers = Workers(hot, database, patience=patience)
+        self.workspaces = Workspaces(database)
 
     async def server(self) -> str:
         """Name the database and its version, such as `PostgreSQL 18.6`."""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, String, cast, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, String, cast, false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, StuckCalls, StuckReason
 from forge_tools.storage import alive
-from forge_tools.storage.models import execution_queue, executions, from_now, seconds_between, workers
+from forge_tools.storage.models import execution_queue, executions, from_now, seconds_between, tools, workers
 
 live = execution_queue.c
 RUNNING = live.status == ExecutionStatus.RUNNING.value
@@ -33,8 +33,9 @@ async def find_stuck(connection: AsyncConnection, *, lease: float, patience: flo
     found = [_stuck(row, StuckReason.OWNER_GONE) for row in await connection.execute(ownerless)]
     found += [_stuck(row, StuckReason.OVERDUE) for row in await connection.execute(overdue)]
     serving = await _serving(connection, is_alive)
+    disabled = set(await connection.scalars(select(tools.c.name).where(tools.c.enabled == false())))
     for row in await connection.execute(untaken):
-        reason = _why_untaken(row, serving)
+        reason = StuckReason.DISABLED if row.tool in disabled else _why_untaken(row, serving)
         found += [_stuck(row, reason)] if reason else []
     return sorted(found, key=lambda one: -one.seconds)
 

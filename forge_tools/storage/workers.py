@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, or_, select, update
+from sqlalchemy import ColumnElement, Row, func, or_, select, update
 
 from forge_tools.records import WorkerRecord
 from forge_tools.storage import alive
@@ -69,6 +69,13 @@ class Workers:
         query = select(boots.queues, boots.lane).where(alive.is_alive(within))
         async with self._database.reading() as connection:
             return Counter((queue, row.lane) for row in await connection.execute(query) for queue in row.queues)
+
+    async def silence_of(self, hostname: str, lane: str) -> float | None:
+        """Seconds since a worker of that lane was last seen on a host, stopped or not; None if none ever was."""
+        query = select(func.max(boots.last_seen_at)).where(boots.hostname == hostname, boots.lane == lane)
+        async with self._database.reading() as connection:
+            silence = await connection.scalar(select(seconds_between(query.scalar_subquery(), from_now(0.0))))
+        return None if silence is None else max(0.0, silence)
 
     async def beats(self) -> dict[str, int]:
         """The beat of every boot that has not stopped or still owns running rows; -1 for an owner without a row.

@@ -1,4 +1,4 @@
-"""Executions, their queue, attempts and events; the catalogue, workers and leases; the view that joins them."""
+"""Executions, their queue, attempts and events; the catalogue, workers, leases, shells and artifacts; the view that joins them."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -43,12 +43,21 @@ def upgrade() -> None:
     _create_events()
     _create_tools()
     _create_workers()
+    _create_shells()
+    _create_artifacts()
+    _create_workspaces()
     op.execute(VIEW)
 
 
 def downgrade() -> None:
     op.execute("DROP VIEW tool_executions")
     for table in (
+        "artifact_owners",
+        "artifact_parts",
+        "artifacts",
+        "session_workspaces",
+        "workspaces",
+        "shells",
         "leases",
         "workers",
         "tools",
@@ -88,7 +97,10 @@ def _create_executions() -> None:
         sa.Column("reply_to", sa.Text),
         sa.Column("queued_at", moment, nullable=False),
     )
-    op.create_index("executions_recent", "executions", ["queued_at", "id"])
+    op.create_index("executions_queued_at", "executions", ["queued_at"], postgresql_using="brin")
+    op.create_index("executions_by_tool", "executions", ["tool", "id"])
+    op.create_index("executions_by_agent", "executions", ["agent_id", "id"])
+    op.create_index("executions_by_session", "executions", ["session_id", "id"])
 
 
 def _create_queue() -> None:
@@ -142,6 +154,17 @@ def _create_attempts() -> None:
         sa.Column("error_details", json_text),
         sa.Column("metadata", json_text, nullable=False),
     )
+    for name, column, rows in (
+        ("execution_attempts_notable", "status", "final AND status != 'succeeded'"),
+        ("execution_attempts_by_code", "error_code", "final AND error_code IS NOT NULL"),
+    ):
+        op.create_index(
+            name,
+            "execution_attempts",
+            [column, "execution_id"],
+            postgresql_where=sa.text(rows),
+            sqlite_where=sa.text(rows),
+        )
 
 
 def _create_events() -> None:
@@ -176,6 +199,8 @@ def _create_tools() -> None:
     )
     gone = sa.text("demoted_at IS NOT NULL")
     op.create_index("tools_demoted", "tools", ["name"], postgresql_where=gone, sqlite_where=gone)
+    off = sa.text("enabled = false")
+    op.create_index("tools_disabled", "tools", ["name"], postgresql_where=off, sqlite_where=off)
 
 
 def _create_workers() -> None:
@@ -203,3 +228,79 @@ def _create_workers() -> None:
         sa.Column("holder", sa.Text, nullable=False),
         sa.Column("expires_at", moment, nullable=False),
     )
+
+
+def _create_shells() -> None:
+    op.create_table(
+        "shells",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("hostname", sa.Text, nullable=False),
+        sa.Column("command", sa.Text, nullable=False),
+        sa.Column("cwd", sa.Text, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("kernel", sa.Text, nullable=False),
+        sa.Column("pid", sa.BigInteger, nullable=False),
+        sa.Column("start_ticks", sa.BigInteger, nullable=False),
+        sa.Column("started_at", moment, nullable=False),
+        sa.Column("description", sa.Text),
+        sa.Column("session_id", sa.Text),
+        sa.Column("agent_id", sa.Text),
+        sa.Column("execution_id", sa.Text),
+        sa.Column("exit_code", sa.Integer),
+        sa.Column("signal", sa.Integer),
+        sa.Column("size", sa.BigInteger, nullable=False),
+        sa.Column("ended_at", moment),
+        sa.Column("updated_at", moment, nullable=False),
+    )
+    op.create_index("shells_of_session", "shells", ["session_id"], postgresql_using="hash")
+    running = sa.text("status = 'running'")
+    op.create_index("shells_running", "shells", ["hostname"], postgresql_where=running, sqlite_where=running)
+
+
+def _create_workspaces() -> None:
+    op.create_table(
+        "workspaces",
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("boot", sa.Text, primary_key=True),
+        sa.Column("hostname", sa.Text, nullable=False),
+        sa.Column("shared", sa.Boolean, nullable=False),
+        sa.Column("roots", json_text, nullable=False),
+        sa.Column("announced_at", moment, nullable=False),
+    )
+    op.create_table(
+        "session_workspaces",
+        sa.Column("session_id", sa.Text, primary_key=True),
+        sa.Column("workspace", sa.Text, nullable=False),
+        sa.Column("bound_at", moment, nullable=False),
+    )
+
+
+def _create_artifacts() -> None:
+    op.create_table(
+        "artifacts",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("size", sa.BigInteger, nullable=False),
+        sa.Column("media_type", sa.Text, nullable=False),
+        sa.Column("is_whole", sa.Boolean, nullable=False),
+        sa.Column("created_at", moment, nullable=False),
+        sa.Column("expires_at", moment, nullable=False),
+    )
+    op.create_index("artifacts_expiry", "artifacts", ["expires_at"])
+    op.create_table(
+        "artifact_parts",
+        sa.Column("artifact_id", sa.Text, primary_key=True),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("start", sa.BigInteger, nullable=False),
+        sa.Column("data", sa.LargeBinary, nullable=False),
+    )
+    op.create_table(
+        "artifact_owners",
+        sa.Column("artifact_id", sa.Text, primary_key=True),
+        sa.Column("session_key", sa.Text, primary_key=True),
+        sa.Column("session_id", sa.Text),
+        sa.Column("execution_id", sa.Text),
+        sa.Column("size", sa.BigInteger, nullable=False),
+        sa.Column("kept_at", moment, nullable=False),
+    )
+    op.create_index("artifact_owners_session", "artifact_owners", ["session_key", "kept_at"])
+    op.create_index("artifact_owners_execution", "artifact_owners", ["execution_id"])

@@ -1,5 +1,8 @@
 """The contract of the catalogue, on every database."""
 
+import pytest
+
+from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import Capabilities, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, boot, claimed, ended, running, scope, submitted
@@ -102,3 +105,47 @@ async def test_what_comes_to_the_async_lane_after_a_demotion_is_diverted(store: 
     assert await store.catalogue.divert([]) == 0
 
     assert (await claimed(store, late, by=scope(lane="process"))).id == late
+
+
+async def test_a_disabled_tool_is_offered_no_more_until_it_is_enabled(store: Store) -> None:
+    read = GREP.model_copy(update={"name": "Read", "aliases": ()})
+    await store.catalogue.publish([GREP, read], "boot-1")
+
+    assert await store.catalogue.switch("Grep", is_enabled=False) == "Grep"
+    assert await store.catalogue.switch("Grep", is_enabled=False) == "Grep"
+
+    assert await store.catalogue.specs() == [read]
+    assert await store.catalogue.read() == ([read], [GREP])
+    assert await store.catalogue.disabled() == {"Grep"}
+    assert await store.catalogue.switch("Grep", is_enabled=True) == "Grep"
+    assert await store.catalogue.read() == ([GREP, read], [])
+    assert await store.catalogue.disabled() == frozenset()
+
+
+async def test_a_tool_is_switched_by_its_alias_too(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+
+    assert await store.catalogue.switch("grep", is_enabled=False) == "Grep"
+    assert await store.catalogue.switch("grep", is_enabled=True) == "Grep"
+
+
+async def test_every_definition_of_a_disabled_tool_is_disabled_those_to_come_included(store: Store) -> None:
+    newer = OTHER_GREP.model_copy(update={"version": "2.0.0"})
+    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.switch("Grep", is_enabled=False)
+
+    await store.catalogue.publish([OTHER_GREP], "boot-1")
+    await store.catalogue.publish([newer], "boot-1")
+
+    assert await store.catalogue.read() == ([], [newer])
+    await store.catalogue.switch("Grep", is_enabled=True)
+    await store.catalogue.publish([GREP], "boot-1")
+    assert await store.catalogue.read() == ([GREP], [])
+
+
+@pytest.mark.parametrize(("name", "hint"), [("Gerp", r" \(did you mean 'Grep'\?\)"), ("", "$"), ("x\x00", "$")])
+async def test_a_tool_that_nobody_published_cannot_be_switched(store: Store, name: str, hint: str) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+
+    with pytest.raises(ToolNotFoundError, match=f"No worker ever published it{hint}"):
+        await store.catalogue.switch(name, is_enabled=False)

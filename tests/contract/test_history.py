@@ -1,11 +1,16 @@
 """The contract of history, on every database."""
 
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Outcome, new_id
+from forge_tools.records import ExecutionStatus, Grouping, Outcome, Ring, new_id
 from forge_tools.storage import Store
-from tests.contract.calls import UNKNOWN, boot, call, claimed, ended, finished, running, submitted
+from tests.contract.calls import SCOPE, UNKNOWN, boot, call, claimed, ended, finished, running, submitted
 
 
 async def test_a_finished_call_tells_what_was_asked_and_what_came_of_it(store: Store) -> None:
@@ -94,25 +99,128 @@ async def test_pages_follow_each_other_without_gap_or_repetition(store: Store) -
     listed, before = [], None
     while page := await store.history.list(limit=5, before=before):
         listed += page
-        before = (page[-1].queued_at, page[-1].id)
-    keys = [(record.queued_at, record.id) for record in listed]
-    assert len(keys) == 23
-    assert keys == sorted(keys, reverse=True)
+        before = page[-1].id
+    ids = [record.id for record in listed]
+    assert len(ids) == 23
+    assert ids == sorted(ids, reverse=True)
 
 
-async def test_stats_count_calls_and_average_times_per_tool(store: Store) -> None:
+async def test_the_remaining_filters_pick_by_time_taken_and_by_words_of_the_error(store: Store) -> None:
+    fast, slow = await running(store, queue="default"), await running(store, queue="default")
+    await store.queue.finish(ended(fast, duration_ms=5.0))
+    await store.queue.finish(ended(slow, ExecutionStatus.FAILED, duration_ms=900.0, error="Disk 100% FULL_ on /dev"))
+    for filters in ({"min_ms": 900}, {"error_text": "100% full_"}, {"min_ms": 6, "queue": "default"}):
+        assert [record.id for record in await store.history.list(**filters)] == [slow.id]
+    assert [record.id for record in await store.history.list(max_ms=5)] == [fast.id]
+    for nothing in ({"error_text": "100_ full"}, {"error_text": "%" * 3}, {"queue": "b"}, {"min_ms": 1, "max_ms": 2}):
+        assert await store.history.list(**nothing) == []
+
+
+async def test_an_unknown_filter_is_an_error(store: Store) -> None:
+    with pytest.raises(TypeError, match="agent"):
+        await store.history.list(agent="a")
+
+
+@pytest.mark.parametrize(
+    ("filters", "said"),
+    [
+        ({"status": "done"}, "There is no status 'done'. There are: queued, "),
+        ({"since": datetime(2026, 5, 1, 12)}, "since is 2026-05-01T12:00:00, in no time zone"),  # noqa: DTZ001 the point
+        ({"until": datetime(2026, 5, 1, 12)}, "until is 2026-05-01T12:00:00, in no time zone"),  # noqa: DTZ001 the point
+    ],
+)
+async def test_filters_that_mean_nothing_are_refused(store: Store, filters: dict[str, Any], said: str) -> None:
+    for read in (store.history.list, store.history.figures, lambda **given: anext(store.history.pages(**given))):
+        with pytest.raises(ValueError, match=said):
+            await read(**filters)
+
+
+async def test_pages_and_groups_that_there_cannot_be_are_refused(store: Store) -> None:
+    for before in ("", "zz", "01a00000", "\ud800", "\0", "x" * 1000):
+        with pytest.raises(ExecutionNotFoundError, match="is no execution id"):
+            await store.history.list(before=before)
+    for limit in (0, -1):
+        with pytest.raises(ValueError, match=f"limit is {limit}"):
+            await store.history.list(limit=limit)
+    with pytest.raises(ValueError, match="minute"):
+        await store.history.figures("minute")  # type: ignore[arg-type]  # what is tested
+
+
+async def test_a_page_goes_on_where_the_execution_above_is_gone(store: Store) -> None:
+    older, above = await submitted(store), new_id()
+    await submitted(store)
+    assert [record.id for record in await store.history.list(before=above.upper())] == [older]
+
+
+async def test_the_ends_of_time_bound_nothing(store: Store) -> None:
+    id_ = await submitted(store)
+    bounds = {"since": datetime.min.replace(tzinfo=UTC), "until": datetime.max.replace(tzinfo=UTC)}
+    assert [record.id for record in await store.history.list(**bounds)] == [id_]
+    assert [one.calls for one in await store.history.figures(**bounds)] == [1]
+    assert [len(page) async for page in store.history.pages(**bounds)] == [1]
+
+
+async def test_all_pages_come_oldest_first_without_what_is_queued_meanwhile(store: Store) -> None:
+    ids = [await submitted(store, agent_id="a") for _ in range(7)]
+    seen = []
+    async for page in store.history.pages(3, agent_id="a"):
+        seen += [record.id for record in page]
+        await submitted(store, agent_id="a")
+    assert seen == ids
+    assert [page async for page in store.history.pages(3, agent_id="nobody")] == []
+
+
+async def test_figures_count_calls_and_how_they_ended(store: Store) -> None:
     fast, slow = await running(store), await running(store)
     await store.queue.finish_many([ended(fast, duration_ms=10.0), ended(slow, duration_ms=30.0)])
-    failed = await running(store)
-    await store.queue.finish(ended(failed, ExecutionStatus.TIMED_OUT))
+    await store.queue.finish(ended(await running(store), ExecutionStatus.TIMED_OUT))
+    await submitted(store)
     new = call(tool="Nope")
     await store.queue.record(new, Outcome(id=new.id, attempt=0, token="", status=ExecutionStatus.REJECTED))
-    grep, nope = await store.history.stats()
-    assert (grep.tool, grep.calls, grep.succeeded, grep.failed, grep.rejected) == ("Grep", 3, 2, 1, 0)
-    assert (grep.mean_duration_ms, grep.max_duration_ms) == (20.0, 30.0)
-    assert grep.mean_wait_seconds is not None
-    assert 0 <= grep.mean_wait_seconds < 30
-    assert (nope.calls, nope.rejected, nope.mean_wait_seconds) == (1, 1, None)
+    grep, nope = await store.history.figures()
+    assert (grep.key, grep.calls, grep.succeeded, grep.failed, grep.rejected) == ("Grep", 4, 2, 1, 0)
+    assert grep.success_rate == pytest.approx(2 / 3)
+    assert (grep.duration_ms.mean, grep.duration_ms.max) == (20.0, 30.0)
+    assert grep.wait_ms.p99 is not None
+    assert 0 <= grep.wait_ms.p99 < 30_000
+    assert (nope.calls, nope.rejected, nope.success_rate, nope.wait_ms.p50) == (1, 1, None, None)
+
+
+@pytest.mark.parametrize("count", [1, 2, 20, 100, 101])
+async def test_percentiles_are_by_nearest_rank_on_every_database(store: Store, count: int) -> None:
+    durations = [float(number) for number in range(1, count + 1)]
+    await store.queue.submit_many(calls := [call() for _ in durations])
+    claims = await store.queue.claim([Ring(one.id, 0) for one in calls], SCOPE)
+    outcomes = [ended(claim, duration_ms=time) for claim, time in zip(claims, reversed(durations), strict=True)]
+    assert all(await store.queue.finish_many(outcomes))
+    [figures] = await store.history.figures()
+    expected = [durations[math.ceil(count * percent / 100) - 1] for percent in (50, 95, 99)]
+    assert [figures.duration_ms.p50, figures.duration_ms.p95, figures.duration_ms.p99] == expected
+
+
+async def test_figures_are_told_apart_by_what_is_asked(store: Store) -> None:
+    await submitted(store, tool="Bash", category="execution", agent_id="a", session_id="s", queue="background")
+    await submitted(store)
+    expected: dict[Grouping, set[str | None]] = {
+        Grouping.TOOL: {"Bash", "Grep"},
+        Grouping.CATEGORY: {"execution", "file"},
+        Grouping.AGENT: {"a", None},
+        Grouping.SESSION: {"s", None},
+        Grouping.QUEUE: {"background", "default"},
+    }
+    for by, keys in expected.items():
+        assert {one.key for one in await store.history.figures(by)} == keys
+    hours = await store.history.figures(Grouping.HOUR)
+    assert sum(one.calls for one in hours) == 2
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00Z", one.key or "") for one in hours)
+
+
+async def test_figures_of_a_period_leave_the_rest_out(store: Store) -> None:
+    await finished(store, [await submitted(store)])
+    middle = (await store.history.get(await submitted(store))).queued_at
+    [since], [until] = await store.history.figures(since=middle), await store.history.figures(until=middle)
+    assert (since.calls, since.succeeded, until.calls, until.succeeded) == (1, 0, 1, 1)
+    assert await store.history.figures(since=middle + timedelta(days=1)) == []
 
 
 async def test_backlog_counts_what_waits_and_runs_per_queue_and_lane(store: Store) -> None:
@@ -130,7 +238,7 @@ async def test_backlog_counts_what_waits_and_runs_per_queue_and_lane(store: Stor
 
 async def test_an_empty_history_is_empty(store: Store) -> None:
     assert await store.history.list() == []
-    assert await store.history.stats() == []
+    assert await store.history.figures() == []
     assert await store.history.backlog() == []
     assert await store.history.attempts("nope") == []
     assert await store.history.events(new_id()) == []

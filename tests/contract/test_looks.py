@@ -117,3 +117,14 @@ async def test_of_many_due_rows_those_due_longest_come_whatever_their_tool_or_qu
     )
     by = scope(queues=("b", "a"), tool_keys=("Read@1", "Grep@1"))
     assert await store.queue.due(by, 2) == [Ring(id_, 0) for id_ in sorted(ids[1:3])]
+
+
+async def test_tools_that_are_disabled_are_shown_to_everybody(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    assert (await seen(store)).disabled == frozenset()
+
+    await store.catalogue.switch("Grep", is_enabled=False)
+    assert (await seen(store)).disabled == {"Grep"}
+
+    await store.catalogue.switch("Grep", is_enabled=True)
+    assert (await seen(store)).disabled == frozenset()

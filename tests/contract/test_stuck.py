@@ -89,3 +89,13 @@ async def test_a_call_in_a_queue_that_nobody_serves_is_not_stuck_but_unserved(st
     await submitted(store)
     await shift(store, not_before=-11.0)
     assert await stuck(store) == []
+
+
+async def test_a_call_of_a_disabled_tool_is_said_to_wait_for_that(store: Store) -> None:
+    await served(store)
+    await submitted(store)
+    await shift(store, not_before=-11.0)
+
+    await store.catalogue.switch("Grep", is_enabled=False)
+
+    assert [one.reason for one in await stuck(store)] == [StuckReason.DISABLED]

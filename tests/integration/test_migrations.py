@@ -18,7 +18,8 @@ from sqlalchemy.sql.ddl import DropView
 from forge_tools.errors import DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.engine import Address, create_engine
-from forge_tools.storage.models import SCHEMA_REVISION, metadata, tool_executions, tool_executions_view
+from forge_tools.storage.models import SCHEMA_REVISION, metadata
+from forge_tools.storage.view import tool_executions, tool_executions_view
 from tests.contract.calls import SCOPE, submitted
 
 ROOT = Path(__file__).parents[2]
@@ -119,7 +120,7 @@ def test_an_unknown_revision_is_named(database_url: str) -> None:
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("power cut")
 
     monkeypatch.setattr("alembic.op.create_index", broken)

@@ -163,7 +163,7 @@ def test_a_context_needs_only_a_working_folder() -> None:
     assert issubclass(ExecutionContext, pydantic.BaseModel)
     context = ExecutionContext(working_dir="/home/user/project")
 
-    assert context.model_dump() == {
+    assert context.model_dump(exclude={"workspace"}) == {
         "working_dir": "/home/user/project",
         "session_id": None,
         "agent_id": None,
@@ -185,6 +185,7 @@ def test_every_option_of_a_context_survives_a_round_trip() -> None:
         "timeout": 60.0,
         "max_output_size": 50_000,
         "metadata": {"k": [1]},
+        "workspace": "repo",
     }
 
     context = ExecutionContext.model_validate_json(json.dumps(given))

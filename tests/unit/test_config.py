@@ -71,6 +71,30 @@ def test_a_wrong_setting_is_named_with_what_it_must_be(
         Settings.load()
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("nope", 'error parsing value for field "workspaces"'),
+        ("[]", "FORGE_WORKSPACES: Input should be a valid dictionary"),
+        ('{"a b": {"roots": ["/x"]}}', "FORGE_WORKSPACES: .*'a b' is no name; use up to 100 letters"),
+        ('{"../x": {"roots": ["/x"]}}', "'../x' is no name"),
+        ('{"repo": {}}', "FORGE_WORKSPACES: repo > roots: Field required"),
+        ('{"repo": {"roots": []}}', "FORGE_WORKSPACES: repo > roots: .*a list of one folder or more"),
+        ('{"repo": {"roots": "/x"}}', "a list of one folder or more"),
+        ('{"repo": {"roots": [{"path": "/x", "readonly": true}]}}', "repo > roots > 0 > readonly: Extra inputs"),
+        ('{"repo": {"roots": ["/x"], "sharde": true}}', "FORGE_WORKSPACES: repo > sharde: Extra inputs"),
+        ('{"repo": {"roots": ["/x"], "protected": ["a/b"]}}', "repo > protected > 0: String should match"),
+    ],
+)
+def test_a_workspace_that_cannot_be_is_refused_with_what_it_must_be(
+    value: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORGE_WORKSPACES", value)
+
+    with pytest.raises(ConfigurationError, match=message):
+        Settings.load()
+
+
 def test_a_wrong_setting_is_not_quoted_for_it_may_be_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGE_LEASE", "hunter2")
 
@@ -93,6 +117,19 @@ def test_background_work_may_wait_longer() -> None:
     settings = Settings.load()
 
     assert (settings.expiry_for("default"), settings.expiry_for("background")) == (600, 86_400)
+
+
+def test_hosts_that_share_a_home_keep_their_shells_apart() -> None:
+    one, other = (Settings.load(home="forge", hostname=name).shells_folder for name in ("a", ".."))
+
+    assert (one, other) == (Path.cwd() / "forge/shells-a", Path.cwd() / "forge/shells-..")
+    assert Settings.load(shells="/srv/shells").shells_folder == Path("/srv/shells")
+
+
+def test_a_folder_for_shells_that_is_named_by_nothing_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGE_SHELLS", "")
+
+    assert Settings.load(hostname="a").shells_folder == Path.cwd() / ".forge/shells-a"
 
 
 def test_a_socket_path_that_is_too_long_moves_to_a_private_folder(

@@ -1,0 +1,144 @@
+"""The rows of shells: what their hosts last said of them, for whoever asks on whichever host."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, case, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.records import ShellRecord, ShellStatus
+from forge_tools.storage import alive
+from forge_tools.storage.engine import Database
+from forge_tools.storage.models import from_now, shells, workers
+from forge_tools.storage.rows import clean
+
+MOST_LISTED = 500
+"""Of a session: all that run come before any that ended."""
+
+kept = shells.c
+RUNNING = kept.status == ShellStatus.RUNNING.value
+LOST = kept.status == ShellStatus.LOST.value
+
+
+class Shells:
+    """A shell's host is believed, in one direction: what ended stays ended as it was first said to have.
+
+    Only LOST may be taken back, by the host itself: it means that nobody could know.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record(self, shell: ShellRecord) -> None:
+        """Write what its host has seen of a shell."""
+        await self.record_many([shell])
+
+    async def record_many(self, seen: Sequence[ShellRecord]) -> None:
+        """Write what a host has seen of its shells, in one transaction."""
+        if not seen:
+            return
+        row = self._database.upsert(shells).values(updated_at=from_now(0.0))
+        said = row.excluded
+        grown = case((said.size > kept.size, said.size), else_=kept.size)
+        news = {"size": grown, "updated_at": from_now(0.0)}
+        for name in ("status", "kernel", "pid", "start_ticks", "exit_code", "signal", "ended_at"):
+            news[name] = said[name]
+        statement = row.on_conflict_do_update(index_elements=["id"], set_=news, where=or_(RUNNING, LOST))
+        values = [_values(shell) for shell in sorted(seen, key=lambda shell: shell.id)]  # or two hosts could deadlock
+        await self._database.write(lambda connection: connection.execute(statement, values))
+
+    async def find(self, id: str) -> ShellRecord | None:
+        """Read one shell; None where nobody has told of it."""
+        found = await self._read(select(shells).where(kept.id == clean(id)))
+        return found[0] if found else None
+
+    async def of_session(self, session_id: str | None) -> list[ShellRecord]:
+        """List a session's shells on all hosts, the oldest first; of very many, those that run or started last."""
+        of_it = kept.session_id.is_(None) if session_id is None else kept.session_id == clean(session_id)
+        latest = select(shells).where(of_it).order_by(RUNNING.desc(), kept.started_at.desc(), kept.id)
+        found = await self._read(latest.limit(MOST_LISTED))
+        return sorted(found, key=lambda shell: (shell.started_at, shell.id))
+
+    async def running_of(self, hostname: str) -> list[ShellRecord]:
+        """List what is said to run on a host."""
+        return await self._read(select(shells).where(RUNNING, kept.hostname == hostname))
+
+    async def mark_lost(self, ids: Collection[str]) -> list[str]:
+        """Say of shells that nobody knows how they ended; returns those that were said to run until now."""
+        return await self._lose(kept.id.in_(ids)) if ids else []
+
+    async def deserted_hosts(self, seconds: float) -> set[str]:
+        """Hosts on which shells are said to run, and no worker was seen for so many seconds."""
+        query = select(kept.hostname).where(RUNNING, _is_deserted(seconds)).distinct()
+        async with self._database.reading() as connection:
+            return set((await connection.scalars(query)).all())
+
+    async def desert(self, hostnames: Collection[str], seconds: float) -> list[str]:
+        """Mark what is said to run on those hosts as lost, where no worker was seen for so many seconds still."""
+        return await self._lose(kept.hostname.in_(hostnames), _is_deserted(seconds)) if hostnames else []
+
+    async def _read(self, query: Select[Any]) -> list[ShellRecord]:
+        async with self._database.reading() as connection:
+            return [_shell(row) for row in await connection.execute(query)]
+
+    async def _lose(self, *which: ColumnElement[bool]) -> list[str]:
+        lost = (
+            update(shells)
+            .where(RUNNING, *which)
+            .values(status=ShellStatus.LOST.value, updated_at=from_now(0.0))
+            .returning(kept.id)
+        )
+
+        async def work(connection: AsyncConnection) -> list[str]:
+            return sorted((await connection.scalars(lost)).all())
+
+        return await self._database.write(work)
+
+
+def _is_deserted(seconds: float) -> ColumnElement[bool]:
+    """A worker that stopped in good order was seen until then."""
+    return kept.hostname.not_in(select(workers.c.hostname).where(alive.seen_within(seconds)))
+
+
+def _values(shell: ShellRecord) -> dict[str, object]:
+    return {
+        "id": clean(shell.id),
+        "hostname": shell.hostname,
+        "command": clean(shell.command),
+        "cwd": clean(shell.cwd),
+        "status": shell.status.value,
+        "kernel": clean(shell.kernel),
+        "pid": shell.pid,
+        "start_ticks": shell.start_ticks,
+        "started_at": shell.started_at,
+        "description": clean(shell.description),
+        "session_id": clean(shell.session_id),
+        "agent_id": clean(shell.agent_id),
+        "execution_id": clean(shell.execution_id),
+        "exit_code": shell.exit_code,
+        "signal": shell.signal,
+        "size": shell.size,
+        "ended_at": shell.ended_at,
+    }
+
+
+def _shell(row: Row[Any]) -> ShellRecord:
+    return ShellRecord(
+        id=row.id,
+        hostname=row.hostname,
+        command=row.command,
+        cwd=row.cwd,
+        status=ShellStatus(row.status),
+        kernel=row.kernel,
+        pid=row.pid,
+        start_ticks=row.start_ticks,
+        started_at=row.started_at,
+        description=row.description,
+        session_id=row.session_id,
+        agent_id=row.agent_id,
+        execution_id=row.execution_id,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        size=row.size,
+        ended_at=row.ended_at,
+    )

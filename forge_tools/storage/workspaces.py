@@ -1,0 +1,208 @@
+"""Which host has which workspace, which session works in which one, and the way there for calls that came elsewhere."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, and_, case, delete, exists, func, insert, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.errors import ConfigurationError
+from forge_tools.records import Claim, Moved, NamedWorkspace, Scope, Stranded, WorkspacePlaces, WorkspaceRecord
+from forge_tools.storage import alive
+from forge_tools.storage.engine import Database
+from forge_tools.storage.models import from_now, leases, seconds_between, session_workspaces, workers, workspaces
+from forge_tools.storage.moving import move
+from forge_tools.storage.rows import clean
+
+KEPT_SECONDS = 30 * 86_400.0
+"""For so long it is known where a workspace was whose host is gone."""
+
+MAX_SESSION_ID = 500
+LOCK = "workspaces"
+
+known = workspaces.c
+
+
+class Workspaces:
+    """Rows of (name, boot): each worker says at its start what it has. A boot that is dead has nothing, but is remembered."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def announce(self, boot: str, hostname: str, named: Sequence[NamedWorkspace], *, within: float) -> list[str]:
+        """Say what `boot`, which must be registered, has; one that beat `within` seconds is alive.
+
+        What dead workers of this host had is forgotten: its configuration may have changed. A workspace that was bound to a
+        host without live workers is taken over. Returns a sentence for each one taken.
+
+        Raises:
+            ConfigurationError: a live worker elsewhere has one of them, and it is not shared on both.
+        """
+
+        async def work(connection: AsyncConnection) -> list[str]:
+            await self._lock(connection)  # or two hosts could each find that the other has nothing
+            rows = [_record(row) for row in await connection.execute(_rows(within))]
+            taken = [_resolved(theirs, hostname) for theirs in rivals(named, rows, hostname)]
+            await connection.execute(delete(workspaces).where(_is_stale(boot, hostname, named, within)))
+            if named:
+                await connection.execute(_ANNOUNCE, [_values(one, boot, hostname) for one in named])
+            return list(dict.fromkeys(taken))
+
+        return await self._database.write(work)
+
+    async def list(self, *, within: float) -> list[WorkspaceRecord]:
+        """Every announcement, by name; the newest of each name first."""
+        async with self._database.reading() as connection:
+            return [_record(row) for row in await connection.execute(_rows(within))]
+
+    async def places(self, *, within: float) -> WorkspacePlaces:
+        """What a client must know to send calls where they belong."""
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(_places(within))).all()
+            has_sessions = await connection.scalar(select(exists().select_from(session_workspaces)))
+        hosts: dict[str, str | None] = {}
+        for name, hostname, is_shared in rows:
+            hosts.setdefault(name, None if is_shared else hostname)
+        return WorkspacePlaces(hosts=hosts, has_sessions=bool(has_sessions))
+
+    async def send_home(self, claim: Claim, name: str, scope: Scope, *, within: float) -> Moved | Stranded | None:
+        """Move a call that `scope` claimed to a host that has its workspace; None: it is no longer this worker's."""
+
+        async def work(connection: AsyncConnection) -> Moved | Stranded | None:
+            rows = (await connection.execute(_rows(within).where(known.name == clean(name)))).all()
+            return await move(connection, claim, name, scope, rows)
+
+        return await self._database.write(work)
+
+    async def bind_session(self, session_id: str, name: str | None) -> None:
+        """Have calls of that session which name no workspace use this one; None ends that.
+
+        Raises:
+            ConfigurationError: the id is empty or too long to be kept.
+        """
+        if not 0 < len(session_id) <= MAX_SESSION_ID:
+            raise ConfigurationError(
+                f"A session id of {len(session_id)} characters cannot be bound to a workspace; use 1 to {MAX_SESSION_ID}."
+            )
+        session_id = clean(session_id)
+        statement: Any = delete(session_workspaces).where(session_workspaces.c.session_id == session_id)
+        if name is not None:
+            name = clean(name)
+            row = self._database.upsert(session_workspaces).values(
+                session_id=session_id, workspace=name, bound_at=from_now(0.0)
+            )
+            statement = row.on_conflict_do_update(
+                index_elements=["session_id"], set_={"workspace": name, "bound_at": from_now(0.0)}
+            )
+        await self._database.write(lambda connection: connection.execute(statement))
+
+    async def of_session(self, session_id: str) -> str | None:
+        """The workspace that the session was bound to, if any."""
+        bound = session_workspaces.c
+        async with self._database.reading() as connection:
+            name: str | None = await connection.scalar(select(bound.workspace).where(bound.session_id == clean(session_id)))
+        return name
+
+    async def _lock(self, connection: AsyncConnection) -> None:
+        """Hold a row until the transaction ends: one host announces at a time."""
+        taken = {"holder": "", "expires_at": from_now(0.0)}
+        row = self._database.upsert(leases).values(name=LOCK, **taken)
+        await connection.execute(row.on_conflict_do_update(index_elements=["name"], set_=taken))
+
+
+def rivals(
+    mine: Iterable[NamedWorkspace], known_ones: Iterable[WorkspaceRecord], hostname: str
+) -> Sequence[WorkspaceRecord]:
+    """What other hosts than `hostname` have or had of what cannot be there and here."""
+    by_name = {one.name: one for one in mine}
+    return [
+        theirs
+        for theirs in known_ones
+        if theirs.hostname != hostname and theirs.name in by_name and theirs.clashes_with(by_name[theirs.name])
+    ]
+
+
+_ANNOUNCE = insert(workspaces).values(announced_at=from_now(0.0))
+
+
+def _rows(within: float) -> Select[Any]:
+    """Announcements with what is known of their boots, by name, the newest first."""
+    silence = func.coalesce(seconds_between(workers.c.last_seen_at, from_now(0.0)), KEPT_SECONDS)
+    return (
+        select(
+            known.name,
+            known.boot,
+            known.hostname,
+            known.shared,
+            known.roots,
+            case((_lives(within), 1), else_=0).label("is_live"),
+            case((workers.c.stopped_at.is_(None), 0), else_=1).label("has_stopped"),
+            silence.label("silent_seconds"),
+            workers.c.lane,
+            workers.c.tools,
+        )
+        .select_from(workspaces)
+        .outerjoin(workers, workers.c.id == known.boot)
+        .order_by(known.name, known.announced_at.desc(), known.boot)
+    )
+
+
+def _places(within: float) -> Select[Any]:
+    """Where each name is: where it lives before where it was, and of those the newest."""
+    return (
+        select(known.name, known.hostname, known.shared)
+        .select_from(workspaces)
+        .outerjoin(workers, workers.c.id == known.boot)
+        .order_by(case((_lives(within), 0), else_=1), known.announced_at.desc(), known.boot)
+    )
+
+
+def _lives(within: float) -> ColumnElement[bool]:
+    return and_(workers.c.id.is_not(None), alive.is_alive(within))
+
+
+def _resolved(theirs: WorkspaceRecord, hostname: str) -> str:
+    """Say that a dead host's workspace is taken over, or refuse to take a live one's."""
+    name, host, silence = theirs.name, theirs.hostname, f"{theirs.silent_seconds:.0f} s"
+    if not theirs.is_live:
+        how = "was shared on" if theirs.is_shared else "was bound to"
+        return (
+            f"Workspace {name} {how} host {host}, which has had no live worker with it for {silence}; "
+            f"host {hostname} takes it over."
+        )
+    how = f"is shared on host {host}, and not on {hostname}" if theirs.is_shared else f"is bound to host {host}"
+    raise ConfigurationError(
+        f"FORGE_WORKSPACES: workspace {name} {how}, where a live worker has it (last seen {silence} ago). Where all hosts "
+        f'see the same files, say "shared": true on each; else name it otherwise on {hostname}, or stop the workers on {host}.'
+    )
+
+
+def _is_stale(boot: str, hostname: str, named: Sequence[NamedWorkspace], within: float) -> ColumnElement[bool]:
+    """Announcements that this one replaces: what got so far that clashes has no live owner.
+
+    What is shared is forgotten of those that stopped, or were found dead. Who is only silent may not know that it was.
+    """
+    is_alive = exists().where(workers.c.id == known.boot, alive.is_alive(within))
+    is_recent = exists().where(workers.c.id == known.boot, alive.seen_within(KEPT_SECONDS))
+    bound, shared = ([one.name for one in named if one.is_shared is kind] for kind in (False, True))
+    elsewhere = (known.hostname != hostname) & or_(known.name.in_(bound), known.name.in_(shared) & ~known.shared)
+    has_stopped = ~exists().where(workers.c.id == known.boot, workers.c.stopped_at.is_(None))
+    is_had_again = known.name.in_(shared) & known.shared & has_stopped
+    return or_(known.boot == boot, is_had_again, ~is_alive & or_(known.hostname == hostname, elsewhere, ~is_recent))
+
+
+def _values(one: NamedWorkspace, boot: str, hostname: str) -> dict[str, Any]:
+    return {"name": one.name, "boot": boot, "hostname": hostname, "shared": one.is_shared, "roots": list(one.roots)}
+
+
+def _record(row: Row[Any]) -> WorkspaceRecord:
+    return WorkspaceRecord(
+        name=row.name,
+        is_shared=row.shared,
+        roots=tuple(row.roots),
+        boot=row.boot,
+        hostname=row.hostname,
+        is_live=bool(row.is_live),
+        has_stopped=bool(row.has_stopped),
+        silent_seconds=max(0.0, row.silent_seconds),
+    )
