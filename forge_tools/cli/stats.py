@@ -1,4 +1,4 @@
-"""`forge-tools stats`: timing per tool, what waits in queues, who works."""
+"""`forge-tools stats`: how calls ended and how long they took, what waits in queues, who works."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from forge_tools.cli import stuck
+from forge_tools.cli import filters, stuck
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import Face, OutputOption, face_of
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.moments import age, iso, took
 from forge_tools.cli.tables import Column, table
 from forge_tools.config import Settings
-from forge_tools.records import QueueDepth, StuckCalls, ToolStats, WorkerRecord
+from forge_tools.records import CallFigures, Grouping, QueueDepth, StuckCalls, WorkerRecord
 from forge_tools.storage import Store
 
 app = command_app()
@@ -22,7 +22,7 @@ app = command_app()
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    tools: list[ToolStats]
+    calls: list[CallFigures]
     queues: list[QueueDepth]
     stuck: list[StuckCalls]
     workers: list[WorkerRecord]
@@ -30,19 +30,26 @@ class _Numbers:
 
 
 @app.command()
-def stats(
+def stats(  # noqa: PLR0913 one option a filter
     context: typer.Context,
-    tool: Annotated[str | None, typer.Option(help="Only this tool.")] = None,
+    *,
+    by: Annotated[Grouping, typer.Option(help="What calls are told apart by.")] = Grouping.TOOL,
+    tool: filters.ToolOption = None,
+    category: filters.CategoryOption = None,
+    agent: filters.AgentOption = None,
+    session: filters.SessionOption = None,
+    since: filters.SinceOption = None,
+    until: filters.UntilOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Show timing per tool, the backlog per queue, calls that do not move, and workers: live ones and silent ones."""
+    """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""
     settings = Settings.load()
+    chosen = filters.given(tool=tool, category=category, agent_id=agent, session_id=session, since=since, until=until)
 
     async def read(store: Store) -> _Numbers:
-        tools = [one for one in await store.history.stats() if tool in (None, one.tool)]
         workers = [one for one in await store.workers.list() if one.stopped_at is None]
         return _Numbers(
-            tools=tools,
+            calls=await store.history.figures(by, **chosen),
             queues=await store.history.backlog(),
             stuck=await store.history.stuck(lease=settings.lease, patience=stuck.BEATS * settings.heartbeat),
             workers=[one for one in workers if one.silent_seconds <= settings.lease],
@@ -52,41 +59,28 @@ def stats(
     face = face_of(context)
     numbers = with_store(read, settings)
     if face.is_json:
-        face.document(_document(numbers))
+        face.document(_document(numbers, by))
     else:
-        _print(face, numbers)
+        _print(face, numbers, by)
 
 
-def tool_stats_table(stats: Sequence[ToolStats]) -> Table:
-    """A line per tool."""
-    columns = [
-        Column("tool", is_flexible=True),
-        *(
-            Column(title, is_number=True)
-            for title in ("calls", "ok", "failed", "rejected", "mean", "max", "queue wait")
-        ),
-    ]
-    return table(
-        columns,
-        (
-            [
-                one.tool,
-                str(one.calls),
-                str(one.succeeded),
-                str(one.failed),
-                str(one.rejected),
-                took(one.mean_duration_ms),
-                took(one.max_duration_ms),
-                took(None if one.mean_wait_seconds is None else one.mean_wait_seconds * 1000),
-            ]
-            for one in stats
-        ),
-    )
+def figures_table(figures: Sequence[CallFigures], by: Grouping = Grouping.TOOL) -> Table:
+    """A line per tool, or whatever calls are told apart by: ends, then how long bodies ran, then how long calls waited."""
+    numbers = ("calls", "ok", "failed", "p50", "p95", "p99", "wait p50", "p95")
+    columns = [Column(by.value, is_flexible=True), *(Column(title, is_number=True) for title in numbers)]
+    return table(columns, (_figures(one) for one in figures))
 
 
-def _document(numbers: _Numbers) -> dict[str, Any]:
+def _figures(one: CallFigures) -> list[str]:
+    durations = (one.duration_ms.p50, one.duration_ms.p95, one.duration_ms.p99, one.wait_ms.p50, one.wait_ms.p95)
+    ok = "-" if one.success_rate is None else f"{one.success_rate:.1%}"
+    return [one.key or "-", str(one.calls), ok, str(one.failed + one.rejected), *map(took, durations)]
+
+
+def _document(numbers: _Numbers, by: Grouping) -> dict[str, Any]:
     return {
-        "tools": [asdict(one) for one in numbers.tools],
+        "by": by.value,
+        "calls": [asdict(one) | {"success_rate": one.success_rate} for one in numbers.calls],
         "queues": [asdict(one) for one in numbers.queues],
         "stuck": [asdict(one) | {"said": stuck.sentence(one), "way_out": stuck.way_out(one)} for one in numbers.stuck],
         "workers": [worker_document(one) for one in numbers.workers],
@@ -99,9 +93,9 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
     return {name: iso(value) if hasattr(value, "isoformat") else value for name, value in asdict(worker).items()}
 
 
-def _print(face: Face, numbers: _Numbers) -> None:
-    face.say("Tools", style="bold")
-    _or_nothing(face, numbers.tools, tool_stats_table(numbers.tools), "Nothing was run yet.")
+def _print(face: Face, numbers: _Numbers, by: Grouping) -> None:
+    face.say(f"Calls by {by.value}", style="bold")
+    _or_nothing(face, numbers.calls, figures_table(numbers.calls, by), "Nothing was run yet.")
     face.say("\nQueues", style="bold")
     _or_nothing(face, numbers.queues, _queues(numbers.queues), "Nothing waits, nothing runs.")
     _print_stuck(face, numbers.stuck)

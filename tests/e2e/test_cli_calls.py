@@ -1,5 +1,6 @@
 """Every command against one real stack, as its users run them."""
 
+import csv
 import json
 import os
 import pty
@@ -66,7 +67,7 @@ def test_one_tool_is_shown_with_its_parameters(cli: Cli) -> None:
 @pytest.mark.parametrize("format", ["openai", "anthropic", "gemini", "ollama", "mcp"])
 def test_schemas_are_json_in_every_format(cli: Cli, format: str) -> None:
     done = cli.run("tools", "--format", format)
-    assert len(json.loads(done.stdout)) == 12
+    assert len(json.loads(done.stdout)) == 15
 
 
 def test_an_unknown_format_is_a_usage_error(cli: Cli) -> None:
@@ -207,8 +208,9 @@ def test_an_id_that_is_none_says_what_one_is(cli: Cli) -> None:
 def test_stats_count_what_was_run(cli: Cli) -> None:
     cli.run("run", "Add", "a=1", "b=1")
     numbers = cli.json("stats")
-    add = next(tool for tool in numbers["tools"] if tool["tool"] == "Add")
+    add = next(one for one in numbers["calls"] if one["key"] == "Add")
     assert add["succeeded"] >= 1
+    assert add["duration_ms"]["p50"] <= add["duration_ms"]["p99"]
     host = f"host.{socket.gethostname()}"
     assert {(worker["lane"], tuple(worker["queues"])) for worker in numbers["workers"]} == {
         ("async", ("default", "background", host)),
@@ -217,6 +219,35 @@ def test_stats_count_what_was_run(cli: Cli) -> None:
     }
     assert (numbers["stuck"], numbers["silent"]) == ([], [])
     assert max(map(len, cli.run("stats").stdout.splitlines())) <= 80
+
+
+def test_figures_can_be_told_apart_and_narrowed(cli: Cli) -> None:
+    cli.run("run", "Add", "a=1", "b=2", "--session", "figures")
+    numbers = cli.json("stats", "--by", "hour", "--session", "figures", "--since", "1h")
+    assert [one["calls"] for one in numbers["calls"]] == [1]
+    assert "Calls by hour" in cli.run("stats", "--by", "hour").stdout
+
+
+def test_an_export_is_whole_and_oldest_first(cli: Cli) -> None:
+    for number in range(3):
+        cli.run("run", "Add", f"a={number}", "b=0", "--session", "exported")
+    file = cli.folder / "calls.csv"
+    lines = cli.lines("export", "--session", "exported")
+    assert [line["parameters"]["a"] for line in lines] == [0, 1, 2]
+    assert cli.json("export", "--session", "exported", "--format", "csv", "--to", str(file))["executions"] == 3
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    assert [json.loads(row["parameters"])["a"] for row in rows] == [0, 1, 2]
+    assert rows[0].keys() == lines[0].keys()
+    assert not list(cli.folder.glob(".*.part"))
+
+
+def test_an_export_to_who_stops_reading_ends_quietly(cli: Cli) -> None:
+    cli.run("run", "Add", "a=1", "b=0")
+    export = cli.start("export")
+    assert export.stdout is not None
+    export.stdout.close()
+    _, errors = export.communicate(timeout=30)
+    assert (export.returncode, errors) == (1, "")
 
 
 def test_the_doctor_finds_a_live_worker_of_this_host_only(cli: Cli) -> None:

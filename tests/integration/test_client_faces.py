@@ -111,7 +111,7 @@ async def test_history_pages_newest_first_and_filters(client: ExecutorClient, co
     await client.execute("Echo", mine)
 
     first = await client.history(session_id=mine.session_id, limit=4)
-    rest = await client.history(session_id=mine.session_id, before=(first[-1].queued_at, first[-1].id))
+    rest = await client.history(session_id=mine.session_id, before=first[-1].id)
     failed = await client.history(session_id=mine.session_id, error_code=ErrorCode.VALIDATION_ERROR)
 
     assert [record.output for record in first + rest] == [None, "4", "3", "2", "1", "0"]

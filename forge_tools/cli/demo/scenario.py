@@ -13,7 +13,7 @@ from forge_tools.cli.demo.stage import Stage
 from forge_tools.cli.executions import executions_table
 from forge_tools.cli.invocation import own_argv
 from forge_tools.cli.moments import took
-from forge_tools.cli.stats import tool_stats_table
+from forge_tools.cli.stats import figures_table
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
@@ -133,12 +133,12 @@ class Scenario:
         stage.section("What SQL says of all this")
         async with await open_store(self.settings.database) as store:
             records = await store.history.list(agent_id=AGENT, limit=1000)
-            stats = await store.history.stats()
+            figures = await store.history.figures()
         stage.show(executions_table(records[:SHOWN_RECORDS], self.width))
         if len(records) > SHOWN_RECORDS:
             stage.text(f"... and {len(records) - SHOWN_RECORDS} more")
         stage.gap()
-        stage.show(tool_stats_table(stats))
+        stage.show(figures_table(figures))
         stage.gap()
         counted = Counter((record.tool, record.status) for record in records)
         expected = {

@@ -1,0 +1,49 @@
+"""The options by which history, figures and exports are narrowed: one meaning, wherever they stand."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from forge_tools.cli.moments import parse_since
+from forge_tools.records import ExecutionStatus, ToolCategory
+
+ToolOption = Annotated[str | None, typer.Option(help="Only this tool.")]
+CategoryOption = Annotated[
+    ToolCategory | None, typer.Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")
+]
+StatusOption = Annotated[
+    ExecutionStatus | None, typer.Option(metavar="STATUS", help=f"One of {', '.join(ExecutionStatus)}.")
+]
+AgentOption = Annotated[str | None, typer.Option(help="Only calls of this agent.")]
+SessionOption = Annotated[str | None, typer.Option(help="Only calls of this session.")]
+QueueOption = Annotated[str | None, typer.Option(help="Only calls of this queue.")]
+CodeOption = Annotated[str | None, typer.Option(metavar="CODE", help="Only those that ended with it.")]
+ErrorOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose error has this text in it.")]
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return parse_since(text) if text else None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+SinceOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Queued since 90s, 15m, 1h, 2d ago, or ISO.", callback=_moment),
+]
+UntilOption = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Queued before then, in the same forms.", callback=_moment)
+]
+SlowerOption = Annotated[
+    float | None, typer.Option(metavar="MS", min=0, help="Only those that ran for so many milliseconds or longer.")
+]
+FasterOption = Annotated[
+    float | None, typer.Option(metavar="MS", min=0, help="Only those that ran for so many milliseconds at most.")
+]
+
+
+def given(**filters: Any) -> dict[str, Any]:
+    """The filters that were asked for, by the names of `Selection`."""
+    return {name: value for name, value in filters.items() if value is not None}
