@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -14,9 +13,9 @@ from forge_tools import schemas
 from forge_tools.base import BaseTool, brief, preview
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.records import (
+    CallOptions,
     Capabilities,
     ExecutionContext,
-    RetryPolicy,
     Schema,
     ToolCategory,
     ToolExecution,
@@ -25,8 +24,10 @@ from forge_tools.records import (
 )
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.truncation import limit_output
+from forge_tools.truncation import limit_output, overlong
 from forge_tools.validation import clean_text, shown, suggestion
+
+__all__ = ["SLOW_MS", "CallOptions", "ToolExecutor", "may_be_retried"]
 
 SLOW_MS = 1_000
 """Calls that take longer are warned about (spec S2-15)."""
@@ -46,18 +47,6 @@ _UNFINISHED = frozenset({ErrorCode.TIMEOUT, ErrorCode.LOST, ErrorCode.OUT_OF_MEM
 """Failures of bodies that were ended from outside: nobody knows how far they came."""
 
 _logger = logging.getLogger("forge_tools.tools")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
-    """How one call differs from the usual. `timeout` is in seconds, for each attempt.
-
-    `retry` counts only for failures that `may_be_retried`; `skip_validation` is for callers that have validated.
-    """
-
-    timeout: float | None = None
-    retry: RetryPolicy | None = None
-    skip_validation: bool = False
 
 
 def may_be_retried(code: str | None, says: object, can: Capabilities) -> bool:
@@ -185,6 +174,15 @@ class ToolExecutor:
         schemas.require_format(format)
         return [schemas.render(tool.spec, format) for tool in self._registry.list_by_category(category)]
 
+    @property
+    def reach(self) -> Reach | None:
+        """What its tools may touch on this host; None where that is the caller's to say."""
+        return self._reach
+
+    def specs(self) -> list[ToolSpec]:
+        """Return the tools as data, in the order of registration."""
+        return [tool.spec for tool in self._registry.list_all()]
+
     def get_executions(self) -> list[ToolExecution]:
         """Return the calls of known tools in the order they ended, sensitive parameters redacted."""
         with self._lock:
@@ -217,6 +215,9 @@ class ToolExecutor:
         token = REACH.set(self._reach) if self._reach is not None else None
         try:
             result = await _attempts(tool, arguments, context, options)
+            if (text := overlong(result, context.max_output_size)) is not None:
+                left = tool.spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
+                result = await limit_output(result, text, context, left)
         except asyncio.CancelledError:
             cancelled = ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
             self._record(tool, arguments, context, cancelled)
@@ -224,7 +225,6 @@ class ToolExecutor:
         finally:
             if token is not None:
                 REACH.reset(token)
-        result = limit_output(result, context.max_output_size)
         self._record(tool, arguments, context, result)
         return result
 

@@ -5,10 +5,12 @@ import contextvars
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from forge_tools.records import ExecutionContext, ToolResult, ToolSpec
-from forge_tools.schemas import property_schemas
+from forge_tools.records import ExecutionContext, Schema, ToolResult, ToolSpec
+from forge_tools.schemas import render
+
+T = TypeVar("T")
 
 
 class RunnableTool(Protocol):
@@ -31,24 +33,35 @@ def to_langchain_tool(tool: RunnableTool, context: ExecutionContext | None = Non
     """
     spec = tool.spec
     run = _runner(tool, context or ExecutionContext(working_dir="."))
-    schema = {
-        "type": "object",
-        "title": spec.name,
-        "properties": property_schemas(spec),
-        "required": [p.name for p in spec.parameters if p.required],
-    }
 
-    def run_in_thread(**arguments: Any) -> str:
-        return _run_in_thread(lambda: run(**arguments))
+    def run_in_place(**arguments: Any) -> str:
+        return run_in_thread(lambda: run(**arguments))
 
     return _wrapper_class()(
         name=spec.name,
         description=spec.description,
-        func=run_in_thread,
+        func=run_in_place,
         coroutine=run,
-        args_schema=schema,
+        args_schema=argument_schema(spec),
         handle_tool_error=True,
     )
+
+
+def argument_schema(spec: ToolSpec) -> Schema:
+    """Describe the arguments of a tool as the `args_schema` of LangChain's tools, which hand it to any provider."""
+    parameters: Schema = render(spec, "openai")["function"]["parameters"]
+    return {"title": spec.name, **parameters}
+
+
+def run_in_thread(run: Callable[[], Awaitable[T]]) -> T:
+    """Run on a thread of its own: the caller's may already run an event loop (contradiction C38)."""
+
+    async def main() -> T:
+        return await run()
+
+    here = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(lambda: here.run(asyncio.run, main())).result()
 
 
 def _runner(tool: RunnableTool, context: ExecutionContext) -> Callable[..., Awaitable[str]]:
@@ -61,17 +74,6 @@ def _runner(tool: RunnableTool, context: ExecutionContext) -> Callable[..., Awai
         return result.to_text()
 
     return run
-
-
-def _run_in_thread(run: Callable[[], Awaitable[str]]) -> str:
-    """Run on a thread of its own: the caller's may already run an event loop (contradiction C38)."""
-
-    async def main() -> str:
-        return await run()
-
-    here = contextvars.copy_context()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(lambda: here.run(asyncio.run, main())).result()
 
 
 @cache

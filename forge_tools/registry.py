@@ -261,7 +261,7 @@ def _doubts(spec: ToolSpec) -> list[str]:
     doubts = [
         f"the type '{clean_text(p.type)}' of parameter '{p.name}' is not one of JSON, so its values go unchecked"
         for p in spec.parameters
-        if p.type not in KNOWN_TYPES
+        if p.type not in KNOWN_TYPES and p.type != "any"
     ]
     default = Validator(spec).default_error()
     return [*doubts, f"a default is refused by its own parameter: {default}"] if default else doubts

@@ -1,35 +1,54 @@
-"""Keeps an output within `max_output_size`: its head and tail, and what was left out."""
+"""Keeps an output within `max_output_size`: its head and tail, what was left out, and where all of it is."""
 
 import json
 from functools import partial
 from typing import Any
 
 from forge_tools.base import brief
-from forge_tools.records import ToolResult
+from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.sandbox.artifacts import keep_text
+from forge_tools.sandbox.output import omissions, position_after
+
+MARKER_CHARS = 250
+"""More than a marker takes."""
+
+LEAST_SECONDS = 0.5
+"""What a call whose time is nearly over has left for keeping its output."""
 
 
-def limit_output(result: ToolResult, limit: int) -> ToolResult:
-    """Replace an output of more than `limit` characters by its head and tail, and say so in `metadata`."""
+def overlong(result: ToolResult, limit: int) -> str | None:
+    """Return an output of more than `limit` characters as text; None where it is as it may be."""
     output = result.output
     if not result.success or output is None or isinstance(output, bool | int | float):
-        return result
+        return None
     if not isinstance(output, str):
         if len(_json(output)) <= limit:
-            return result
+            return None
         output = _json(output, indent=2)
-    if len(output) <= limit:
-        return result
-    text, facts = shorten(output, limit)
-    return result.model_copy(update={"output": text, "metadata": result.metadata | facts})
+    return output if len(output) > limit else None
 
 
-def shorten(text: str, limit: int) -> tuple[str, dict[str, Any]]:
+async def limit_output(result: ToolResult, text: str, context: ExecutionContext, seconds: float) -> ToolResult:
+    """Replace an output that is `overlong` by its head and tail, and say so in `metadata`.
+
+    All of it is kept as an artifact where there are any and that takes no longer than about `seconds`.
+    """
+    if result.metadata.get("truncated") is True and len(text) <= MARKER_CHARS:
+        return result  # the tool has cut it itself, and a marker of ours would count the characters of its own
+    kept = await keep_text(text, context, max(seconds, LEAST_SECONDS))
+    shown, facts = shorten(text, context.max_output_size, kept.get("artifact"))
+    return result.model_copy(update={"output": shown, "metadata": result.metadata | facts | kept})
+
+
+def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
     """Keep head (40 %) and tail of `text` within `limit` characters, marker included; return it and what was cut.
 
     Cuts move to the end of a line that lies within 10 % of the limit. A limit too small for the marker gives the marker.
     """
     total, lines = len(text), text.count("\n") + 1
-    budget = max(0, limit - len(_marker(total, lines)) - 2)
+    longest = omissions(total, lines, {"offset": lines, "column": total}, artifact)
+    form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
+    budget = max(0, limit - len(longest[form]) - 2)
     head, tail = budget * 2 // 5, total - (budget - budget * 2 // 5)
     slack = limit // 10
     if (line_end := text.rfind("\n", max(0, head - slack), head)) >= 0:
@@ -38,14 +57,13 @@ def shorten(text: str, limit: int) -> tuple[str, dict[str, Any]]:
         tail = line_end + 1
     omitted = text[head:tail]
     omitted_lines = omitted.count("\n") + 1 - omitted.startswith("\n") - omitted.endswith("\n")
-    parts = (text[:head], _marker(len(omitted), omitted_lines), text[tail:])
+    at = position_after(text[: head + (head > 0 and text[head] == "\n")])
+    parts = (text[:head], omissions(len(omitted), omitted_lines, at, artifact)[form], text[tail:])
     shown = text[:head].count("\n") + text[tail:].count("\n") + bool(head) + bool(total - tail)
-    facts = {"truncated": True, "total_chars": total, "total_lines": lines, "shown_lines": shown}
+    facts: dict[str, Any] = {"truncated": True, "total_chars": total, "total_lines": lines, "shown_lines": shown}
+    if artifact:
+        facts["next"] = {"tool": "Read", "file_path": artifact, **at}
     return "\n".join(part for part in parts if part), facts
-
-
-def _marker(characters: int, lines: int) -> str:
-    return f"[... {characters:,} characters ({lines:,} lines) omitted ...]"
 
 
 def _json(output: Any, indent: int | None = None) -> str:

@@ -17,13 +17,15 @@ from forge_tools.plugins import admit, load_tools
 from forge_tools.records import ToolCategory
 from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.leftovers import end
 from forge_tools.sandbox.marks import boot_mark, mark_worker
-from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.spawner import SPAWNER
 from workers.app import run_worker, worker_app
+from workers.artifacts import ArtifactDesk, WorkerArtifacts
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine, Post
+from workers.shells import Book
 
 EXIT_CONFIGURATION = 78
 EXIT_UNAVAILABLE = 69
@@ -52,19 +54,17 @@ def run(options: argparse.Namespace) -> int:
     settings = Settings.load()
     registry = ScopedRegistry()
     registry.register_many(offered(options, settings))
-    executor = ToolExecutor(
-        registry,
-        max_timeout=settings.max_timeout,
-        reach=Reach(root=settings.workspace, hostname=settings.hostname),
-        history_limit=0,
-    )
+    book = Book() if options.lane == "async" else None  # children of the process lane have no database to ask
+    desk = ArtifactDesk(settings)
+    reach = reach_of(settings, book=book, artifacts=WorkerArtifacts(settings.artifact_max_bytes, desk.ask))
+    executor = ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0)
     specs = [tool.spec for tool in registry.list_all()]
     post = Post(
         lane=options.lane,
         queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
         concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
     )
-    engine = Engine(settings, post, executor, specs, is_watched=True)
+    engine = Engine(settings, post, executor, specs, is_watched=True, book=book, artifacts=desk)
     leave_on_signals()
     mark_worker(engine.boot)
     try:

@@ -1,5 +1,6 @@
 """Rings and due rows become bodies: only what a free slot waits for, only while this worker's beats are acknowledged."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -10,12 +11,14 @@ from forge_tools.errors import ForgeError
 from forge_tools.records import DEFAULT_TIMEOUT, Claim, Ring, Scope
 from forge_tools.storage import Store
 from forge_tools.storage.looks import Look, Question
+from workers.affinity import Affinity
 from workers.changes import Changes
 from workers.demotion import Demotion
 from workers.lanes.base import BodyLane
 from workers.outcomes import handed_back
 from workers.recorder import Recorder
 from workers.sharing import Sharing
+from workers.withdrawal import Withdrawal
 
 BEATS_BETWEEN_PULLS = 5
 MOST_OVERDUE = 64
@@ -39,6 +42,8 @@ class Claiming:
         recorder: Recorder,
         demotion: Demotion,
         changes: Changes,
+        affinity: Affinity,
+        withdrawal: Withdrawal,
     ) -> None:
         self.rung_at = 0.0
         """When a ring came last, on the monotonic clock."""
@@ -50,8 +55,11 @@ class Claiming:
         self._recorder = recorder
         self._demotion = demotion
         self._changes = changes
+        self._affinity = affinity
+        self._withdrawal = withdrawal
         self._dispatcher = Dispatcher(settings.broker)
         self._overdue: list[Ring] = []
+        self._sending: set[asyncio.Task[None]] = set()
         self._reserved = 0
         self._under_way = 0
         self._is_closed = False
@@ -73,7 +81,7 @@ class Claiming:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no claim is under way."""
+        """Whether no claim is under way, neither here nor to another host."""
         return not self._under_way
 
     def is_idle(self) -> bool:
@@ -102,7 +110,7 @@ class Claiming:
     def question(self) -> Question:
         """What to ask at the next look: for due rows at once when nobody rang lately, now and then when busy."""
         asks_due = not self._is_closed and self._free() > 0 and self._is_time()
-        return Question(self._demotion.within(self._scope), asks_due, self._demotion.banned)
+        return Question(self._claimable, asks_due, self._demotion.banned)
 
     def hear(self, question: Question, look: Look) -> None:
         """Take the answer."""
@@ -141,17 +149,47 @@ class Claiming:
             return []
         self._under_way += 1
         try:
-            claims = await self._store.queue.claim(rings, self._demotion.within(self._scope))
+            claims = await self._store.queue.claim(rings, self._claimable)
             self._recorder.claimed(claims)
             if self._may_claim():
-                return claims
-            for claim in claims:
-                self._recorder.add(handed_back(claim))
+                return self._kept_here(claims)
+            self._hand_back(claims)
             return []
         finally:
             self._under_way -= 1
             if self._is_closed:
                 await self._changes.announce()
+
+    def _kept_here(self, claims: list[Claim]) -> list[Claim]:
+        """Send on what belongs on other hosts; return the rest, which does not wait for that."""
+        strays = self._affinity.strays(claims)
+        if not strays:
+            return claims
+        self._under_way += 1
+        sending = asyncio.create_task(self._send_home(strays))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        away = {claim.token for claim, _ in strays}
+        return [claim for claim in claims if claim.token not in away]
+
+    async def _send_home(self, strays: Sequence[tuple[Claim, str]]) -> None:
+        left = [claim for claim, _ in strays]
+        try:
+            for claim, name in strays:
+                queue = await self._affinity.send_home(self._store, claim, name)
+                left.remove(claim)
+                if queue is not None:
+                    self._ring_elsewhere([Ring(claim.id, claim.attempt - 1)], queue)
+        except ForgeError as error:
+            logger.warning("Calls of other hosts cannot be sent there", extra={"error": str(error)})
+        finally:
+            self._hand_back(left)
+            self._under_way -= 1
+        await self._changes.announce()
+
+    def _hand_back(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self._recorder.add(handed_back(claim))
 
     async def _read_overdue(self) -> None:
         """Read now and then what nobody rings for: where no slot stays free, no look would ask for it."""
@@ -160,7 +198,7 @@ class Claiming:
             return
         self.pulled_at = now
         try:
-            self._overdue = await self._store.queue.due(self._demotion.within(self._scope), MOST_OVERDUE)
+            self._overdue = await self._store.queue.due(self._claimable, MOST_OVERDUE)
         except ForgeError as error:
             logger.warning("Due calls cannot be read", extra={"error": str(error)})
 
@@ -180,7 +218,7 @@ class Claiming:
         is_full = True
         while is_full and self._free() > 0 and not self._is_closed:
             self.pulled_at = time.monotonic()
-            due, is_full = await self._sharing.due(self._free)
+            due, is_full = await self._sharing.due(self._claimable, self._free)
             await self._start(due)
             if is_full:  # go on as soon as a slot is free, unless rings have come back
                 await self._changes.until(lambda: self._is_closed or self._free() > 0)
@@ -189,6 +227,10 @@ class Claiming:
     def _is_time(self) -> bool:
         now, beat = time.monotonic(), self._settings.heartbeat
         return now - self.rung_at >= beat or now - self.pulled_at >= BEATS_BETWEEN_PULLS * beat
+
+    @property
+    def _claimable(self) -> Scope:
+        return self._withdrawal.within(self._demotion.within(self._scope))
 
     def _free(self) -> int:
         return self._lane.free_slots() - self._reserved

@@ -19,7 +19,10 @@ from forge_tools.dispatch import queue_name
 from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Lane, Ring, Scope, ToolSpec, WorkerRecord, new_id
+from forge_tools.sandbox.configured import announced
 from forge_tools.storage import open_store
+from workers.affinity import Affinity
+from workers.artifacts import ArtifactDesk
 from workers.changes import Changes
 from workers.claiming import Claiming
 from workers.clocks import ClockWatch
@@ -32,7 +35,9 @@ from workers.outcomes import stopped
 from workers.pulse import Pulse
 from workers.recorder import Recorder
 from workers.recovery import Recovery
+from workers.shells import Book, ShellWatch
 from workers.tidying import keep_tidy
+from workers.withdrawal import Withdrawal
 
 START_DEADLINE = 60.0
 STOP_MARGIN = 5.0
@@ -60,8 +65,12 @@ class Engine:
         specs: Sequence[ToolSpec],
         *,
         is_watched: bool = False,
+        book: Book | None = None,
+        artifacts: ArtifactDesk | None = None,
     ) -> None:
         self.boot = new_id()
+        self._artifacts = artifacts or ArtifactDesk(settings)
+        self._book = book
         self._settings = settings
         self._post = post
         self._specs = list(specs)
@@ -78,6 +87,10 @@ class Engine:
             self._changes.announce, retry_seconds=settings.heartbeat, requeued=self._changes.due_in
         )
         self._demotion = Demotion(specs if post.lane == "async" else ())
+        self._withdrawal = Withdrawal(specs)
+        self._affinity = Affinity(
+            self._scope, announced(settings), self._recorder, lease=settings.lease, heartbeat=settings.heartbeat
+        )
         self._claiming = Claiming(
             settings,
             self._scope,
@@ -85,6 +98,8 @@ class Engine:
             recorder=self._recorder,
             demotion=self._demotion,
             changes=self._changes,
+            affinity=self._affinity,
+            withdrawal=self._withdrawal,
         )
         self.lane: BodyLane = self._make_lane(executor)
         self._ringer = Ringer(settings.broker)
@@ -148,6 +163,7 @@ class Engine:
                 self._claiming.claim_rung,
                 self._recorder.add,
                 hostname=self._settings.hostname,
+                answer=self._artifacts.answer_child,
                 kill_grace=grace,
                 memory_limit=self._settings.tool_memory,
                 look_seconds=self._settings.heartbeat,
@@ -190,6 +206,9 @@ class Engine:
             raise
 
     async def _begin(self) -> None:
+        if self._book is not None:
+            self._book.open(self._store.shells)
+        self._artifacts.open(self._store)
         await self.lane.start()
         await self._store.workers.register(
             WorkerRecord(
@@ -202,12 +221,17 @@ class Engine:
                 version=__version__,
             )
         )
+        await self._affinity.announce(self._store)
         for warning in await self._store.catalogue.publish(self._specs, self.boot):
             logger.warning(warning)
         await self._demotion.step(self._store)
+        self._withdrawal.hear(await self._store.catalogue.disabled())
         self._acknowledged_at = time.monotonic()
         beat, lease = self._settings.heartbeat, self._settings.lease
         recovery = Recovery(self._store, self.boot, lease, ClockWatch(self._store, self.boot, lease))
+        watch = ShellWatch(
+            self._store.shells, self._settings, lambda: self.boot == min(recovery.living, default=self.boot)
+        )
         self._claiming.open(self._store, self.lane)
         services = (
             self._recorder.run(self._store, self._ringer),
@@ -216,6 +240,8 @@ class Engine:
             recovery.keep(self._recorder.tell),
             self._demotion.keep(self._store, 2 * beat),
             keep_tidy(self._store, lambda: recovery.living | {self.boot}, lease),
+            watch.keep(),
+            self._artifacts.purge_for_ever(),
             self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
         )
         self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(beat))
@@ -264,6 +290,8 @@ class Engine:
             sent_at = time.monotonic()  # not when the answer came: in between this process may have been suspended
             try:
                 look = await self._store.workers.look(question)
+                if time.monotonic() - self._acknowledged_at > self._settings.lease:  # when it came: they judge by that
+                    await self._affinity.renew(self._store)
             except ForgeError as error:
                 recovery.interrupted()
                 logger.warning("Heartbeat failed", extra={"error": str(error)})
@@ -273,6 +301,7 @@ class Engine:
                     self.lane.cancel(ring.id, ring.attempt)
                 recovery.hear(look)
                 self._demotion.hear(look)
+                self._withdrawal.hear(look.disabled)
                 self._claiming.hear(question, look)
             await asyncio.sleep(self._settings.heartbeat)
 

@@ -65,6 +65,11 @@ def out_of_memory(claim: Claim, limit: int, after_ms: float) -> Outcome:
     return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
 
 
+def not_run(claim: Claim, failure: ToolResult) -> Outcome:
+    """The outcome of a call whose body this worker must not start, and nobody else can."""
+    return outcome_of(claim, failure.model_copy(update={"duration_ms": 0.0}), max_bytes=1_000_000)
+
+
 def handed_back(claim: Claim) -> Outcome:
     """The attempt never started a body: it goes back to its queue uncounted."""
     return Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.QUEUED, give_back=True)

@@ -49,6 +49,10 @@ class Recorder:
         """Remember whom to ring when those end, and what is to happen when they fail; each must come back in an `add`."""
         self._claims.update((claim.token, claim) for claim in claims)
 
+    def forget(self, claim: Claim) -> None:
+        """That claim is no longer this worker's: there will be no outcome."""
+        self._claims.pop(claim.token, None)
+
     def add(self, outcome: Outcome) -> None:
         claim = self._claims.pop(outcome.token, None)
         if claim is None:

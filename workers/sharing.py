@@ -36,15 +36,15 @@ class Sharing:
         self._counted_at = float("-inf")
         self._left: frozenset[Ring] = frozenset()
 
-    async def due(self, free: Callable[[], int]) -> tuple[list[Ring], bool]:
+    async def due(self, claimable: Scope, free: Callable[[], int]) -> tuple[list[Ring], bool]:
         """Due rows to take now, as many as are `free` at most, and whether there may be more for this worker."""
         await self._count()
         limit = max(0, free()) * len(self._boots)
-        due = await self._store.queue.due(self._scope, limit)
+        due = await self._store.queue.due(claimable, limit)
         if self._is_burst(due) and len(due) < limit:
             await asyncio.sleep(self._patience)
             seen = frozenset(due)
-            due = [ring for ring in await self._store.queue.due(self._scope, limit) if ring in seen]
+            due = [ring for ring in await self._store.queue.due(claimable, limit) if ring in seen]
         part = self._part_of(due, limit)
         mine = part[: max(0, free())]
         self._left = frozenset(due) - frozenset(mine)

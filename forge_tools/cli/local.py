@@ -10,7 +10,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.plugins import load_tools
 from forge_tools.records import ToolSpec
 from forge_tools.registry import ScopedRegistry
-from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.configured import reach_of
 
 
 def local_tools(references: Sequence[str]) -> list[BaseTool]:
@@ -34,6 +34,4 @@ def local_executor(tools: Sequence[BaseTool], settings: Settings) -> ToolExecuto
     """An executor over these tools, confined to the workspace as a worker is."""
     registry = ScopedRegistry()
     registry.register_many(tools)
-    return ToolExecutor(
-        registry, max_timeout=settings.max_timeout, reach=Reach(root=settings.workspace, hostname=settings.hostname)
-    )
+    return ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach_of(settings))

@@ -18,9 +18,9 @@ def parse_since(text: str, now: datetime | None = None) -> datetime:
         if age:
             return (now or datetime.now(UTC)) - timedelta(seconds=float(age[1]) * _UNITS[age[2]])
         moment = datetime.fromisoformat(text.strip())
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is no time. Write 90s, 15m, 1h, 2d, or ISO such as 2026-05-01T12:00Z.") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def iso(moment: datetime | None) -> str | None:

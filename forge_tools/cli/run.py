@@ -65,6 +65,9 @@ def run(  # noqa: PLR0913 one option each
         list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
     ] = None,
     working_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Folder of the call in the workspace.")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The workspace, where several are known.")
+    ] = None,
     agent: Annotated[str | None, typer.Option(help="Who asks, for the history.")] = None,
     session: Annotated[str | None, typer.Option(help="On behalf of which session.")] = None,
     output: OutputOption = None,
@@ -84,7 +87,8 @@ def run(  # noqa: PLR0913 one option each
         words=tuple(words or ()),
         whole=json,
         context=ExecutionContext(
-            working_dir=working_dir or _workspace(settings, is_local=local),
+            working_dir=working_dir or ("." if workspace else _workspace(settings, is_local=local)),
+            workspace=workspace,
             agent_id=agent,
             session_id=session,
             dry_run=dry_run,

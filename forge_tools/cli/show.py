@@ -17,7 +17,7 @@ from forge_tools.cli.lazy import command_app
 from forge_tools.cli.moments import compact, iso, limit, took
 from forge_tools.cli.tables import Column, facts, table
 from forge_tools.errors import ResultTimeoutError
-from forge_tools.records import Attempt, Event, ExecutionRecord, ExecutionStatus
+from forge_tools.records import Artifact, Attempt, Event, ExecutionRecord, ExecutionStatus
 from forge_tools.storage import Store
 
 POLL_SECONDS = 0.2
@@ -34,6 +34,7 @@ class _Story:
     record: ExecutionRecord
     attempts: list[Attempt]
     events: list[Event]
+    artifacts: list[Artifact]
 
 
 @app.command()
@@ -55,7 +56,8 @@ def show(
         if wait or timeout is not None:
             await _until_over(store, execution_id, timeout)
         record = await store.history.get(execution_id)
-        return _Story(record, await store.history.attempts(record.id), await store.history.events(record.id))
+        attempts, events = await store.history.attempts(record.id), await store.history.events(record.id)
+        return _Story(record, attempts, events, await store.artifacts.of_execution(record.id))
 
     face = face_of(context)
     story = with_store(read)
@@ -84,6 +86,9 @@ def _document(story: _Story) -> dict[str, Any]:
         **document(story.record),
         "attempts": [_plain(asdict(attempt)) for attempt in story.attempts],
         "events": [_plain(asdict(event)) for event in story.events],
+        "artifacts": [
+            {"handle": one.handle, "size": one.size, "expires_at": iso(one.expires_at)} for one in story.artifacts
+        ],
     }
 
 
@@ -102,6 +107,7 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
     if story.events:
         face.say("\nEvents", style="bold")
         face.out.print(facts((compact(event.at), _event(event)) for event in story.events))
+    _section(face, "Artifacts", [(one.handle, f"{one.size:,} bytes") for one in story.artifacts])
     if record.error is not None:
         face.say("\nError", style="bold")
         face.say(record.error + (f" ({record.error_code})" if record.error_code else ""), style="red")

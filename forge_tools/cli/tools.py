@@ -1,11 +1,12 @@
-"""`forge-tools tools`: what there is to run, and the schemas a model is given."""
+"""`forge-tools tools`: what there is to run, the schemas a model is given, and which tools are switched off."""
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
+from typer.core import TyperGroup
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import Face, OutputOption, face_of
@@ -18,11 +19,26 @@ from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
 from forge_tools.schemas import FORMATS, render
 from forge_tools.storage import Store
 
-app = command_app()
+
+class _Commands(TyperGroup):
+    """Lists the tools where no other command is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if args and args[0] in self.commands else ["list", *args])
 
 
-@app.command()
-def tools(
+app = command_app(cls=_Commands)
+
+
+@app.callback()
+def _tools() -> None:
+    """List the tools, or switch one off and on."""
+
+
+@app.command(
+    "list", epilog="forge-tools tools disable NAME switches a tool off, forge-tools tools enable NAME on again."
+)
+def list_tools(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Only this tool, with its parameters.")] = None,
     *,
@@ -43,43 +59,96 @@ def tools(
         raise typer.BadParameter(f"{format!r} is none of {', '.join(FORMATS)}.", param_hint="--format")
     face = face_of(context)
     is_local = local or bool(load)
-    specs = [tool.spec for tool in local_tools(load or ())] if is_local else with_store(_published)
-    chosen = [spec for spec in specs if category in (None, spec.category) and name in (None, spec.name, *spec.aliases)]
+    known = _local(load or ()) if is_local else with_store(_published)
+    chosen = [
+        tool
+        for tool in known
+        if category in (None, tool.spec.category) and name in (None, tool.spec.name, *tool.spec.aliases)
+    ]
     if name is not None and not chosen:
-        raise ToolNotFoundError(
-            name, f"there is no such tool. There are: {', '.join(s.name for s in specs) or 'none'}."
-        )
+        names = ", ".join(tool.spec.name for tool in known) or "none"
+        raise ToolNotFoundError(name, f"there is no such tool. There are: {names}.")
     if format is not None:
-        face.document([render(spec, format) for spec in chosen])
+        face.document([render(spec, format) for spec, is_enabled in chosen if is_enabled])
     elif face.is_json:
-        face.document([{**spec.model_dump(mode="json"), "digest": spec.digest} for spec in chosen])
+        face.document([_definition(tool) for tool in chosen])
     elif name is not None:
         _print_one(face, chosen[0])
     else:
         _print_all(face, chosen)
 
 
-async def _published(store: Store) -> list[ToolSpec]:
-    return await store.catalogue.specs()
+@app.command()
+def enable(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The tool, by its name or an alias.")],
+    output: OutputOption = None,
+) -> None:
+    """Have a disabled tool offered and run again, within a second and without a restart."""
+    _switch(face_of(context), name, is_enabled=True)
 
 
-def _print_all(face: Face, specs: Sequence[ToolSpec]) -> None:
-    if not specs:
+@app.command()
+def disable(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The tool, by its name or an alias.")],
+    output: OutputOption = None,
+) -> None:
+    """Have a tool refused by clients and claimed by no worker, within a second and without a restart."""
+    _switch(face_of(context), name, is_enabled=False)
+
+
+class _Tool(NamedTuple):
+    spec: ToolSpec
+    is_enabled: bool
+
+
+def _local(references: Sequence[str]) -> list[_Tool]:
+    return [_Tool(tool.spec, is_enabled=True) for tool in local_tools(references)]
+
+
+async def _published(store: Store) -> list[_Tool]:
+    enabled, disabled = await store.catalogue.read()
+    return [_Tool(spec, is_enabled=True) for spec in enabled] + [_Tool(spec, is_enabled=False) for spec in disabled]
+
+
+def _definition(tool: _Tool) -> dict[str, Any]:
+    spec = tool.spec
+    return {**spec.model_dump(mode="json"), "digest": spec.digest, "enabled": tool.is_enabled}
+
+
+def _switch(face: Face, name: str, *, is_enabled: bool) -> None:
+    tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=is_enabled))
+    if face.is_json:
+        face.document({"tool": tool, "enabled": is_enabled})
+    elif is_enabled:
+        face.say(f"{tool} is enabled.")
+    else:
+        face.say(f"{tool} is disabled. What runs may finish; calls that wait stay until it is enabled, or expire.")
+
+
+def _print_all(face: Face, tools: Sequence[_Tool]) -> None:
+    if not tools:
         face.say("No tool. Workers publish theirs when they start: forge-tools up", style="dim")
         return
-    face.out.print(_list(sorted(specs, key=lambda spec: (spec.category, spec.name))))
+    face.out.print(_list(sorted(tools, key=lambda tool: (tool.spec.category, tool.spec.name))))
 
 
-def _list(specs: Sequence[ToolSpec]) -> Table:
+def _list(tools: Sequence[_Tool]) -> Table:
     columns = [
         *(Column("tool"), Column("category"), Column("lane"), Column("version")),
         Column("description", is_flexible=True),
     ]
-    return table(columns, ([s.name, s.category, s.lane, s.version, s.description] for s in specs))
+    rows = (
+        [s.name, s.category, s.lane, s.version, s.description if is_enabled else f"(disabled) {s.description}"]
+        for s, is_enabled in tools
+    )
+    return table(columns, rows)
 
 
-def _print_one(face: Face, spec: ToolSpec) -> None:
-    face.say(spec.name, style="bold")
+def _print_one(face: Face, tool: _Tool) -> None:
+    spec = tool.spec
+    face.say(spec.name if tool.is_enabled else f"{spec.name} (disabled)", style="bold")
     face.say(spec.description)
     timeout = limit(spec.timeout) if spec.timeout is not None else "as the call says, else the default"
     can = [name.replace("_", " ") for name, value in spec.capabilities.model_dump().items() if value]

@@ -20,7 +20,11 @@ from forge_tools.cli.readiness import wait_until_ready
 from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan
+from forge_tools.records import ShellStatus
 from forge_tools.sandbox.launcher import descendants
+from forge_tools.sandbox.shells.keeping import survey
+
+SHOWN_SHELLS = 5
 
 app = command_app()
 
@@ -36,7 +40,10 @@ def up(
     ] = None,
     output: OutputOption = None,
 ) -> None:
-    """Run broker, database and workers on this machine until Ctrl-C or SIGTERM; stopping leaves no process."""
+    """Run broker, database and workers on this machine until Ctrl-C or SIGTERM.
+
+    Stopping leaves no process but shells that tools started in the background; it says which.
+    """
     settings = Settings.load()
     references = tuple(tools or ())
     if references:
@@ -85,6 +92,12 @@ class _AnnouncedStack(EmbeddedStack):
         left = ", ".join(str(process.pid) for process in descendants(os.getpid()))
         outcome = f"still running: {left}" if left else "no process is left"
         self._face.note(f"Stopped in {took((time.monotonic() - started) * 1000)}; {outcome}.")
+        if going_on := [one.id for one in survey(self._chosen.shells_folder) if one.status is ShellStatus.RUNNING]:
+            self._face.note(
+                f"Shells that tools started in the background go on: {', '.join(going_on[:SHOWN_SHELLS])}"
+                f"{', ...' if len(going_on) > SHOWN_SHELLS else ''}. The next `forge-tools up` here takes them over; "
+                "without it they end within a day."
+            )
 
     def _await_workers(self) -> None:
         said = wait_until_ready(self._chosen, self.status, lambda: not self._is_up)

@@ -1,45 +1,45 @@
 """ExecutorClient: the executor interface, run on workers; every accepted call is a row before it is anything else."""
 
 import asyncio
-import logging
 import os
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from forge_tools.bell import Listener
 from forge_tools.client.awaited import Awaited
+from forge_tools.client.background import Background
+from forge_tools.client.directory import REFRESH_INTERVAL, Directory
 from forge_tools.client.handle import Handle
+from forge_tools.client.hosts import silence_of
 from forge_tools.client.intake import Accepted, Call, Intake, Rejected
-from forge_tools.client.outbox import Outbox
+from forge_tools.client.outbox import SERVED_INTERVAL, Outbox
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.client.telling import tell_submitter
 from forge_tools.client.waiting import ResultWaiter
+from forge_tools.client.workspaces import in_workspace_of_session
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError, ErrorCode, ExecutionNotFoundError, ForgeError
+from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError
 from forge_tools.records import (
+    CallOptions,
     Event,
     ExecutionContext,
     ExecutionRecord,
     NewExecution,
-    Schema,
     StoredResult,
-    ToolCategory,
     ToolExecution,
     ToolResult,
+    host_of,
     new_id,
 )
 from forge_tools.storage import Store, open_store
 
-REFRESH_INTERVAL = 1.0
 
-logger = logging.getLogger(__name__)
-
-
-class ExecutorClient:
+class ExecutorClient(Directory):
     """Runs tools on workers. One client per event loop and process; many concurrent calls per client.
 
     async with ExecutorClient.connect() as client:
@@ -47,18 +47,16 @@ class ExecutorClient:
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
+        super().__init__()
         self._settings = settings or Settings.load()
         self._id = new_id()
         self._store: Store | None = None
-        self._snapshot = Snapshot()
-        self._refreshed_at = 0.0
-        self._refreshing = asyncio.Lock()
         self._intake = Intake(self._settings, self._id)
         self._waiter = ResultWaiter(self._read_results)
         self._listener = Listener(self._settings.broker, self._id, self._waiter.ended, self._waiter.missed)
         self._outbox = Outbox(self._settings.broker, self._waiter, self._listener, self.refresh)
         self._awaited = Awaited()
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background = Background()
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
 
     @classmethod
@@ -95,8 +93,7 @@ class ExecutorClient:
         await self._waiter.close()
         await self._listener.close()
         await self._outbox.close()
-        while self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
+        await self._background.until_done()
         if self._store is not None:
             store, self._store = self._store, None
             await store.close()
@@ -104,8 +101,10 @@ class ExecutorClient:
     async def refresh(self) -> None:
         """Read the catalogue again, and who serves what."""
         began = time.monotonic()
-        self._snapshot = Snapshot(await self._open_store.catalogue.specs())
-        self._outbox.dispatcher.workers = await self._open_store.workers.live_queues(self._settings.lease)
+        store, lease = self._open_store, self._settings.lease
+        specs, disabled = await store.catalogue.read()
+        self._snapshot = Snapshot(specs, await store.workspaces.places(within=lease), disabled)
+        self._outbox.dispatcher.workers = await store.workers.live_queues(lease)
         self._refreshed_at = began
 
     async def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
@@ -113,16 +112,25 @@ class ExecutorClient:
         return await self.run(Call(tool_name, parameters, context))
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None, **options: Any
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        context: ExecutionContext | None = None,
+        options: CallOptions | None = None,
+        **fields: Any,
     ) -> ToolResult:
         """Run a tool with its arguments as one object; keywords are the fields of `Call`."""
-        return await self.run(Call(name, arguments, context, **options))
+        call = Call(name, arguments, context, **fields)
+        return await self.run(call if options is None else call.with_options(options))
 
     async def run(self, call: Call) -> ToolResult:
         """Submit and wait: what `execute` and `call` do."""
         started = datetime.now(UTC)
         store = self._open_store
-        prepared = await self._prepare(call)
+        try:
+            prepared = await self._prepare(call)
+        except ForgeError as error:  # nothing was accepted
+            return ToolResult.fail(error.message, error_code=error.code)
         if isinstance(prepared, Accepted):
             result = await self._result_of(store, prepared.new, call)
         else:
@@ -161,6 +169,11 @@ class ExecutorClient:
         answers |= {new.id: error for new, error in zip(accepted, errors, strict=True) if error is not None}
         return [answers.get(one.new.id) or Handle(one.new.id, self) for one in prepared]
 
+    async def bind_session(self, session_id: str, workspace: str | None) -> None:
+        """Have calls of that session which name no workspace work in this one; None ends that. Others learn it in seconds."""
+        await self._open_store.workspaces.bind_session(session_id, workspace)
+        await self.refresh()
+
     def attach(self, execution_id: str) -> Handle:
         """A handle for an execution that somebody submitted, in whatever process."""
         return Handle(execution_id, self)
@@ -183,6 +196,10 @@ class ExecutorClient:
         """Read what was done to an execution, oldest first."""
         return await self._open_store.history.events(execution_id)
 
+    def artifact(self, handle: str) -> AsyncIterator[bytes]:
+        """Read the bytes of an artifact part by part, whichever session kept it."""
+        return self._open_store.artifacts.contents(handle)
+
     async def history(self, **filters: Any) -> list[ExecutionRecord]:
         """Read executions, newest first; the filters are those of `History.list`."""
         return await self._open_store.history.list(**filters)
@@ -197,14 +214,6 @@ class ExecutorClient:
         if self._waiter.expects(execution_id):
             return await self._told(await self._waiter.wait(execution_id))
         return await self._told(await self._look_up(execution_id))
-
-    def get_all_schemas(self, format: str = "openai") -> list[Schema]:
-        """Schemas of every enabled tool, from the catalogue snapshot; no I/O."""
-        return self._snapshot.schemas(format)
-
-    def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
-        """Schemas of one category, from the catalogue snapshot; no I/O."""
-        return self._snapshot.schemas(format, category)
 
     def get_executions(self) -> list[ToolExecution]:
         """Calls this client has awaited, in order; the audit is `history`."""
@@ -264,20 +273,37 @@ class ExecutorClient:
             await self.cancel(new.id, "the submitting task was cancelled")
 
     async def _prepare(self, call: Call) -> Accepted | Rejected:
+        await self._heed_switches()
         now = time.monotonic()
+        if self._snapshot.places.has_sessions:
+            call = await in_workspace_of_session(call, self._snapshot, self._open_store)
         prepared = self._intake.prepare(call, self._snapshot)
-        if isinstance(prepared, Accepted):
-            return prepared
-        # The tool may have come, or have changed, since the snapshot was read.
-        is_known = self._snapshot.find(call.label) is not None
-        await self._refresh_since(now - REFRESH_INTERVAL if is_known else now)
-        return self._intake.prepare(call, self._snapshot)
+        if isinstance(prepared, Rejected):  # the tool may have come, or have changed, since the snapshot was read
+            is_known = prepared.result.error_code == ErrorCode.VALIDATION_ERROR
+            await self._refresh_since(now - REFRESH_INTERVAL if is_known else now)
+            prepared = self._intake.prepare(call, self._snapshot)
+        if isinstance(prepared, Accepted) and prepared.handle is not None:
+            return await self._reach(call, prepared, prepared.handle)
+        return prepared
 
-    async def _refresh_since(self, moment: float) -> None:
-        """See to it that the snapshot was read after `moment`; those who ask meanwhile share the next read."""
-        async with self._refreshing:
-            if self._refreshed_at < moment:
-                await self.refresh()
+    async def _reach(self, call: Call, accepted: Accepted, handle: str) -> Accepted | Rejected:
+        """Refuse what only a dead host could answer: an agent would wait until it expires. One that may be restarting is
+        waited for, for a lease; and any by a call that is for later, or asks for that host's queue itself.
+        """
+        new, host, lease = accepted.new, host_of(handle), self._settings.lease
+        if host is None or call.delay or call.queue == new.queue:
+            return accepted
+        try:
+            await self._refresh_since(time.monotonic() - SERVED_INTERVAL)
+            if (new.queue, new.lane) in self._outbox.dispatcher.workers:
+                return accepted
+            silence = await silence_of(host, handle, new, self._open_store, lease)
+        except ForgeError:  # storing the call says it better
+            return accepted
+        if silence is not None:
+            return self._intake.refuse_host(call, silence, self._snapshot)
+        patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
+        return accepted._replace(new=replace(new, expires_in=patience))
 
     async def _record_rejection(self, rejected: Rejected) -> Handle:
         await self._open_store.queue.record(rejected.new, rejected.outcome)
@@ -343,21 +369,10 @@ class ExecutorClient:
     def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
         if self._store is None:
             work.close()
-            return
-        task = asyncio.ensure_future(_logged(work))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        else:
+            self._background.begin(work)
 
 
 def _identity(error: ForgeError) -> dict[str, str]:
     execution_id = getattr(error, "execution_id", None)
     return {"execution_id": execution_id} if execution_id else {}
-
-
-async def _logged(work: Any) -> None:
-    try:
-        await work
-    except ExecutionNotFoundError:
-        pass
-    except ForgeError as error:
-        logger.warning("Background step failed", extra={"error": str(error)})

@@ -2,16 +2,18 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+from forge_tools.client.hosts import Silence
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
 from forge_tools.dispatch import Limits
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import (
+    CallOptions,
     ExecutionContext,
     ExecutionStatus,
     NewExecution,
@@ -20,8 +22,10 @@ from forge_tools.records import (
     ToolCategory,
     ToolResult,
     ToolSpec,
+    host_of,
     new_id,
 )
+from forge_tools.records.places import host_queue
 from forge_tools.validation import Validator, clean_text, encode_json, shown
 
 MAX_NAME = 200
@@ -51,6 +55,13 @@ class Call:
     max_attempts: int | None = None
     retry: RetryPolicy | None = None
     detached: bool = False
+
+    def with_options(self, options: CallOptions) -> "Call":
+        """The same call with the timeout and the retries of `options`, as far as it says any."""
+        context, retry = self.context, self.retry if options.retry is None else options.retry
+        if options.timeout is not None and isinstance(context, ExecutionContext | None):
+            context = self.effective_context.model_copy(update={"timeout": options.timeout})
+        return replace(self, context=context, retry=retry)
 
     @property
     def effective_context(self) -> ExecutionContext:
@@ -86,10 +97,11 @@ class Call:
 
 
 class Accepted(NamedTuple):
-    """A call that may be submitted; `parameters` as people may see them."""
+    """A call that may be submitted; `parameters` as people may see them, `handle` the one among them that names a host."""
 
     new: NewExecution
     parameters: dict[str, Any]
+    handle: str | None = None
 
 
 class Rejected(NamedTuple):
@@ -106,6 +118,8 @@ class _Plan(NamedTuple):
     spec: ToolSpec
     validator: Validator
     queue: str
+    handles: tuple[str, ...]
+    """Parameters whose values name the host that the call must reach."""
     execution: Callable[..., NewExecution]
     """Completes what is the same by what differs."""
 
@@ -123,18 +137,31 @@ class Intake:
         if (flaw := call.flaw) is not None:
             return self._reject(call, flaw, ErrorCode.VALIDATION_ERROR)
         spec = snapshot.find(call.name)
+        if spec is None and (disabled := snapshot.find_disabled(call.name)) is not None:
+            error = f"Tool disabled: {disabled.name}. It was switched off; use another tool, or ask an operator for it."
+            return self._reject(call, error, ErrorCode.TOOL_DISABLED, disabled)
         if spec is None:
             known = ", ".join(spec.name for spec in snapshot.specs[:20]) or "none; is a worker running?"
             return self._reject(
                 call, f"Unknown tool: {clean_text(call.name)[:MAX_NAME]}", ErrorCode.TOOL_NOT_FOUND, available=known
             )
         try:
-            return self._accept(call, self._plan(spec, snapshot))
+            return self._accept(call, self._plan(spec, snapshot), snapshot)
         except InvalidCallError as error:
             required = [parameter.name for parameter in spec.parameters if parameter.required]
-            return self._reject(
-                call, error.message, ErrorCode.VALIDATION_ERROR, spec, errors=error.details, required=required
-            )
+            return self._reject(call, error.message, error.code, spec, errors=error.details, required=required)
+
+    def refuse_host(self, call: Call, silence: Silence, snapshot: Snapshot) -> Rejected:
+        """Reject a call that only a host without a worker could serve."""
+        return self._reject(
+            call,
+            silence.sentence,
+            ErrorCode.SHELL_HOST_UNAVAILABLE,
+            snapshot.find(call.name),
+            host=silence.hostname,
+            silent_seconds=silence.seconds,
+            retryable=silence.seconds is not None,
+        )
 
     def _plan(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
         plan = self._plans.get(spec.name)
@@ -143,6 +170,7 @@ class Intake:
                 spec,
                 snapshot.validator(spec),
                 self._settings.queue_for(spec.name, spec.category.value),
+                tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
                 partial(NewExecution, **self._identity(spec), **_repetition(spec.retry, spec, spec.attempts)),
             )
         return plan
@@ -160,11 +188,17 @@ class Intake:
             "reply_to": self._submitter,
         }
 
-    def _accept(self, call: Call, plan: _Plan) -> Accepted:
+    def _accept(self, call: Call, plan: _Plan, snapshot: Snapshot) -> Accepted:
         context = call.effective_context
         parameters, text = self._complete(call.arguments, plan.validator)
         _check_attempts(call)
         queue = _checked_queue(plan.queue if call.queue is None else call.queue)
+        handle = _handle_among(parameters, plan.handles) if plan.handles else None
+        if handle is not None and (host := host_of(handle)) is not None:  # wherever the workspace is
+            queue, context = host_queue(host), context.model_copy(update={"workspace": None})
+        elif context.workspace is not None:
+            home = snapshot.queue_of(context.workspace)
+            queue = home if home and call.queue is None else queue
         repetition = {} if call.retry is None and call.max_attempts is None else _asked(call, plan.spec)
         new = plan.execution(
             id=new_id(),
@@ -176,7 +210,7 @@ class Intake:
             parameters=text,
             context=_encode_context(context, self._settings.max_parameter_bytes),
         )
-        return Accepted(new, plan.spec.redact(parameters))
+        return Accepted(new, plan.spec.redact(parameters), handle)
 
     def _complete(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
         """Check what was given, complete it, and encode it once: as the tool gets it."""
@@ -210,9 +244,7 @@ class Intake:
             "expires_in": call.delay + expires_in,
         }
 
-    def _reject(
-        self, call: Call, error: str, code: ErrorCode, spec: ToolSpec | None = None, **metadata: Any
-    ) -> Rejected:
+    def _reject(self, call: Call, error: str, code: str, spec: ToolSpec | None = None, **metadata: Any) -> Rejected:
         context = call.effective_context
         spec = spec or ToolSpec(
             name=clean_text(call.label)[:MAX_NAME], description="unknown", category=ToolCategory.OTHER
@@ -265,6 +297,11 @@ def _encode_context(context: ExecutionContext, limit: int) -> str:
 def _plain_context(limit: int, **fields: Any) -> str:
     """The text of a context without metadata: most callers make all their calls in a few."""
     return encode_json(ExecutionContext.model_construct(**fields).model_dump(), "context", limit)
+
+
+def _handle_among(parameters: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """The first that names a host; a value that names none is for the tool to answer."""
+    return next((parameters[name] for name in names if host_of(parameters.get(name))), None)
 
 
 def _checked_queue(queue: object) -> str:

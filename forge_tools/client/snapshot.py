@@ -1,16 +1,33 @@
-"""The catalogue as the client holds it: validation and schemas without a tool, a worker or I/O."""
+"""The catalogue as the client holds it: validation, schemas and places without a tool, a worker or I/O."""
 
 from collections.abc import Sequence
 
-from forge_tools.records import Schema, ToolCategory, ToolSpec
-from forge_tools.schemas import render
-from forge_tools.validation import Validator
+from forge_tools.errors import ErrorCode, InvalidCallError
+from forge_tools.records import Schema, ToolCategory, ToolSpec, WorkspacePlaces
+from forge_tools.records.places import host_queue
+from forge_tools.schemas import render, require_format
+from forge_tools.validation import Validator, shown, suggestion
+
+NOWHERE = WorkspacePlaces()
 
 
 class Snapshot:
-    """Every enabled tool, by name and alias, as SQL had it when this was read."""
+    """Every enabled tool, by name and alias, and where workspaces are, as SQL had it when this was read.
 
-    def __init__(self, specs: Sequence[ToolSpec] = ()) -> None:
+    `disabled` are the names of those that are switched off.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ToolSpec] = (),
+        places: WorkspacePlaces = NOWHERE,
+        disabled: Sequence[ToolSpec] = (),
+    ) -> None:
+        self.places = places
+        self.disabled = frozenset(spec.name for spec in disabled)
+        self._disabled = {name: spec for spec in disabled for name in (spec.name, *spec.aliases)}
+        self.sessions: dict[str, str | None] = {}
+        """The workspaces of those sessions that were asked for since."""
         self.specs = tuple(sorted(specs, key=lambda spec: spec.name))
         self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
         self._by_name.update({spec.name: spec for spec in self.specs})
@@ -18,6 +35,9 @@ class Snapshot:
 
     def find(self, name: str) -> ToolSpec | None:
         return self._by_name.get(name)
+
+    def find_disabled(self, name: str) -> ToolSpec | None:
+        return self._disabled.get(name)
 
     def validator(self, spec: ToolSpec) -> Validator:
         """The prepared validator of that tool; built at its first call."""
@@ -32,4 +52,22 @@ class Snapshot:
         Raises:
             ValueError: for a format that is not known.
         """
+        require_format(format)
         return [render(spec, format) for spec in self.specs if category is None or spec.category == category]
+
+    def queue_of(self, workspace: object) -> str | None:
+        """The queue of the host that a workspace is bound to; None where it is shared.
+
+        Raises:
+            InvalidCallError: no worker ever had it.
+        """
+        hosts = self.places.hosts
+        if isinstance(workspace, str) and workspace in hosts:
+            host = hosts[workspace]
+            return None if host is None else host_queue(host)
+        known = ", ".join(sorted(hosts)[:20]) or "none; workers get them by FORGE_WORKSPACES"
+        refused = InvalidCallError(
+            f"Unknown workspace: {shown(workspace)}{suggestion(workspace, hosts)}. Known workspaces: {known}"
+        )
+        refused.code = ErrorCode.WORKSPACE_NOT_FOUND
+        raise refused

@@ -21,6 +21,7 @@ from forge_tools.records import (
     ToolCategory,
     ToolExecution,
     ToolResult,
+    ToolSpec,
 )
 
 T = TypeVar("T")
@@ -99,6 +100,18 @@ class SyncExecutorClient:
 
     def refresh(self) -> None:
         self._run(lambda client: client.refresh())
+
+    def bind_session(self, session_id: str, workspace: str | None) -> None:
+        self._run(lambda client: client.bind_session(session_id, workspace))
+
+    def enable(self, tool: str) -> None:
+        self._run(lambda client: client.enable(tool))
+
+    def disable(self, tool: str) -> None:
+        self._run(lambda client: client.disable(tool))
+
+    def specs(self) -> list[ToolSpec]:
+        return self._connected()[0].specs()
 
     def get_all_schemas(self, format: str = "openai") -> list[Schema]:
         return self._connected()[0].get_all_schemas(format)

@@ -10,6 +10,7 @@ from forge_tools.sandbox.handles import Handle
 from forge_tools.sandbox.refusals import OUTSIDE, printable, refusal
 from forge_tools.sandbox.roots import OPEN_FOLDER
 
+_TYPE_BITS = 0o170000
 _OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
@@ -58,8 +59,9 @@ def look_at(folder: Handle, entry: Entry) -> None:
         status = os.stat(entry.name, dir_fd=folder.fd, follow_symlinks=False)
     except OSError:
         return
-    entry.size, entry.mtime_ns, entry.mode = status.st_size, status.st_mtime_ns, stat.S_IMODE(status.st_mode)
-    entry.type = _OTHERS.get(stat.S_IFMT(status.st_mode), entry.kind)
+    mode = status.st_mode
+    entry.size, entry.mtime_ns, entry.mode = status.st_size, status.st_mtime_ns, mode & 0o7777
+    entry.type = _OTHERS.get(mode & _TYPE_BITS, entry.kind)
     if entry.kind is Kind.LINK:
         entry.target = _target(folder, entry.name)
 
@@ -84,11 +86,11 @@ def enter(folder: Handle, name: str) -> Handle:
 
 
 def _kind(entry: "os.DirEntry[str]") -> Kind:
-    if entry.is_symlink():
-        return Kind.LINK
+    if entry.is_file(follow_symlinks=False):
+        return Kind.FILE
     if entry.is_dir(follow_symlinks=False):
         return Kind.FOLDER
-    return Kind.FILE if entry.is_file(follow_symlinks=False) else Kind.OTHER
+    return Kind.LINK if entry.is_symlink() else Kind.OTHER
 
 
 def _target(folder: Handle, name: str) -> str | None:

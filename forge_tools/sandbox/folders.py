@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from forge_tools.sandbox.sightings import Look, Sighting
+
 _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for its writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -38,6 +40,10 @@ class Folder:
     def enter(self, name: str) -> "Folder":
         """Open a folder in this one; a link is refused, whatever it leads to."""
         return Folder(self._fd, name)
+
+    def sight(self, look: Look) -> Sighting:
+        """Note what the folder is now."""
+        return look.at(self._fd)
 
     def entries(self) -> Entries:
         """List the folder in no order."""

@@ -28,6 +28,11 @@ class Handle:
     def is_file(self) -> bool:
         return stat.S_ISREG(self.stat.st_mode)
 
+    @property
+    def link(self) -> str:
+        """A path by which other processes of this user open the very same file, while it is open here (Linux)."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
+
     def close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:

@@ -1,4 +1,4 @@
-"""Runs commands whose whole process tree ends with their owner. A script of its own: standard library only.
+"""Runs commands whose whole process tree ends with their owner. A script of its own: it loads little.
 
 Started as `python -I -S launcher.py`, either with `--serve` (a supervisor is forked for each request: a millisecond, not
 twenty), or for one command, whose status it exits with (128 + n after signal n):
@@ -11,29 +11,43 @@ COUNT` where it left any behind; `gone 0`, then end of file, when nothing of the
 """
 
 import contextlib
-import ctypes
 import errno
 import os
-import select
 import signal
 import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+if __name__ == "__main__":  # started with -I, which leaves even its own package out of the path
+    sys.path.append(__file__.rpartition("/forge_tools/")[0])
+
+from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, kill, kill_all, prctl
+
+__all__ = [
+    "REQUEST_LENGTH",
+    "Process",
+    "Status",
+    "Supervisor",
+    "descendants",
+    "keep_private",
+    "kill_all",
+    "main",
+    "receive",
+    "serve",
+    "spawn",
+    "status_of",
+]
 
 REQUEST_LENGTH = struct.Struct(">I")
 
-_ON_LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGQUIT, signal.SIGCHLD, *_FORWARDED)  # what a command starts with
 _STRAGGLERS = 0.1  # seconds in which what a command leaves behind may still end by itself
-_UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
-
-_prctl: Callable[..., int] = ctypes.CDLL(None).prctl if _ON_LINUX else lambda *_: 0
+_EMPTY_LOOKS = 3  # in a row, after which nothing of the tree is taken to be left where shells stay behind
 
 
 class Status(NamedTuple):
@@ -51,20 +65,27 @@ class Status(NamedTuple):
 
 
 class Supervisor:
-    """Starts one command and stays until its tree is gone. `owner` is a handle whose end of file ends the tree."""
+    """Starts one command and stays until its tree is gone. `owner` is a handle whose end of file ends the tree.
 
-    def __init__(self, owner: int, grace: float, *, report: int = -1, kill_leftovers: bool = False) -> None:
+    Below a worker there may be shells that outlive it; below the command of a tool (`spares_shells` False) there are none,
+    whatever a process there says of itself.
+    """
+
+    def __init__(
+        self, owner: int, grace: float, *, report: int = -1, kill_leftovers: bool = False, spares_shells: bool = True
+    ) -> None:
         self._owner = owner
         self._grace = grace
         self._report = report
         self._kill_leftovers = kill_leftovers
+        self._spares_shells = spares_shells
         self._child = 0
         self._status: Status | None = None
 
     def run(self, start: Callable[[], int], handles: Sequence[int] = ()) -> Status:
         """Let `start` return the command's pid, close the `handles` that only the command needs, supervise to the end."""
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        signals = _Signals(*_FORWARDED, signal.SIGCHLD)
+        adopt_orphans()
+        signals = Signals(*_FORWARDED, signal.SIGCHLD)
         self._tell(Status("starting", 0))
         try:
             self._child = start()
@@ -81,48 +102,44 @@ class Supervisor:
         self._tell(Status("gone", 0))
         return self._status or Status("signal", signal.SIGKILL)
 
-    def _watch(self, signals: "_Signals") -> float | None:
+    def _watch(self, signals: Signals) -> float | None:
         """Wait until the command is over (None), or the tree has to end: return the time by which it must."""
         deadline: float | None = None
         while self._reap() and self._status is None:
             remaining = None if deadline is None else deadline - time.monotonic()
             if remaining is not None and remaining <= 0:
                 break
-            owner_spoke, received = signals.wait(remaining, self._owner)
-            if owner_spoke and _is_closed(self._owner):
+            ready, received = signals.wait(remaining, self._owner)
+            if ready and _is_closed(self._owner):
                 return time.monotonic() + self._grace
             for number in received:
                 if number in _FORWARDED:
-                    _kill(self._child, number)
+                    kill(self._child, number)
                 if number in (signal.SIGTERM, signal.SIGHUP) and deadline is None:
                     deadline = time.monotonic() + self._grace
         return deadline
 
-    def _count_leftovers(self, signals: "_Signals") -> None:
+    def _count_leftovers(self, signals: Signals) -> None:
         patience = time.monotonic() + _STRAGGLERS
         while self._reap() and (remaining := patience - time.monotonic()) > 0:
             signals.wait(remaining)
-        if self._reap() and (tree := descendants(os.getpid())):
+        if self._reap() and (tree := self._tree()):
             self._tell(Status("leftovers", len(tree)))
 
-    def _end_tree(self, signals: "_Signals", deadline: float) -> None:
-        """Ask the command's group to end, and all once it is over (a worker outlives its tools), then kill what is left."""
-        asked: set[int] = set()
-        while self._reap():
-            now = time.monotonic()
-            if now > deadline + _UNKILLABLE:
+    def _end_tree(self, signals: Signals, deadline: float) -> None:
+        ending = Ending(deadline)
+        empty = 0
+        while self._reap() and empty < _EMPTY_LOOKS:
+            tree = self._tree()
+            seconds = ending.step(tree, self._child, is_over=self._status is not None)
+            if seconds is None:
                 return
-            tree = descendants(os.getpid())
-            if now >= deadline:
-                kill_all(tree)
-                signals.wait(0.005)
-                continue
-            asking = {p.pid for p in tree if self._status is not None or p.group == self._child} - asked
-            for pid in asking:
-                _kill(pid, signal.SIGTERM)
-                _kill(pid, signal.SIGCONT)  # a stopped process hears nothing but this and KILL
-            asked |= asking
-            signals.wait(min(0.05, deadline - now))
+            only_shells = self._spares_shells and not tree and bool(descendants(os.getpid(), with_shells=True))
+            empty = empty + 1 if only_shells else 0
+            signals.wait(0.005 if only_shells else seconds)
+
+    def _tree(self) -> list[Process]:
+        return descendants(os.getpid(), with_shells=not self._spares_shells)
 
     def _reap(self) -> bool:
         """Collect every ended child, adopted ones too; say whether any child is left."""
@@ -134,41 +151,13 @@ class Supervisor:
             if pid == 0:
                 return True
             if pid == self._child and self._status is None:
-                self._status = self._tell(_status(code))
+                self._status = self._tell(status_of(code))
 
     def _tell(self, status: Status) -> Status:
         if self._report >= 0:
             with contextlib.suppress(OSError):  # the owner may be gone; the tree has to end all the same
                 os.write(self._report, f"{status.kind} {status.number}\n".encode())
         return status
-
-
-class Process(NamedTuple):
-    """One line of the process table."""
-
-    pid: int
-    parent: int
-    group: int
-
-
-def descendants(ancestor: int) -> list[Process]:
-    """List the living descendants of a process, nearest first. Zombies are left out."""
-    children: dict[int, list[Process]] = {}
-    for process in _process_table():
-        children.setdefault(process.parent, []).append(process)
-    found = list(children.get(ancestor, ()))
-    for process in found:
-        found.extend(children.get(process.pid, ()))
-    return found
-
-
-def kill_all(tree: Sequence[Process]) -> None:
-    """Kill processes and their groups: a group dies in one stroke, so that nothing in it can fork away."""
-    for group in {process.group for process in tree} - {os.getpgrp(), 0}:
-        with contextlib.suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
-    for process in tree:
-        _kill(process.pid, signal.SIGKILL)
 
 
 def serve() -> None:
@@ -179,16 +168,16 @@ def serve() -> None:
     number of arguments, the arguments, the environment.
     """
     os.closerange(3, 1 << 20)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    signals = _Signals(signal.SIGCHLD)
+    signals = Signals(signal.SIGCHLD)
     supervisors: set[int] = set()
     is_open = True
     while is_open or supervisors:
-        is_ready, _ = signals.wait(None, requests.fileno() if is_open else -1)
+        ready, _ = signals.wait(None, requests.fileno() if is_open else -1)
         _bury(supervisors)
-        if is_ready:
+        if ready:
             is_open = _accept(requests, supervisors)
 
 
@@ -200,33 +189,10 @@ def main(arguments: list[str]) -> int:
     split = arguments.index("--")
     options, command = _options(arguments[:split]), arguments[split + 1 :]
     owner, report = int(options["--parent-fd"][0]), int(options.get("--status-fd", ["-1"])[0])
-    _keep(owner, report)
+    keep_private(owner, report)
     leftovers = "--kill-leftovers" in options
     supervisor = Supervisor(owner, float(options["--grace"][0]), report=report, kill_leftovers=leftovers)
     return supervisor.run(lambda: _fork(command), [int(fd) for fd in options.get("--pass-fd", ())]).exit_code
-
-
-class _Signals:
-    """Signals as something to wait for beside a handle; each process that waits makes its own."""
-
-    def __init__(self, *numbers: signal.Signals) -> None:
-        signal.set_wakeup_fd(-1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self._read, write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(write, False)
-        for number in numbers:
-            signal.signal(number, lambda *_: None)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-
-    def wait(self, seconds: float | None, handle: int = -1) -> tuple[bool, bytes]:
-        """Return whether `handle` has something to read, and the numbers of the signals that came."""
-        poll = select.poll()
-        poll.register(self._read, select.POLLIN)
-        if handle >= 0:
-            poll.register(handle, select.POLLIN)
-        ready = [fd for fd, _ in poll.poll(None if seconds is None else max(0, seconds) * 1000)]
-        return handle in ready, os.read(self._read, 4096) if self._read in ready else b""
 
 
 def _fork(command: list[str]) -> int:
@@ -254,14 +220,14 @@ def _fork(command: list[str]) -> int:
 
 def _prepare_child(supervisor: int) -> None:
     os.setsid()
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != supervisor:
         os._exit(127)
     for number in _DEFAULTED:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequence[int]) -> int:
+def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequence[int]) -> int:
     """Start a command without copying this process, which is twice as fast; return its pid.
 
     The kernel does not kill it with us, but `serve` does.
@@ -298,29 +264,34 @@ def _accept(requests: socket.socket, supervisors: set[int]) -> bool:
 
 
 def _serve_one(control: int, folder: int, *streams: int) -> None:
-    _keep(control, folder, *streams)
-    fields = _receive(control).split(b"\0")
+    keep_private(control, folder, *streams)
+    fields = receive(control).split(b"\0")
     grace, umask, count = float(fields[0]), int(fields[1]), int(fields[2])
     command, environment = fields[3 : 3 + count], dict(field.split(b"=", 1) for field in fields[3 + count :])
     os.fchdir(folder)
     os.umask(umask)
-    supervisor = Supervisor(control, grace, report=control, kill_leftovers=True)
-    supervisor.run(lambda: _spawn(command, environment, streams), (folder, *streams))
+    supervisor = Supervisor(control, grace, report=control, kill_leftovers=True, spares_shells=False)
+    supervisor.run(lambda: spawn(command, environment, streams), (folder, *streams))
 
 
-def _keep(*handles: int) -> None:
-    """Let no command inherit these."""
+def keep_private(*handles: int) -> None:
+    """Let no command inherit these handles."""
     for handle in handles:
         if handle >= 0:
             os.set_inheritable(handle, False)  # noqa: FBT003  the function takes no keyword
 
 
-def _receive(control: int) -> bytes:
+def receive(control: int) -> bytes:
+    """Read a request from its control socket.
+
+    Raises:
+        EOFError: whoever asked is gone before it had asked for anything.
+    """
     with os.fdopen(control, "rb", closefd=False) as stream:
         (length,) = REQUEST_LENGTH.unpack(stream.read(REQUEST_LENGTH.size))
         request = stream.read(length)
     if len(request) < length:
-        raise EOFError  # the owner went away before it had asked for anything
+        raise EOFError
     return request
 
 
@@ -341,42 +312,13 @@ def _bury(supervisors: set[int]) -> None:
         supervisors.discard(pid)
         if is_stray or os.WIFSIGNALED(code):
             me = os.getpid()
-            strays = [p for p in descendants(me) if p.parent == me and p.pid not in supervisors]
-            kill_all([p for stray in strays for p in (stray, *descendants(stray.pid))])
+            strays = [p for p in descendants(me, with_shells=True) if p.parent == me and p.pid not in supervisors]
+            kill_all([p for stray in strays for p in (stray, *descendants(stray.pid, with_shells=True))])
 
 
-def _process_table() -> Iterator[Process]:
-    if not _ON_LINUX:
-        yield from _process_table_of_ps()
-        return
-    for name in os.listdir("/proc"):  # noqa: PTH208  pathlib costs the start-up 10 ms
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123  as above
-                # The name in parentheses may hold anything, parentheses too.
-                state, parent, group = file.read().rpartition(b")")[2].split()[:3]
-        except OSError:
-            continue
-        if state not in (b"Z", b"X"):
-            yield Process(int(name), int(parent), int(group))
-
-
-def _process_table_of_ps() -> Iterator[Process]:
-    with os.popen("ps -axo pid=,ppid=,pgid=,state=") as table:  # noqa: S605,S607  constant text; no /proc here
-        for line in table:
-            pid, parent, group, state = line.split()[:4]
-            if not state.startswith("Z"):
-                yield Process(int(pid), int(parent), int(group))
-
-
-def _status(code: int) -> Status:
+def status_of(code: int) -> Status:
+    """Say how a process ended, from what `waitpid` gives."""
     return Status("signal", os.WTERMSIG(code)) if os.WIFSIGNALED(code) else Status("exit", os.WEXITSTATUS(code))
-
-
-def _kill(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
 
 
 def _is_closed(handle: int) -> bool:

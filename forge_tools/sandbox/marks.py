@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from forge_tools.sandbox.trees import SHELL
+
 BOOT = "FORGE_BOOT"
 EXECUTION = "FORGE_EXECUTION"
 
@@ -28,12 +30,16 @@ def marks_of(pid: int) -> frozenset[bytes]:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return frozenset()
-    return frozenset(v for v in variables if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")))
+    return frozenset(v for v in variables if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=", b"FORGE_SHELL=")))
 
 
 def mark_worker(boot: str) -> None:
-    """Let whatever this process starts from now on belong to that worker boot; this process itself does not show it."""
+    """Let whatever this process starts from now on belong to that worker boot; this process itself does not show it.
+
+    Nor does it belong to the shell that the worker may have been started in: that would keep it from being ended.
+    """
     os.environ[BOOT] = boot
+    os.environ.pop(SHELL, None)
 
 
 class Marking:

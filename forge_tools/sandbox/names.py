@@ -5,6 +5,7 @@ import os
 import unicodedata
 
 from forge_tools.errors import ErrorCode, SandboxError
+from forge_tools.records.artifacts import SCHEME
 
 MAX_PATH_BYTES = 4096
 MAX_NAME_BYTES = 255
@@ -22,6 +23,8 @@ def check_path(path: str) -> None:
         raise _invalid("Path holds characters that no file name can hold") from None
     if not encoded:
         raise _invalid("Path is empty. Pass a path relative to the working directory")
+    if path.startswith(SCHEME):
+        raise _invalid(f"{path[:60]!r} is an artifact, which only Read and Grep take. Pass a path in the workspace")
     if b"\0" in encoded:
         raise _invalid("Path holds a NUL character")
     if len(encoded) > MAX_PATH_BYTES:

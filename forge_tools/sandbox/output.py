@@ -3,6 +3,10 @@
 import codecs
 import re
 from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+from forge_tools.sandbox.spools import Spool
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
 _ESCAPE = re.compile(
@@ -14,14 +18,20 @@ _ESCAPE = re.compile(
     r")"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_OTHERWISE = "; filter the output or write it to a file"
 _MAX_HELD = 8192  # characters of an unfinished line or escape that may still be taken back
 
 
 class HeadTail:
-    """Text of which at most `limit` characters are kept: 40 % from the head, the rest from the tail."""
+    """Text of which at most `limit` characters are kept: 40 % from the head, the rest from the tail.
 
-    def __init__(self, limit: int) -> None:
+    Where it is longer, up to `whole_bytes` of it go to a file as well, for an artifact.
+    """
+
+    def __init__(self, limit: int, whole_bytes: int = 0) -> None:
         self._limit = max(limit, 1)
+        self._whole_bytes, self._whole_from = whole_bytes, limit
+        self._spool: Spool | None = None
         self._head: list[str] = []
         self._head_room = limit * 2 // 5
         self._tail: deque[str] = deque()
@@ -33,6 +43,8 @@ class HeadTail:
     def add(self, text: str) -> None:
         if not text:
             return
+        if self._whole_bytes and self.chars + len(text) > self._whole_from:
+            self._spool_up(text)
         self.chars += len(text)
         self.newlines += text.count("\n")
         self._last = text[-1]
@@ -48,27 +60,51 @@ class HeadTail:
     def lines(self) -> int:
         return self.newlines + (self._last not in ("", "\n"))
 
+    @property
+    def whole(self) -> AsyncIterator[bytes] | None:
+        """All of a text that is longer than the limit, to be read once."""
+        return self._spool.chunks() if self._spool is not None else None
+
     def render(self, limit: int) -> tuple[str, bool]:
         """Return the text within `limit` characters (at most the limit it was made with), and whether any was left out."""
+        text, facts = self.show(limit)
+        return text, bool(facts["truncated"])
+
+    def show(self, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
+        """Return the text as `render` does, and what metadata say of it; `artifact` is where all of it is."""
         head, tail = "".join(self._head), "".join(self._tail)
+        facts: dict[str, Any] = {"truncated": False, "total_chars": self.chars, "total_lines": self.lines}
         if self.chars <= limit:
-            return head + tail, False
-        room = max(0, limit - len(self._marker(self.chars, self.lines)) - 2)
+            return head + tail, facts | {"shown_lines": self.lines}
+        longest = omissions(self.chars, self.lines, {"offset": self.lines, "column": self.chars}, artifact, _OTHERWISE)
+        form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
+        room = max(0, limit - len(longest[form]) - 2)
         first, last = self._cut(head, room * 2 // 5), self._cut_tail(head + tail, room - room * 2 // 5)
         omitted = self.chars - len(first) - len(last)
         lines = self.newlines - first.count("\n") - last.count("\n")
-        parts = (first.removesuffix("\n"), self._marker(omitted, max(lines, 1)), last)
-        return "\n".join(part for part in parts if part), True
+        at = position_after(first)
+        parts = (first.removesuffix("\n"), omissions(omitted, max(lines, 1), at, artifact, _OTHERWISE)[form], last)
+        shown = [part.removesuffix("\n").count("\n") + 1 for part in (first, last) if part]
+        facts |= {"truncated": True, "shown_lines": sum(shown)}
+        if artifact:
+            facts["next"] = {"tool": "Read", "file_path": artifact, **at}
+        return "\n".join(part for part in parts if part), facts
+
+    def _spool_up(self, text: str) -> None:
+        """Without room for the file there is only what is kept in memory, as ever."""
+        try:
+            if self._spool is None:
+                self._spool = Spool(self._whole_bytes)
+                self._spool.write("".join([*self._head, *self._tail]).encode())
+            self._spool.write(text.encode())
+        except OSError:
+            self._spool, self._whole_bytes = None, 0
 
     def _keep_tail(self, text: str) -> None:
         self._tail.append(text)
         self._tail_chars += len(text)
         while self._tail_chars - len(self._tail[0]) >= self._limit:
             self._tail_chars -= len(self._tail.popleft())
-
-    @staticmethod
-    def _marker(chars: int, lines: int) -> str:
-        return f"[... {chars:,} characters ({lines:,} lines) omitted; filter the output or write it to a file ...]"
 
     @staticmethod
     def _cut(text: str, room: int) -> str:
@@ -82,6 +118,25 @@ class HeadTail:
             return ""
         start = text.find("\n", len(text) - room, len(text) - room + room // 10) + 1
         return text[start or len(text) - room :]
+
+
+def omissions(characters: int, lines: int, at: dict[str, int], artifact: str | None, otherwise: str = "") -> list[str]:
+    """Ways to say what is missing, the one that says most first; `at` is where, as Read takes it."""
+    counts = f"{characters:,} characters ({lines:,} lines) omitted"
+    if artifact is None:
+        return [f"[... {counts}{otherwise} ...]", f"[... {counts} ...]"]
+    where = ", ".join(f"{name}={value}" for name, value in at.items())
+    return [
+        f"[... {counts}; full output: {artifact}, Read it with {where} ...]",
+        f"[... {counts}; {artifact} ...]",
+        f"[... {counts} ...]",
+    ]
+
+
+def position_after(text: str) -> dict[str, int]:
+    """Where what follows `text` begins, as Read takes it."""
+    column = len(text) - (text.rfind("\n") + 1)
+    return {"offset": text.count("\n") + 1} | ({"column": column} if column else {})
 
 
 class TerminalText:
@@ -120,10 +175,11 @@ class TerminalText:
         self._is_clean = self._is_clean or not _CONTROL.search(rest)
 
     def _plain(self, text: str) -> str:
-        return text if self._is_clean else _plain(text)
+        return text if self._is_clean else plain(text)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Turn whole lines of a terminal's output into what a person would be left with."""
     if not _CONTROL.search(text):
         return text
     text = _ESCAPE.sub("", text)

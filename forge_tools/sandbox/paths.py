@@ -7,14 +7,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from forge_tools.errors import SandboxError
+from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext
 from forge_tools.sandbox.handles import Handle
 from forge_tools.sandbox.names import MAX_NAME_BYTES, MAX_PATH_BYTES, check_path, parts_of
 from forge_tools.sandbox.places import Place, find_place, with_similar
-from forge_tools.sandbox.reach import REACH
+from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.refusals import NOT_A_DIRECTORY, NOT_A_FILE, NOT_FOUND, OUTSIDE, printable, refusal
-from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot, Root
+from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot, Root, nest
+from forge_tools.validation import shown, suggestion
 
 __all__ = ["MAX_NAME_BYTES", "MAX_PATH_BYTES", "Handle", "Root", "Workspace"]
 
@@ -42,15 +43,17 @@ class Workspace:
     def __init__(self, root: Path | Sequence[Root], working_dir: str = ".") -> None:
         roots = [Root(root)] if isinstance(root, Path) else root
         self._roots = [OpenRoot(one) for one in roots]
+        nest(self._roots)
         self._home = self._roots[0]
         self._working_dir = ""
         self._home, self._working_dir = self._start(working_dir)
 
     @classmethod
     def for_context(cls, context: ExecutionContext) -> Self:
-        """Open the workspace of a call: the one in its reach, else the context's working directory."""
-        root = REACH.get().root
+        """Open the workspace of a call: the one it names, the one in its reach, else the context's working directory."""
+        reach = REACH.get()
         check_path(context.working_dir)
+        root = reach.root if context.workspace is None else _named(reach, context.workspace)
         if root is None:
             return cls(Path(context.working_dir))
         return cls(root, context.working_dir)
@@ -59,17 +62,13 @@ class Workspace:
         """Open a regular file or a folder for reading."""
         asked = self._locate(path)
         try:
-            handle = Handle(asked.root.open(asked.inside, _READ), asked.shown, asked.root)
+            handle = Handle(asked.root.open_to_read(asked.inside, _READ, asked.shown), asked.shown, asked.root)
         except OSError as error:
             raise self._with_similar(refusal(error, asked.shown), asked) from error
-        try:
-            if not handle.is_folder and not handle.is_file:
-                what = f"{asked.shown} is not a regular file; only files and directories can be opened"
-                raise SandboxError(what, NOT_A_FILE)
-            asked.root.check(handle.fd, asked.shown)
-        except SandboxError:
+        if not handle.is_folder and not handle.is_file:
             handle.close()
-            raise
+            what = f"{asked.shown} is not a regular file; only files and directories can be opened"
+            raise SandboxError(what, NOT_A_FILE)
         return handle
 
     def open_file(self, path: str) -> Handle:
@@ -175,3 +174,14 @@ class Workspace:
             return refused
         with closing(Handle(fd, folder, asked.root)):
             return with_similar(refused, fd, name, asked.shown)
+
+
+def _named(reach: Reach, name: str) -> Sequence[Root]:
+    roots = reach.workspaces.get(name)
+    if roots:
+        return roots
+    known = ", ".join(sorted(reach.workspaces)) or "none"
+    raise SandboxError(
+        f"Unknown workspace: {shown(name)}{suggestion(name, reach.workspaces)}. Known here: {known}",
+        ErrorCode.WORKSPACE_NOT_FOUND,
+    )

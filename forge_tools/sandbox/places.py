@@ -45,6 +45,7 @@ class Place:
         self.missing = missing
         self.name = name
         self.shown = shown
+        self._made: list[tuple[int, str]] = []
 
     def status(self) -> os.stat_result | None:
         """What is there now, a link itself rather than its target; None if nothing is."""
@@ -83,14 +84,14 @@ class Place:
         Raises:
             SandboxError: the file, or the folder that its replacement is made in, cannot be written.
         """
-        self.require_writable_folder()
+        self.require_writable_folder(status)
         if status is not None and not os.access(self.name, os.W_OK, dir_fd=self.folder, effective_ids=True):
             mode = f"{stat.S_IMODE(status.st_mode):04o}"
             what = f"Permission denied: {self.shown} is read-only (mode {mode}). Change its mode first if you may"
             raise SandboxError(what, PERMISSION_DENIED)
 
-    def require_writable_folder(self) -> None:
-        """Refuse where no name can be put into the folder or taken out of it.
+    def require_writable_folder(self, status: os.stat_result | None = None) -> None:
+        """Refuse where no name can be put into the folder or taken out of it, or not that of what is there.
 
         Raises:
             SandboxError: the file system would refuse it (PERMISSION_DENIED).
@@ -98,28 +99,30 @@ class Place:
         if not os.access(".", os.W_OK | os.X_OK, dir_fd=self.folder, effective_ids=True):
             what = f"Permission denied: the folder of {self.shown} cannot be written"
             raise SandboxError(what, PERMISSION_DENIED)
+        if status is not None:
+            require_own(self.folder, status, self.shown)
 
     def make_folders(self) -> None:
         """Make the folders that are missing, each in the open one above it; a link put there meanwhile is refused."""
-        made: list[tuple[int, str]] = []
         try:
             while self.missing:
                 name = self.missing[0]
                 with suppress(FileExistsError):
                     os.mkdir(name, dir_fd=self.folder)
-                    made.append((os.dup(self.folder), name))
+                    self._made.append((os.dup(self.folder), name))
                 below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self.folder)
                 os.close(self.folder)
                 self.folder = below
                 self.missing = self.missing[1:]
         except OSError as error:
-            for above, name in reversed(made):
-                with suppress(OSError):
-                    os.rmdir(name, dir_fd=above)
+            self.unmake_folders()
             raise refusal(error, self.shown, "make the folders of") from error
-        finally:
-            for above, _ in made:
-                os.close(above)
+
+    def unmake_folders(self) -> None:
+        """Take away again the folders that were made here, as long as nobody has put anything into them."""
+        for above, name in reversed(self._made):
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=above)
 
     @contextmanager
     def locked(self, check: Check) -> Iterator[None]:
@@ -146,6 +149,8 @@ class Place:
         fd, self.folder = self.folder, -1
         if fd >= 0:
             os.close(fd)
+        while self._made:
+            os.close(self._made.pop()[0])
 
     def __enter__(self) -> Self:
         return self
@@ -186,6 +191,18 @@ def with_similar(refused: SandboxError, folder: int, name: str, shown: str) -> S
     above = posixpath.dirname(shown)
     similar = [posixpath.join(above, printable(other)) for other in similar_names(name, names)]
     return SandboxError(f"{refused.message}. Similar: {', '.join(similar)}", NOT_FOUND) if similar else refused
+
+
+def require_own(folder: int, status: os.stat_result, shown: str) -> None:
+    """Refuse what belongs to others in a folder where everybody takes away only their own (the sticky bit).
+
+    Raises:
+        SandboxError: the file system would refuse it (PERMISSION_DENIED).
+    """
+    above, me = os.fstat(folder), os.geteuid()
+    if above.st_mode & stat.S_ISVTX and me not in (0, above.st_uid, status.st_uid):
+        what = f"Permission denied: {shown} belongs to somebody else, in a folder where only its owner may replace or delete it"
+        raise SandboxError(what, PERMISSION_DENIED)
 
 
 def not_a_file(shown: str, mode: int) -> SandboxError:

@@ -120,13 +120,18 @@ class _Running:
         finally:
             for reader in self._readers:
                 reader.close()
+            self._readers.clear()  # they know us, and what their sinks hold would stay until the cycle is collected
             if self._control is not None:
                 self._loop.remove_reader(self._control)
                 self._control.close()
 
     def outcome(self, *, timed_out: bool) -> Completed:
-        if self._failure is not None:
-            raise self._failure
+        failure, self._failure = self._failure, None
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # its traceback has this frame
         if "error" in self._facts:
             raise self._refusal(self._facts["error"])
         if "starting" not in self._facts:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.refusals import PROTECTED
@@ -49,21 +49,29 @@ class Protection:
         path = f"/{name}".casefold()
         return bool(self._secret.match(path)) and not self._harmless.match(path)
 
+    def hidden_of(self, names: Sequence[str]) -> set[str]:
+        """Choose those of the names in a folder that cannot be read."""
+        # As no name has a slash in it, all of them are asked about at once, like the parts of a path.
+        if not self._secret.search(f"/{'/'.join(names)}".casefold()):
+            return set()
+        return {name for name in names if self.hides(name)}
+
     @cached_property
     def _secret(self) -> re.Pattern[str]:
-        return _any_of(self.secrets)
+        return _any_of(tuple(self.secrets))
 
     @cached_property
     def _internal(self) -> re.Pattern[str]:
-        return _any_of(self.internals)
+        return _any_of(tuple(self.internals))
 
     @cached_property
     def _harmless(self) -> re.Pattern[str]:
-        return _any_of(self.harmless)
+        return _any_of(tuple(self.harmless))
 
 
-def _any_of(patterns: Sequence[str]) -> re.Pattern[str]:
-    """An expression for a slash and the name after it, to be searched in a whole path at once."""
+@lru_cache(maxsize=64)
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """An expression for a slash and the name after it, to be searched in a whole path at once; every call has the same."""
     names = "|".join("".join(_WILD.get(char, re.escape(char)) for char in one.casefold()) for one in patterns)
     return re.compile(rf"/(?:{names})(?=/|\Z)" if names else r"(?!)")
 

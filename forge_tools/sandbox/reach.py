@@ -13,6 +13,9 @@ from forge_tools.sandbox.roots import Root
 class Artifacts(Protocol):
     """Where outputs are kept whole, for every host to read."""
 
+    max_bytes: int
+    """The limit for one artifact."""
+
     async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
         """Keep the bytes; the same bytes again give the same artifact.
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.places import Check, Place
+from forge_tools.sandbox.places import Check, Place, require_own
 from forge_tools.sandbox.refusals import PERMISSION_DENIED, STALE, printable, refusal
 
 _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = 20
+_CHECK_EVERY = 1000
 
 Visit = Callable[[int, list[str]], list[str]]
 """Called with an open folder and the names that lead to it; returns the names of its folders to visit next."""
@@ -41,11 +42,14 @@ def survey(place: Place, check: Check) -> Survey:
     def visit(folder: int, names: list[str]) -> list[str]:
         shown = "/".join([place.shown, *map(printable, names)])
         _require_deletable(folder, device, shown)
+        is_sticky = os.fstat(folder).st_mode & stat.S_ISVTX
         folders = []
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 path = f"{shown}/{printable(entry.name)}"
                 place.root.root.protection.check([entry.name], path, is_write=True)
+                if is_sticky:
+                    require_own(folder, entry.stat(follow_symlinks=False), path)
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.name)
                     continue
@@ -63,21 +67,40 @@ def survey(place: Place, check: Check) -> Survey:
 def remove_tree(place: Place, check: Check) -> None:
     """Delete the folder at a place.
 
-    Raises:
-        SandboxError: something in it cannot be deleted, or the folder was moved meanwhile; a part may be gone.
-    """
+    What came into it after a survey is held to the same rules.
 
-    def visit(folder: int, _names: list[str]) -> list[str]:
+    Raises:
+        SandboxError: something in it may not or cannot be deleted, or the folder was moved meanwhile; it says so where a part
+            is gone.
+    """
+    removed = 0
+    device = os.fstat(place.folder).st_dev
+
+    def visit(folder: int, names: list[str]) -> list[str]:
+        nonlocal removed
+        shown = "/".join([place.shown, *map(printable, names)])
+        _require_deletable(folder, device, shown)
         folders: list[str] = []
         files: list[str] = []
         with os.scandir(folder) as entries:
             for entry in entries:
+                place.root.root.protection.check([entry.name], f"{shown}/{printable(entry.name)}", is_write=True)
                 (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
-        for name in files:
+        for number, name in enumerate(files):
+            if number % _CHECK_EVERY == 0:
+                check()
             os.unlink(name, dir_fd=folder)
+            removed += 1
         return folders
 
-    _walk(place, check, visit, lambda folder, name: os.rmdir(name, dir_fd=folder))
+    try:
+        _walk(place, check, visit, lambda folder, name: os.rmdir(name, dir_fd=folder))
+    except SandboxError as error:
+        if not removed:
+            raise
+        files = f"{removed:,} file{'' if removed == 1 else 's'}"
+        what = f"{error.message}. The rest stays; {files} of {place.shown.rstrip('/')} {'is' if removed == 1 else 'are'} deleted"
+        raise SandboxError(what, error.code) from error
 
 
 def remove_file(place: Place) -> None:

@@ -16,6 +16,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK_BYTES = 1 << 20
 _EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _SUFFIX = ".forge-tmp"
+_OWN_FILES = "/proc/self/fd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,10 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
     Raises:
         SandboxError: the file system refuses, or somebody else has changed the file; the old one is as it was.
     """
+    mode = 0o600 if replacement.seen else 0o666
     try:
-        fd = os.open(temporary, _CREATE, 0o600 if replacement.seen else 0o666, dir_fd=place.folder)
+        unnamed = _open_unnamed(place.folder, mode)
+        fd = os.open(temporary, _CREATE, mode, dir_fd=place.folder) if unnamed is None else unnamed
     except OSError as error:
         raise refusal(error, place.shown, "write") from error
     try:
@@ -58,6 +61,8 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
             _fill(fd, replacement, check)
             _dress(place, fd, replacement)
             os.fsync(fd)
+            if unnamed is not None:
+                os.link(f"{_OWN_FILES}/{fd}", temporary, dst_dir_fd=place.folder, follow_symlinks=True)
         finally:
             os.close(fd)
         place.require_unchanged(replacement.seen)
@@ -82,6 +87,17 @@ def set_executable(place: Place, replacement: Replacement) -> None:
             os.close(fd)
     except OSError as error:
         raise refusal(error, place.shown, "change the mode of") from error
+
+
+def _open_unnamed(folder: int, mode: int) -> int | None:
+    """Open a file that has no name yet: of a process that is killed it leaves nothing. None where there are no such files."""
+    flag: int = getattr(os, "O_TMPFILE", 0)
+    if not flag or not os.access(_OWN_FILES, os.X_OK):
+        return None
+    try:
+        return os.open(".", os.O_WRONLY | flag | os.O_CLOEXEC, mode, dir_fd=folder)
+    except OSError:  # a file system without them; or something that the named way will say better
+        return None
 
 
 def _fill(fd: int, replacement: Replacement, check: Check) -> None:

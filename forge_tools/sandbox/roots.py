@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.confine import open_beneath
+from forge_tools.sandbox.confine import open_beneath, open_straight
 from forge_tools.sandbox.names import check_path, parts_of
 from forge_tools.sandbox.protection import Protection
 from forge_tools.sandbox.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, printable
@@ -36,6 +36,7 @@ class OpenRoot:
 
     def __init__(self, root: Root) -> None:
         self.fd = -1
+        self.inner: Sequence[tuple[list[str], Root]] = ()
         check_path(str(root.path))
         self.root = root
         self.path = posixpath.normpath(root.path.absolute())
@@ -53,6 +54,25 @@ class OpenRoot:
             OSError: as the kernel says; EXDEV where the path would leave the root.
         """
         return open_beneath(self.fd, inside, flags, self.parts)
+
+    def open_to_read(self, inside: str, flags: int, shown: str) -> int:
+        """Open a path below the root that may be read, and return its descriptor.
+
+        Raises:
+            OSError: as the kernel says; EXDEV where the path would leave the root.
+            SandboxError: it is protected, or was moved out meanwhile.
+        """
+        straight = open_straight(self.fd, inside, flags)
+        fd = self.open(inside, flags) if straight is None else straight
+        try:
+            if straight is None:
+                self.check(fd, shown)
+            else:  # no need to ask the kernel where it is
+                self._require_allowed(parts_of(inside), shown, is_write=False)
+        except SandboxError:
+            os.close(fd)
+            raise
+        return fd
 
     def parts(self, path: str) -> list[str] | None:
         """Turn an absolute path into the names below the root; None where it is outside."""
@@ -77,7 +97,8 @@ class OpenRoot:
     def check(self, fd: int, shown: str, names: Sequence[str] = (), *, is_write: bool = False) -> str:
         """Refuse what is protected, and writes where only reading is allowed; return where it is below the root.
 
-        The path checked is the one that `fd` really has, followed by `names`.
+        The path checked is the one that `fd` really has, followed by `names`. In another root inside this one, that one's
+        rules count, as they do for a path that begins there.
 
         Raises:
             SandboxError: PATH_PROTECTED, READ_ONLY_WORKSPACE, or that it was moved out meanwhile.
@@ -86,9 +107,7 @@ class OpenRoot:
         if parts is None:
             raise SandboxError(f"Path is outside the workspace: {shown}", OUTSIDE)
         parts = [*parts, *names]
-        self.root.protection.check(parts, shown, is_write=is_write)
-        if is_write and self.root.is_read_only:
-            raise SandboxError(f"{shown} is in a part of the workspace that is read-only. Write elsewhere", READ_ONLY)
+        self._require_allowed(parts, shown, is_write=is_write)
         return "/".join(parts) or "."
 
     def close(self) -> None:
@@ -99,6 +118,22 @@ class OpenRoot:
     def __del__(self) -> None:
         self.close()
 
+    def _require_allowed(self, parts: list[str], shown: str, *, is_write: bool) -> None:
+        root, below = self._innermost(parts, shown, is_write=is_write) if self.inner else (self.root, parts)
+        root.protection.check(below, shown, is_write=is_write)
+        if is_write and root.is_read_only:
+            raise SandboxError(f"{shown} is in a part of the workspace that is read-only. Write elsewhere", READ_ONLY)
+
+    def _innermost(self, parts: list[str], shown: str, *, is_write: bool) -> tuple[Root, list[str]]:
+        """The root whose rules count at `parts`, and the names below it; a folder around a read-only one is not written."""
+        for above, root in self.inner:
+            if parts[: len(above)] == above:
+                return root, parts[len(above) :]
+            if is_write and root.is_read_only and above[: len(parts)] == parts:
+                what = f"{shown} contains {printable(str(root.path))}, which is read-only. Leave that folder as it is"
+                raise SandboxError(what, READ_ONLY)
+        return self.root, parts
+
     @cached_property
     def _prefix(self) -> str:
         return f"{self._real_path.rstrip('/')}/"
@@ -106,6 +141,17 @@ class OpenRoot:
     @cached_property
     def _real_path(self) -> str:
         return os.path.realpath(self.path)
+
+
+def nest(roots: Sequence[OpenRoot]) -> None:
+    """Tell each root which others lie in it, however their paths are written: the deepest first."""
+    if len(roots) < 2:
+        return
+    places = [(true_path(root.fd), root.root) for root in roots]
+    for outer, (place, _) in zip(roots, places, strict=True):
+        above = f"{place.rstrip('/')}/"
+        inside = [(path.removeprefix(above).split("/"), root) for path, root in places if path.startswith(above)]
+        outer.inner = sorted(inside, key=lambda one: len(one[0]), reverse=True) if inside else ()
 
 
 def true_path(fd: int) -> str:

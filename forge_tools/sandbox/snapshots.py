@@ -53,12 +53,15 @@ def etag_at(place: Place, check: Check) -> str | None:
 def _read(fd: int, check: Check) -> Snapshot:
     status = os.fstat(fd)
     digest, chunks, size, head = Digest(), [], 0, b""
-    while chunk := os.read(fd, _CHUNK_BYTES):
+    # What is kept is read at once, one byte more to see the end: pieces would have to be joined.
+    length = status.st_size + 1 if status.st_size <= KEPT_BYTES else _CHUNK_BYTES
+    while chunk := os.read(fd, length):
         check()
         digest.update(chunk)
-        head = head or chunk
+        head = head or chunk[:_CHUNK_BYTES]
         size += len(chunk)
         if size <= KEPT_BYTES:
             chunks.append(chunk)
+        length = _CHUNK_BYTES
     data = b"".join(chunks) if size <= KEPT_BYTES else None
     return Snapshot(head, data, digest.etag, status)

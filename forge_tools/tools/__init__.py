@@ -1,6 +1,9 @@
 """The built-in tools, a folder for each category. A tool touches files and processes through `forge_tools.sandbox` alone."""
 
 from forge_tools.tools.execution.bash import Bash
+from forge_tools.tools.execution.bash_output import BashOutput
+from forge_tools.tools.execution.kill_shell import KillShell
+from forge_tools.tools.execution.list_shells import ListShells
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.glob import Glob
@@ -9,6 +12,19 @@ from forge_tools.tools.file.list_directory import ListDirectory
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
 
-BUILTINS = (Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash)
+BUILTINS = (Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash, BashOutput, KillShell, ListShells)
 
-__all__ = ["BUILTINS", "Bash", "Delete", "Edit", "Glob", "Grep", "ListDirectory", "Read", "Write"]
+__all__ = [
+    "BUILTINS",
+    "Bash",
+    "BashOutput",
+    "Delete",
+    "Edit",
+    "Glob",
+    "Grep",
+    "KillShell",
+    "ListDirectory",
+    "ListShells",
+    "Read",
+    "Write",
+]

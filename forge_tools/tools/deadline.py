@@ -18,5 +18,10 @@ class Deadline:
         return max(0.0, self._at - time.monotonic())
 
     @property
+    def until_the_end(self) -> float:
+        """Seconds until the call is ended from outside, never below zero."""
+        return max(0.0, self._at + self.margin - time.monotonic())
+
+    @property
     def is_over(self) -> bool:
         return time.monotonic() >= self._at

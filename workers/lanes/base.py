@@ -75,7 +75,7 @@ async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int, *
     """
     started = time.monotonic()
     try:
-        context = _context(claim)
+        context = context_of(claim)
         result = await executor.call(claim.tool, json.loads(claim.parameters), context)
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
             return out_of_memory(claim, memory_limit, (time.monotonic() - started) * 1000)
@@ -87,7 +87,7 @@ async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int, *
         return crashed(claim, error, (time.monotonic() - started) * 1000)
 
 
-def _context(claim: Claim) -> ExecutionContext:
+def context_of(claim: Claim) -> ExecutionContext:
     """What the caller sent, with what only the worker knows: the effective timeout, and whose effects the tool's are."""
     asked = json.loads(claim.context)
     metadata = {**asked.get("metadata", {}), EXECUTION_ID: claim.id}

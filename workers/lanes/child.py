@@ -1,6 +1,7 @@
 """The process lane, child's half: the tool's loop on a background thread, the main thread waits for Celery."""
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -19,16 +20,17 @@ from celery import signals
 
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, ExecutionStatus, Outcome
+from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome
 from forge_tools.sandbox.leftovers import adopt_orphans, bury_adopted, has_unmarked_descendants
 from forge_tools.sandbox.marks import Marking
+from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.lanes.base import execute, outcome_of_task
 from workers.lanes.frames import Line, fields_of
 from workers.lanes.memory import limit_this_process
 from workers.lanes.surroundings import Surroundings
 
 END_SECONDS = 5.0
-SECRETS = ("FORGE_DATABASE_URL", "FORGE_BROKER_URL", "DATABASE_URL", "PGPASSWORD")
+SECRETS = ("FORGE_DATABASE_URL", "FORGE_BROKER_URL", "FORGE_MCP_TOKEN", "DATABASE_URL", "PGPASSWORD")
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +41,17 @@ class Child:
     def __init__(self, address: Path, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0) -> None:
         self._address = address
         self._executor = executor
+        artifacts = executor.reach.artifacts if executor.reach is not None else None
+        if isinstance(artifacts, WorkerArtifacts):
+            artifacts.ask = self.ask
         self._max_output_bytes = max_output_bytes
         self._memory_limit = memory_limit
         self._line: Line | None = None
         self._body: asyncio.Task[Outcome] | None = None
         self._resting: Future[None] | None = None
+        self._claim_id = ""
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._numbers = itertools.count()
         self._ready: Future[None] = Future()
 
     def start(self, parent: int) -> None:
@@ -72,6 +80,21 @@ class Child:
         self._resting = Future()
         self._loop.call_soon_threadsafe(self._send, {"ring": rings})
         self._resting.result()
+
+    async def ask(self, request: dict[str, Any], _: ExecutionContext) -> dict[str, Any]:
+        """Have the engine answer a request of the body that runs; whose it is the engine knows. From any loop."""
+        if asyncio.get_running_loop() is self._loop:
+            return await self._ask(request)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(request), self._loop))
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        self._asked[number] = self._loop.create_future()
+        self._send({"ask": number, "id": self._claim_id, "artifact": to_text(request)})
+        try:
+            return from_text(await self._asked[number])
+        finally:
+            del self._asked[number]
 
     def _cancel_body(self) -> None:
         if self._body is not None:
@@ -106,6 +129,7 @@ class Child:
     def _hear(self, frame: dict[str, Any]) -> None:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
+            self._claim_id = claim.id
             self._send({"started": True, "id": claim.id})
             self._marking.put(claim.id, claim.attempt)
             running = execute(self._executor, claim, self._max_output_bytes, memory_limit=self._memory_limit)
@@ -113,6 +137,10 @@ class Child:
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
             self._cancel_body()
+        elif "answer" in frame:
+            asked = self._asked.get(frame["answer"])
+            if asked is not None and not asked.done():
+                asked.set_result(frame["artifact"])
         elif self._resting is not None and not self._resting.done():
             self._resting.set_result(None)
 

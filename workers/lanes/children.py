@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from forge_tools.errors import ForgeError
-from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring
+from forge_tools.errors import ErrorCode, ForgeError
+from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Ring
 from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark
-from workers.lanes.base import Body, Finished, Verdict
+from workers.artifacts import from_text, to_text
+from workers.lanes.base import Body, Finished, Verdict, context_of
 from workers.lanes.exits import exit_of, pool_process, said
 from workers.lanes.frames import Line, fields_of
 from workers.lanes.guard import Guard
@@ -30,6 +31,9 @@ IDLE_SHARE = 2
 logger = logging.getLogger(__name__)
 
 ClaimRings = Callable[[Sequence[Ring]], Awaitable[list[Claim]]]
+
+Answer = Callable[[dict[str, Any], ExecutionContext], Awaitable[dict[str, Any]]]
+"""Does what the tools of children ask of artifacts."""
 
 
 @dataclass(slots=True)
@@ -63,6 +67,7 @@ class ChildrenLane:
         finished: Finished,
         *,
         hostname: str,
+        answer: Answer | None = None,
         kill_grace: float,
         memory_limit: int = 0,
         look_seconds: float = 1.0,
@@ -70,6 +75,7 @@ class ChildrenLane:
         self._claim = claim
         self._finished = finished
         self._hostname = hostname
+        self._answer = answer
         self._kill_grace = kill_grace
         self._memory_limit = memory_limit
         self._look_seconds = look_seconds
@@ -170,8 +176,21 @@ class ChildrenLane:
             return  # of a body that was given up
         elif "started" in frame:
             child.has_started = True
+        elif "ask" in frame:
+            self._do(self._answer_child(child, child.body, frame), self._steps)
         elif not child.body.is_ending or self._is_stopping:  # in the latter case it returned just before it was killed
             self._hear_outcome(child, child.body, frame)
+
+    async def _answer_child(self, child: _Child, body: Body, frame: dict[str, Any]) -> None:
+        """A body asks for itself: whose it is says its claim, not the child."""
+        answer: dict[str, Any] = {"error": "This worker has no artifacts.", "code": ErrorCode.TOOL_ERROR}
+        try:
+            if self._answer is not None:
+                answer = await self._answer(from_text(frame["artifact"]), context_of(body.claim))
+        except (KeyError, TypeError, ValueError) as error:
+            answer = {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
+        finally:
+            child.line.send({"answer": frame["ask"], "artifact": to_text(answer)})
 
     def _hear_outcome(self, child: _Child, body: Body, frame: dict[str, Any]) -> None:
         is_tainted = frame.pop("is_tainted", False)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from forge_tools.sandbox.trees import shell_of
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -32,12 +34,15 @@ def _resident(tree: Sequence[int], limit: int) -> int:
 
 
 def _tree(root: int) -> list[int]:
-    """A process and its descendants, by the kernel's own lists: no look at every process of the machine."""
+    """A process and its descendants, by the kernel's own lists: no look at every process of the machine.
+
+    A shell that outlives the call which started it is nobody's descendant.
+    """
     tree = [root]
     for pid in tree:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             with suppress(OSError):
-                tree.extend(int(child) for child in children.read_text().split())
+                tree.extend(child for child in map(int, children.read_text().split()) if not shell_of(child))
     return tree
 
 

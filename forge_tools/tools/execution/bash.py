@@ -1,28 +1,35 @@
 """Bash: one command, its output and how it ended."""
 
-import signal
+import asyncio
+import math
 from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.sandbox.artifacts import keep
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.output import HeadTail, TerminalText
 from forge_tools.sandbox.paths import Handle
 from forge_tools.sandbox.process import Completed, run
 from forge_tools.sandbox.programs import find_shell
+from forge_tools.sandbox.reach import REACH
 from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.execution.background import start_shell
+from forge_tools.tools.execution.wording import counted, signal_name
 
 _MAX_ARGUMENT_BYTES = 131_071  # what Linux lets one argument of a process hold
 _NOTES_ROOM = 160  # characters of the output kept free for how the command ended
 _GRACE_SECONDS = 2.0
+_PARTING_SECONDS = 0.5  # what a call that is being cancelled may take to keep its output
 _SHOWN_COMMAND = 500
 
 
 class Bash(BaseTool):
     """Run a command line in bash and return what it writes; a non-zero exit code is an answer, not a failure.
 
-    Each call is a shell of its own in a scrubbed environment, without a terminal; what it leaves running is stopped.
+    Each call is a shell of its own in a scrubbed environment, without a terminal; what it leaves running is stopped, unless
+    it runs in the background.
     """
 
     name = "Bash"
@@ -41,7 +48,7 @@ class Bash(BaseTool):
         ToolParameter(
             name="timeout",
             type="integer",
-            description="Milliseconds after which the command and all it started are stopped.",
+            description="Milliseconds after which the command and all it started are stopped; not where it runs in background.",
             required=False,
             default=120_000,
             minimum=1,
@@ -62,6 +69,13 @@ class Bash(BaseTool):
             description="What the command is for, in a few words, for people who read the history.",
             required=False,
             max_length=200,
+        ),
+        ToolParameter(
+            name="run_in_background",
+            type="boolean",
+            description="Return at once with a bash_id, for BashOutput and KillShell; the command goes on.",
+            required=False,
+            default=False,
         ),
         ToolParameter(
             name="env",
@@ -86,13 +100,17 @@ class Bash(BaseTool):
         timeout: int = 120_000,
         cwd: str = ".",
         description: str | None = None,
+        run_in_background: bool = False,
         env: dict[str, Any] | None = None,
         stdin: str | None = None,
     ) -> ToolResult:
         call = _Call(context, command, timeout / 1000, env, stdin)
         with self.workspace(context).open_folder(cwd) as folder:
+            if run_in_background:
+                return await call.start(folder, description)
             kept, completed = await call.run(folder)
-            return call.answer(kept, completed, {"cwd": folder.name, "description": description})
+            facts = {"cwd": folder.name, "description": description, **await call.keep(kept)}
+            return call.answer(kept, completed, facts)
 
     async def _dry_run(
         self,
@@ -102,6 +120,7 @@ class Bash(BaseTool):
         timeout: int = 120_000,
         cwd: str = ".",
         description: str | None = None,
+        run_in_background: bool = False,
         env: dict[str, Any] | None = None,
         stdin: str | None = None,
     ) -> ToolResult:
@@ -110,7 +129,10 @@ class Bash(BaseTool):
             kept, completed = await call.run(folder, "-n")
             where = "the working directory" if folder.name == "." else f"{folder.name}/"
         shown = command if len(command) <= _SHOWN_COMMAND else f"{command[:_SHOWN_COMMAND]}..."
-        text = f"[Dry Run] Would run in {where}: {shown} (timeout {round(call.seconds, 2):g}s)"
+        how, limit = "run", f" (timeout {round(call.seconds, 2):g}s)"
+        if run_in_background:
+            how, limit = "start in the background", ""
+        text = f"[Dry Run] Would {how} in {where}: {shown}{limit}"
         is_valid = completed.exit_code == 0
         if not is_valid:
             text += f"\nThe shell would refuse it: {kept.render(_SHOWN_COMMAND)[0].strip()}"
@@ -124,49 +146,62 @@ class _Call:
         self, context: ExecutionContext, command: str, seconds: float, env: dict[str, Any] | None, stdin: str | None
     ) -> None:
         _check_command(command)
+        self._context = context
         self._command = command
-        self._environment = child_environment(_texts(env or {}))
+        self._variables = _texts(env or {})
+        self._environment = child_environment(self._variables)
         self._stdin = _encoded("stdin", stdin or "")
         self._max_chars = context.max_output_size
-        deadline = Deadline(context)
-        self.seconds = min(seconds, deadline.remaining)
+        self._deadline = Deadline(context)
+        self.seconds = min(seconds, self._deadline.remaining)
         self._grace = min(_GRACE_SECONDS, (context.timeout - self.seconds) * 0.75)
 
+    async def start(self, folder: Handle, description: str | None) -> ToolResult:
+        return await start_shell(
+            self._context, self._command, folder, description=description, env=self._variables, stdin=self._stdin
+        )
+
     async def run(self, folder: Handle, *options: str) -> tuple[HeadTail, Completed]:
-        kept = HeadTail(max(0, self._max_chars - _NOTES_ROOM))
+        artifacts = REACH.get().artifacts
+        kept = HeadTail(max(0, self._max_chars - _NOTES_ROOM), artifacts.max_bytes if artifacts else 0)
         terminal = TerminalText(kept)
 
-        def keep(data: bytes) -> bool:
+        def take(data: bytes) -> bool:
             terminal.feed(data)
             return True
 
-        completed = await run(
-            [*find_shell(), *options, "-c", self._command],
-            folder=folder.fd,
-            environment=self._environment,
-            timeout=self.seconds,
-            stdout=keep,
-            stdin=self._stdin,
-            grace=self._grace,
-        )
+        try:
+            completed = await run(
+                [*find_shell(), *options, "-c", self._command],
+                folder=folder.fd,
+                environment=self._environment,
+                timeout=self.seconds,
+                stdout=take,
+                stdin=self._stdin,
+                grace=self._grace,
+            )
+        except asyncio.CancelledError:  # its result is nobody's; what it wrote is found by the execution
+            terminal.finish()
+            await self.keep(kept, _PARTING_SECONDS)
+            raise
         terminal.finish()
         return kept, completed
 
+    async def keep(self, kept: HeadTail, seconds: float = math.inf) -> dict[str, Any]:
+        """Keep what is too long to be shown whole, in what is left of the time."""
+        whole, left = kept.whole, self._deadline.until_the_end * 0.9
+        return {} if whole is None else await keep(whole, self._context, min(seconds, left))
+
     def answer(self, kept: HeadTail, completed: Completed, facts: dict[str, Any]) -> ToolResult:
-        text, is_cut = kept.render(max(0, self._max_chars - _NOTES_ROOM))
-        facts |= {
-            "exit_code": completed.exit_code,
-            "truncated": is_cut,
-            "total_chars": kept.chars,
-            "total_lines": kept.lines,
-        }
+        text, shown = kept.show(max(0, self._max_chars - _NOTES_ROOM), facts.get("artifact"))
+        facts |= {"exit_code": completed.exit_code, **shown}
         if completed.timed_out:
             error = f"Command timed out after {round(self.seconds, 2):g}s and was stopped with all it started."
             error += f" Output so far:\n{text}" if text.strip() else " It had written nothing."
             return ToolResult.fail(error, error_code=ErrorCode.TIMEOUT, **facts)
         notes = _notes(completed)
         if completed.signal:
-            facts["signal"] = _signal_name(completed.signal)
+            facts["signal"] = signal_name(completed.signal)
         if completed.leftovers:
             facts["leftovers"] = completed.leftovers
         if notes and text and not text.endswith("\n"):
@@ -203,21 +238,11 @@ def _encoded(what: str, text: str) -> bytes:
 def _notes(completed: Completed) -> list[str]:
     notes = []
     if completed.leftovers:
-        what = (
-            "1 background process was"
-            if completed.leftovers == 1
-            else f"{completed.leftovers} background processes were"
-        )
-        notes.append(f"[{what} stopped when the command ended]")
+        what = counted(completed.leftovers, "background process was", "background processes were")
+        keeps = "it" if completed.leftovers == 1 else "them"
+        notes.append(f"[{what} stopped when the command ended; run_in_background=true keeps {keeps}]")
     if completed.signal:
-        notes.append(f"[killed by {_signal_name(completed.signal)}]")
+        notes.append(f"[killed by {signal_name(completed.signal)}]")
     elif completed.exit_code:
         notes.append(f"[exit code: {completed.exit_code}]")
     return notes
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -9,7 +9,7 @@ from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.etags import etag_of
 from forge_tools.sandbox.journal import Journal
 from forge_tools.sandbox.paths import Workspace
-from forge_tools.sandbox.places import Place
+from forge_tools.sandbox.places import Check, Place
 from forge_tools.sandbox.refusals import STALE
 from forge_tools.sandbox.replacing import Replacement, replace_file, set_executable, temporary_name
 from forge_tools.sandbox.snapshots import Snapshot, etag_at, take_snapshot
@@ -26,8 +26,8 @@ class Change:
     is_executable: bool | None = None
 
 
-Planner = Callable[[Place, Snapshot | None], Change]
-"""Decides what becomes of a file that is so; raises what is to be refused, and touches nothing."""
+Planner = Callable[[Place, Snapshot | None, Check], Change]
+"""Decides what becomes of a file that is so; raises what is to be refused or that nobody waits any more, and touches nothing."""
 
 
 class Changing:
@@ -54,23 +54,30 @@ class Changing:
         return await self._effort.run(lambda: self._find_and_preview(path, planner))
 
     def _find_and_apply(self, path: str, planner: Planner) -> ToolResult:
-        check = self._effort.check
         with self._workspace.place(path) as place:
             if place.missing:
-                planner(place, None)  # where this refuses, no folder is made
+                planner(place, None, self._effort.check)  # where this refuses, no folder is made
                 place.require_writable(None)
                 place.make_folders()
-            with place.locked(check):
-                journal = Journal.for_call(self._context, place.root, *self._call)
-                if done := journal.recall(place, lambda: etag_at(place, check)):
-                    return done
-                seen = take_snapshot(place, check)
-                return self._apply(place, seen, planner(place, seen), journal)
+            try:
+                return self._locked_and_applied(place, planner)
+            except BaseException:
+                place.unmake_folders()
+                raise
+
+    def _locked_and_applied(self, place: Place, planner: Planner) -> ToolResult:
+        check = self._effort.check
+        with place.locked(check):
+            journal = Journal.for_call(self._context, place.root, *self._call)
+            if done := journal.recall(place, lambda: etag_at(place, check)):
+                return done
+            seen = take_snapshot(place, check)
+            return self._apply(place, seen, planner(place, seen, check), journal)
 
     def _find_and_preview(self, path: str, planner: Planner) -> ToolResult:
         with self._workspace.place(path) as place:
             seen = take_snapshot(place, self._effort.check)
-            change = planner(place, seen)
+            change = planner(place, seen, self._effort.check)
             if change.data is not None:
                 place.require_writable(seen.status if seen else None)
             return ToolResult.ok(f"[Dry Run] {change.preview}", **change.result.metadata)
@@ -84,7 +91,7 @@ class Changing:
             return change.result
         place.require_writable(status)
         temporary = temporary_name(place.name)
-        journal.plan(seen.etag if seen else None, etag_of(change.data), temporary, change.result)
+        journal.plan(seen.etag if seen else None, change.result.metadata["etag"], temporary, change.result)
         replace_file(place, replacement, temporary, self._effort.check)
         journal.done()
         return change.result

@@ -74,7 +74,7 @@ class Deleting:
             if not self.missing_ok:
                 raise place.not_found()
             return None, place.shown
-        place.require_writable_folder()
+        place.require_writable_folder(status)
         if stat.S_ISDIR(status.st_mode):
             return self._planned_folder(place, check)
         if place.shown.endswith("/"):

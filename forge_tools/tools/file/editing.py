@@ -7,7 +7,7 @@ from typing import Any
 
 from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.records import ToolResult
-from forge_tools.sandbox.places import Place
+from forge_tools.sandbox.places import Check, Place
 from forge_tools.sandbox.refusals import TOO_LARGE
 from forge_tools.sandbox.snapshots import KEPT_BYTES, Snapshot
 from forge_tools.tools.file.changes import Change, facts_of, require_match
@@ -44,7 +44,7 @@ class Editing:
     def __post_init__(self) -> None:
         self.steps.extend(self._listed() if self.edits is not None else self._single())
 
-    def plan(self, place: Place, seen: Snapshot | None) -> Change:
+    def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
         """Decide the bytes, or refuse; nothing is touched."""
         require_match(place, seen, self.if_match)
         if not self.steps[0].old and len(self.steps) == 1:
@@ -54,7 +54,7 @@ class Editing:
         view = self._view(place, seen)
         taken: list[Taken] = []
         for step in self.steps:
-            taken.append(take(step, taken[-1].text if taken else view.text, view, place.shown))
+            taken.append(take(step, taken[-1].text if taken else view.text, view, place.shown, check))
         data = view.data(taken[-1].text)
         if data == seen.data:
             raise SandboxError(f"The edits leave {place.shown} as it is", NO_CHANGE)
@@ -68,6 +68,10 @@ class Editing:
     def _single(self) -> list[Step]:
         if self.old_string is None or self.new_string is None:
             raise InvalidCallError("Pass old_string and new_string, or edits with several of them")
+        if self.near_line is not None and (self.replace_all or self.expected_replacements is not None):
+            raise InvalidCallError(
+                "near_line chooses one of several places; leave out replace_all and expected_replacements"
+            )
         return [
             Step(
                 old=self.old_string,

@@ -47,3 +47,5 @@ class Effort:
             if not task.cancelled():
                 task.exception()  # asked for, or asyncio would log what nobody wants to know
             raise
+        finally:
+            del task  # or its error and this frame hold each other, and with them the workspace, until it is collected

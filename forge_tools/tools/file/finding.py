@@ -8,8 +8,8 @@ from typing import Literal
 from forge_tools.sandbox.paths import Handle, Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globbing import Pattern
-from forge_tools.tools.file.globs import alternatives_of, by_path
-from forge_tools.tools.file.ignoring import Names, Rules
+from forge_tools.tools.file.globs import by_path
+from forge_tools.tools.file.ignoring import Names, Rules, excluding
 from forge_tools.tools.file.walking import Level, Walk
 
 Kind = Literal["file", "directory", "any"]
@@ -56,7 +56,7 @@ class Finding:
             SandboxError: the pattern is no glob (INVALID_GLOB).
         """
         pattern = Pattern(wanted.pattern, case_sensitive=wanted.case_sensitive)
-        excluded = _excluding(wanted.exclude or ())
+        excluded = excluding(wanted.exclude or ())
         walk = Walk(
             self._workspace,
             self._target,
@@ -100,12 +100,6 @@ def _modified(level: Level, path: str) -> int:
         return level.folder.stat(path[len(level.path) :]).st_mtime_ns
     except OSError:  # gone since it was listed
         return 0
-
-
-def _excluding(globs: Sequence[str]) -> Rules | None:
-    """Read globs as lines of a .gitignore, with alternatives."""
-    lines = [one for glob in globs for one in alternatives_of(glob)]
-    return Rules("\n".join(lines).encode("utf-8", "surrogateescape")) if lines else None
 
 
 def _leave_out(level: Level, excluded: Rules | None) -> None:

@@ -56,7 +56,7 @@ class Grep(BaseTool):
         ToolParameter(
             name="path",
             type="string",
-            description="File or folder to search, by default the working directory.",
+            description="File or folder to search, by default the working directory; or artifact://..., a long output.",
             required=False,
             default=".",
             min_length=1,

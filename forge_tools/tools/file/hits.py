@@ -4,8 +4,9 @@ import base64
 import json
 import os
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from forge_tools.tools.file.text import visible
 
@@ -79,6 +80,7 @@ class NameSink:
         self._shown = shown
         self._is_probe = is_probe
         self._entry = _COUNT if has_counts else _NAME
+        self.is_sure = True
         self._rest = b""
         self._found: list[tuple[bytes, str, bytes]] = []
 
@@ -98,16 +100,39 @@ class NameSink:
 
     def finish(self) -> None:
         """Fill the page."""
-        if found := _SEARCHED.search(self._rest):
+        if self.is_sure and (found := _SEARCHED.search(self._rest)):
             self.searched = int(found[1])
         for _, name, count in sorted(self._found):
             shown = self._shown(name)
             if not self._page.add(f"{shown}:{int(count)}" if count else shown):
                 return
 
+    def first(self) -> list[str]:
+        """The names that the page may need, in its order."""
+        return [name for _, name, _ in sorted(self._found)[: self._page.needed]]
+
+    def counts(self) -> dict[str, bytes]:
+        """The names found, with the number of matching lines where it was asked for."""
+        return {name: count for _, name, count in self._found}
+
+    def keep(self, counts: Mapping[str, bytes]) -> None:
+        """Forget all but these names; how many there are in all is not known any more."""
+        found = sorted(self._found)[: self._page.needed]
+        self._found = [(key, name, counts[name]) for key, name, _ in found if name in counts]
+        self.files, self.is_sure = len(self._found), False
+
+
+class Origin(NamedTuple):
+    """Where the text of a record comes from: `digest` is None where no text of the file is shown."""
+
+    name: str
+    offset: int = 0
+    length: int = 0
+    digest: bytes | None = None
+
 
 class MatchSink:
-    """Reads `--json` output: matching lines and those around them."""
+    """Reads `--json` output: matching lines and those around them. Each record of the page has its origin."""
 
     def __init__(
         self, page: Page, wanted: Wanted, shown: Shown, *, max_columns: int, has_numbers: bool, has_context: bool
@@ -116,6 +141,8 @@ class MatchSink:
         self.files = 0
         self.matches = 0
         self.not_utf8 = 0
+        self.is_sure = True
+        self.origins: list[Origin] = []
         self._wanted = wanted
         self._page = page
         self._shown = shown
@@ -125,6 +152,7 @@ class MatchSink:
         self._rest = bytearray()
         self._head: bytes | None = None
         self._name: str | None = None
+        self._raw_name = ""
         self._first = 0
         self._last: tuple[str, int] | None = None
 
@@ -144,6 +172,13 @@ class MatchSink:
     def finish(self) -> None:
         """Nothing is left over: every message ends its line."""
 
+    def keep(self, indexes: Sequence[int]) -> None:
+        """Forget all records of the page but these; how many there are in all is not known any more."""
+        self._page.records[:] = [self._page.records[index] for index in indexes]
+        if not indexes:
+            self._page.seen = 0
+        self.is_sure, self.searched = False, None
+
     def _line(self) -> bool:
         line, head = bytes(self._rest), self._head
         self._rest.clear()
@@ -157,6 +192,7 @@ class MatchSink:
         if kind == "begin":
             name = os.fsdecode(_raw(data["path"]))
             self._name = self._shown(name) if self._wanted(name) else None
+            self._raw_name = name
             self.files += self._name is not None
             self._first = len(self._page.records)
         elif kind == "summary":
@@ -165,6 +201,7 @@ class MatchSink:
             pass
         elif kind == "end" and data["binary_offset"] is not None:
             self._page.replace_from(self._first, f"{self._name}: binary file matches")
+            self.origins[self._first :] = [Origin(self._raw_name)]
         elif kind in ("match", "context"):
             self.matches += kind == "match"
             return self._record(self._name, kind == "match", data)
@@ -183,7 +220,11 @@ class MatchSink:
             shown.append(where + self._cut(line.removesuffix("\r"), column if index == 0 else 0))
         group = self._separator(name, number)
         self._last = (name, number + len(shown))
-        return self._page.add(group + "\n".join(shown))
+        is_more = self._page.add(group + "\n".join(shown))
+        if len(self._page.records) > len(self.origins):
+            digest = blake2b(raw, digest_size=16).digest()
+            self.origins.append(Origin(self._raw_name, data.get("absolute_offset", 0), len(raw), digest))
+        return is_more
 
     def _separator(self, name: str, number: int) -> str:
         is_new_group = self._has_context and self._last is not None and self._last != (name, number)
@@ -206,7 +247,9 @@ class MatchSink:
             return True
         name = self._shown(name)
         where = f"{name}:{int(number[1])}:" if number and self._has_numbers else f"{name}:"
-        return self._page.add(f"{where}[matches in a line of megabytes; Read it in parts with column]")
+        is_more = self._page.add(f"{where}[matches in a line of megabytes; Read it in parts with column]")
+        self.origins += [Origin(self._raw_name)] * (len(self._page.records) - len(self.origins))
+        return is_more
 
 
 def _raw(value: dict[str, str]) -> bytes:

@@ -3,11 +3,16 @@
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from forge_tools.tools.file.globs import alternatives_of, compile_glob
+
 _WILD = re.compile(rb"[*?\[\\]")
+MAX_BYTES = 1 << 20
+MAX_WILD = 5000
+MAX_TURNS = 500
 _BOM = b"\xef\xbb\xbf"
 _STAR, _DEEP, _REST = b"*", b"**/", b"**"
 _CLASSES = {
@@ -15,6 +20,10 @@ _CLASSES = {
     b"graph": b"!-~", b"lower": b"a-z", b"print": b" -~", b"punct": b"!-/:-@\\[-`{-~", b"space": b"\\t-\\r ", b"upper": b"A-Z",
     b"xdigit": b"0-9A-Fa-f",
 }  # fmt: skip
+
+
+class TooManyRulesError(ValueError):
+    """A file of rules that would take seconds to match; no repository has one by intention."""
 
 
 class Names:
@@ -55,7 +64,8 @@ class _Patterns:
     _name_regex: re.Pattern[bytes] | None = None
     _path_regex: re.Pattern[bytes] | None = None
 
-    def add(self, pattern: bytes) -> None:
+    def add(self, pattern: bytes) -> bool:
+        """Add a pattern; say whether it takes an expression to match it."""
         is_path = b"/" in pattern
         pattern = pattern.removeprefix(b"/")
         wild = _WILD.search(pattern)
@@ -66,6 +76,8 @@ class _Patterns:
             self.endings.add(os.fsdecode(pattern[2:]))
         elif (expression := _expression(pattern, wild.start(), is_path=is_path)) is not None:
             (self.path_globs if is_path else self.name_globs).append(expression)
+            return True
+        return False
 
     def match(self, names: Names, folder: str) -> set[str]:
         """Return the names in `folder` ("" or ending in a slash, from where the rules lie) that a pattern matches."""
@@ -94,10 +106,17 @@ class _Run:
 
 
 class Rules:
-    """The rules of one file. The last one that matches decides."""
+    """The rules of one file. The last one that matches decides.
+
+    Raises:
+        TooManyRulesError: on construction; the sentence says of what.
+    """
 
     def __init__(self, text: bytes) -> None:
         self._runs: list[_Run] = []
+        self._wild = 0
+        if len(text) > MAX_BYTES:
+            raise TooManyRulesError(f"it is larger than {MAX_BYTES:,} bytes")
         for line in text.removeprefix(_BOM).split(b"\n"):
             if not line.startswith(b"#") and (pattern := _trimmed(line.removesuffix(b"\r"))):
                 self._add(pattern)
@@ -122,11 +141,27 @@ class Rules:
         pattern = pattern[keeps:]
         if not self._runs or self._runs[-1].keeps != keeps:
             self._runs.append(_Run(keeps))
+            if len(self._runs) > MAX_TURNS:
+                raise TooManyRulesError(f"it changes more than {MAX_TURNS:,} times between ignoring and keeping")
         run = self._runs[-1]
         is_for_folders = pattern.endswith(b"/")
         pattern = pattern[: len(pattern) - is_for_folders]
         if pattern:
-            (run.folders if is_for_folders else run.any).add(pattern)
+            self._wild += (run.folders if is_for_folders else run.any).add(pattern)
+            if self._wild > MAX_WILD:
+                raise TooManyRulesError(f"it has more than {MAX_WILD:,} rules with wildcards")
+
+
+def excluding(globs: Sequence[str]) -> Rules | None:
+    """Read globs as lines of a .gitignore, with alternatives; None for none.
+
+    Raises:
+        SandboxError: one of them is no glob (INVALID_GLOB).
+    """
+    for glob in globs:
+        compile_glob(glob.strip("/") or glob)
+    lines = [one for glob in globs for one in alternatives_of(glob)]
+    return Rules("\n".join(lines).encode("utf-8", "surrogateescape")) if lines else None
 
 
 def _trimmed(line: bytes) -> bytes:

@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_LINE_CHARS = 2000
 """Characters of one line that are shown."""
@@ -13,8 +14,7 @@ _LEAD = re.compile(rb"[^\x80-\xbf]")
 _KEPT_BYTES = 4 * (MAX_LINE_CHARS + 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """A line without its end. `start` characters before `text` and `hidden` after it are not shown."""
 
     text: str
@@ -59,7 +59,7 @@ def characters(utf8: bytes) -> int:
 def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator[Line]:
     """Yield the lines from number `first` (1-based) on; of the first of them only what follows `column` characters."""
     skip = first - 1
-    line = _Line(column)
+    line, is_new = _Line(column), not column
     for chunk in chunks:
         start = 0
         if skip:
@@ -68,17 +68,30 @@ def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator
             skip = max(0, skip - newlines)
             if not start:
                 continue
+        last = chunk.rfind(b"\n")
+        if is_new and last >= start and max(map(len, pieces := chunk[start:last].split(b"\n"))) <= MAX_LINE_CHARS:
+            yield from _plain(pieces)
+            start = last + 1
         while (end := chunk.find(b"\n", start)) >= 0:
-            if end - start <= MAX_LINE_CHARS and line.is_new:  # nearly every line: nothing to assemble
+            if is_new and end - start <= MAX_LINE_CHARS:  # nearly every line: nothing to assemble
                 yield Line(chunk[start:end].removesuffix(b"\r").decode("utf-8", "replace"))
             else:
                 line.add(chunk[start:end])
                 yield line.finish(is_terminated=True)
-                line = _Line()
+                line, is_new = _Line(), True
             start = end + 1
-        line.add(chunk[start:])
+        if start < len(chunk):
+            line.add(chunk[start:])
+            is_new = False
     if line.size:
         yield line.finish(is_terminated=False)
+
+
+def _plain(pieces: list[bytes]) -> Iterator[Line]:
+    """Turn whole lines, none of them long, into text all at once; a line end is no part of any character."""
+    text = b"\n".join(pieces).decode("utf-8", "replace")
+    for line in text.split("\n"):
+        yield Line(line.removesuffix("\r"))
 
 
 def tail_start(read: Callable[[int, int], bytes], begin: int, end: int, count: int, chunk_bytes: int) -> int:
@@ -111,10 +124,6 @@ class _Line:
         self._kept = bytearray()
         self._dropped = 0
         self._last = b""
-
-    @property
-    def is_new(self) -> bool:
-        return not self.size and not self._to_skip
 
     def add(self, piece: bytes) -> None:
         if not piece:

@@ -2,7 +2,6 @@
 
 import base64
 import os
-import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from forge_tools.sandbox.handles import Handle
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.refusals import PROTECTED, printable
 from forge_tools.tools.file.effort import Effort
-from forge_tools.tools.file.globs import compile_glob
+from forge_tools.tools.file.ignoring import Names, Rules, excluding
 
 _NOTE_ROOM = 200  # characters of the output kept free for what is said after the entries
 _CHECK_EVERY = 1000
@@ -29,7 +28,7 @@ class Wish:
 
     path: str = "."
     depth: int = 1
-    ignore: Sequence[str] = ()
+    ignore: Sequence[str] | None = None
     hidden: bool = True
     details: bool = False
     sort: str = "name"
@@ -42,7 +41,7 @@ class Listing:
     def __init__(self, wish: Wish, effort: Effort, max_chars: int) -> None:
         self._wish = wish
         self._effort = effort
-        self._ignored = [compile_glob(pattern.rstrip("/")) for pattern in wish.ignore]
+        self._ignored = excluding(wish.ignore or ())
         self._room = max(1, max_chars - _NOTE_ROOM)
         self._lines: list[str] = []
         self._facts: list[dict[str, Any]] = []
@@ -71,8 +70,11 @@ class Listing:
             if self._is_full():
                 return
             look_at(folder, entry)
-            is_cut = entry.is_folder and level + 1 == self._wish.depth > 1
-            inner, note = self._inside(folder, entry, above) if entry.is_folder and self._wish.depth > 1 else (None, "")
+            if entry.kind is not Kind.FOLDER or self._wish.depth == 1:  # nearly every entry
+                self._add(entry, above, level, "")
+                continue
+            is_cut = level + 1 == self._wish.depth
+            inner, note = self._inside(folder, entry, above)
             if inner is None:
                 self._add(entry, above, level, note)
                 continue
@@ -83,9 +85,15 @@ class Listing:
                     self._list(inner, below, f"{above}{entry.name}/", level + 1)
 
     def _entries(self, folder: Handle, above: str) -> list[Entry]:
-        entries = [entry for entry in scan(folder) if self._is_wanted(entry, above)]
+        entries = scan(folder)
+        if not self._wish.hidden:
+            entries = [entry for entry in entries if not entry.name.startswith(".")]
+        if self._ignored is not None:
+            entries = _without(entries, self._ignored, above)
         if self._wish.sort == "name":
-            return sorted(entries, key=lambda entry: (not entry.is_folder, os.fsencode(entry.name)))
+            folders = [entry for entry in entries if entry.kind is Kind.FOLDER]
+            others = [entry for entry in entries if entry.kind is not Kind.FOLDER]
+            return [*sorted(folders, key=_bytes_of), *sorted(others, key=_bytes_of)]
         for number, entry in enumerate(entries):
             if number % _CHECK_EVERY == 0 and self._effort.is_over:
                 self._is_partial = True
@@ -93,11 +101,6 @@ class Listing:
             look_at(folder, entry)
         what = "size" if self._wish.sort == "size" else "mtime_ns"
         return sorted(entries, key=lambda entry: (-(getattr(entry, what) or 0), os.fsencode(entry.name)))
-
-    def _is_wanted(self, entry: Entry, above: str) -> bool:
-        if not self._wish.hidden and entry.name.startswith("."):
-            return False
-        return not any(_matches(pattern, f"{above}{entry.name}") for pattern in self._ignored)
 
     def _inside(self, folder: Handle, entry: Entry, above: str) -> tuple[Handle | None, str]:
         try:
@@ -135,12 +138,23 @@ class Listing:
         return f"({more}{_entries(self._seen)}, {shown:,} shown. {way})"
 
 
-def _matches(pattern: re.Pattern[str], path: str) -> bool:
-    return pattern.fullmatch(path) is not None
+def _without(entries: list[Entry], ignored: Rules, above: str) -> list[Entry]:
+    """Leave out what a line of a .gitignore that says the same would leave out."""
+    out: set[tuple[str, bool]] = set()
+    for are_folders in (False, True):
+        names = Names(entry.name for entry in entries if entry.is_folder is are_folders)
+        out.update((name, are_folders) for name in ignored.decide(names, above, are_folders=are_folders)[0])
+    return [entry for entry in entries if (entry.name, entry.is_folder) not in out]
+
+
+def _bytes_of(entry: Entry) -> bytes:
+    return entry.name.encode("utf-8", "surrogateescape")  # what os.fsencode does, without asking each time how
 
 
 def _name(entry: Entry) -> str:
     name = printable(entry.name)
+    if entry.kind is Kind.FILE and entry.type:  # nearly every entry
+        return name
     if entry.is_folder:
         return f"{name}/"
     if entry.kind is Kind.LINK:
@@ -158,7 +172,7 @@ def _facts(entry: Entry, above: str) -> dict[str, Any]:
     path = f"{above}{entry.name}"
     facts: dict[str, Any] = {"path": printable(path), "type": entry.type or entry.kind}
     if entry.mode is not None and entry.mtime_ns is not None:
-        facts |= {"size": entry.size, "mtime": _moment(entry.mtime_ns), "mode": f"{entry.mode:04o}"}
+        facts["size"], facts["mtime"], facts["mode"] = entry.size, _moment(entry.mtime_ns), f"{entry.mode:04o}"
     if entry.kind is Kind.LINK:
         facts["target"] = entry.target
     if facts["path"] != path:

@@ -7,6 +7,7 @@ from typing import Any
 from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.reading import Reading, Wish
 
@@ -29,7 +30,7 @@ class Read(BaseTool):
         ToolParameter(
             name="file_path",
             type="string",
-            description="Text file to read, relative to the working directory or absolute.",
+            description="Text file to read, relative to the working directory or absolute; or artifact://..., a long output.",
             min_length=1,
             max_length=4096,
             aliases=("path",),
@@ -105,8 +106,10 @@ class Read(BaseTool):
         )
         workspace, deadline, is_cancelled = self.workspace(context), Deadline(context), threading.Event()
 
+        kept = await open_artifact(file_path, context, workspace) if is_handle(file_path) else None
+
         def read() -> ToolResult:
-            with workspace.open_file(file_path) as file:
+            with kept or workspace.open_file(file_path) as file:
                 return Reading(file, wish, deadline, is_cancelled, context.max_output_size).run()
 
         try:

@@ -121,6 +121,7 @@ class Reading:
     def _page(self, first: int | None, lines: Iterator[Line]) -> _Page:
         """Take as many whole lines as are wanted and fit; only a first line that does not fit is cut."""
         page, used, column = _Page(first), 0, 0
+        count, room, take = self._wish.count, self._room, page.lines.append
         for index, line in enumerate(lines):
             number = None if first is None else first + index
             if not index:
@@ -128,10 +129,10 @@ class Reading:
                 line = self._fitted(number, line)  # noqa: PLW2901  the cut line is the line from here on
                 column = line.start + len(line.text) if line.hidden else 0
             record = self._record(number, line)
-            if index == self._wish.count or (index and used + len(record) > self._room):
+            if index == count or (index and used + len(record) > room):
                 page.next = {"offset": number} if number else {"tail": self._wish.count - index}
                 break
-            page.lines.append(record)
+            take(record)
             page.is_cut = page.is_cut or bool(line.hidden)
             used += len(record) + 1
         if len(page.lines) == 1 and column:
@@ -152,9 +153,12 @@ class Reading:
         return Line(shown, line.start, line.hidden + len(line.text) - len(shown))
 
     def _record(self, number: int | None, line: Line) -> str:
+        text = line.text if line.text.isprintable() else visible(line.text)
+        if not line.hidden:  # nearly every line
+            return f"{number:6}\t{text}" if number and self._wish.is_numbered else text
         prefix = f"{number:6}\t" if number and self._wish.is_numbered else ""
-        more = f"… [+{line.hidden:,} chars; use column={line.start + len(line.text)}]" if line.hidden else ""
-        return f"{prefix}{visible(line.text)}{more}"
+        more = f"… [+{line.hidden:,} chars; use column={line.start + len(line.text)}]"
+        return f"{prefix}{text}{more}"
 
     def _notes(self, page: _Page, count: Count | None) -> list[str]:
         """Say at the end what is missing; text without line numbers is left alone."""

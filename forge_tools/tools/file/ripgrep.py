@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,7 +50,7 @@ class Search:
     def has_context(self) -> bool:
         return bool(self.before or self.after or self.context_lines)
 
-    def arguments(self, *, has_rules: bool, is_file: bool, tells_binaries: bool = False) -> list[str]:
+    def arguments(self, targets: Sequence[str], *, has_rules: bool, tells_binaries: bool = False) -> list[str]:
         """Build the command line after the program: what to leave out is in our rules, no file on this host has a say."""
         options = {
             "--ignore-case": self.ignore_case,
@@ -66,7 +66,6 @@ class Search:
             "--debug": tells_binaries,
         }
         chosen = [option for option, is_on in options.items() if is_on]
-        target = "-" if is_file else "."
         return [
             "--no-config",
             "--crlf",
@@ -77,7 +76,7 @@ class Search:
             "-e",
             self.pattern,
             "--",
-            target,
+            *targets,
         ]
 
     def _mode(self) -> list[str]:
@@ -142,6 +141,12 @@ class Complaints:
     def text(self) -> str:
         return (self._kept + (b"" if self._rest.startswith(_DEBUG) else self._rest)).decode("utf-8", "replace")
 
+    def leave_out(self, is_unsure: Callable[[str], bool]) -> None:
+        """Forget what was said about these paths: they may be of files outside."""
+        lines = [line for line in self.text.splitlines() if not is_unsure(_complained_of(line))]
+        self._kept, self._rest = bytearray("".join(f"{line}\n" for line in lines).encode()), b""
+        self.binaries, self.binary_files = [], 0
+
     def warnings(self) -> list[str]:
         """The complaints as people may read them."""
         return [self._worded(line) for line in self.text.splitlines() if line.strip()]
@@ -150,6 +155,11 @@ class Complaints:
         path, colon, reason = line.removeprefix("rg: ").partition(": ")
         is_path = path.startswith("./") or path == "<stdin>"
         return f"{self._shown(path) if is_path else visible(path)}{colon}{visible(_OS_ERROR.sub('', reason))}"
+
+
+def _complained_of(line: str) -> str:
+    path, _, _ = line.removeprefix("rg: ").partition(": ")
+    return path.removeprefix("./")
 
 
 class Ripgrep:
@@ -162,8 +172,13 @@ class Ripgrep:
 
     def command(self, search: Search, place: File | Folder) -> list[str]:
         """Pass everything as arguments, so that nothing is ever read as something else."""
-        told = {"is_file": isinstance(place, File), "tells_binaries": place.tells_binaries}
-        return [self._program, *search.arguments(has_rules=bool(place.rules), **told)]
+        target = "-" if isinstance(place, File) else "."
+        told = {"has_rules": bool(place.rules), "tells_binaries": place.tells_binaries}
+        return [self._program, *search.arguments([target], **told)]
+
+    def command_again(self, search: Search, paths: Sequence[str]) -> list[str]:
+        """Search these files, whatever would else be left out."""
+        return [self._program, *search.arguments(paths, has_rules=False)]
 
     def stdin(self, place: Folder) -> bytes:
         """Write the rules of an ignore file."""

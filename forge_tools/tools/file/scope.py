@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 from forge_tools.sandbox.paths import Handle, Workspace
+from forge_tools.sandbox.sightings import Changes, changes_since, open_allowed
 from forge_tools.tools.file.globs import by_path, compile_glob, only
 from forge_tools.tools.file.surveying import Survey
 
@@ -31,6 +32,12 @@ class File:
 
     def shown(self, _: str) -> str:
         return self.file.name
+
+    def open(self, _: str) -> Handle | None:
+        return None
+
+    def changes(self) -> Changes:
+        return Changes()
 
     def warnings(self) -> list[str]:
         return []
@@ -64,6 +71,15 @@ class Folder:
 
     def shown(self, path: str) -> str:
         return self._workspace.shown(self._above + path.removeprefix("./"), self._handle)
+
+    def open(self, path: str) -> Handle | None:
+        """Open a file that a search told of, if it is one that may be read."""
+        inside = self._above + path.removeprefix("./")
+        return open_allowed(self._handle.root, inside, self.shown(path))
+
+    def changes(self) -> Changes:
+        """Look which folders have changed since they were surveyed."""
+        return changes_since(self.survey.seen, self.folder)
 
     def warnings(self) -> list[str]:
         return [f"{path}: {reason}" for path, reason in self.survey.faults]

@@ -3,17 +3,20 @@
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.paths import Handle, Workspace
 from forge_tools.sandbox.process import Completed, run
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.hits import MatchSink, NameSink, Page
 from forge_tools.tools.file.notes import Notes, counted, room_for_records
+from forge_tools.tools.file.rechecking import Recheck
 from forge_tools.tools.file.ripgrep import Complaints, Search, needs_pcre2, refusal
 from forge_tools.tools.file.scope import File, Folder
 from forge_tools.tools.file.surveying import survey
@@ -35,6 +38,9 @@ class Engine(Protocol):
     def command(self, search: Search, place: File | Folder) -> list[str]:
         """Build the command line; refuse what the program cannot search for."""
 
+    def command_again(self, search: Search, paths: Sequence[str]) -> list[str] | None:
+        """Build the command line for single files by their paths; None where what was found needs no second look."""
+
     def stdin(self, place: Folder) -> bytes:
         """Write what it reads about the folder."""
 
@@ -45,6 +51,7 @@ class _Answer:
     sink: NameSink | MatchSink
     completed: Completed
     complaints: Complaints
+    lost: list[str]
 
 
 class Searching:
@@ -60,7 +67,7 @@ class Searching:
 
     async def run(self, search: Search) -> ToolResult:
         """Search, with PCRE2 where the pattern turns out to need it."""
-        with self._workspace.open(search.path) as target, self._workspace.open_root(target) as root:
+        with await self._target(search.path) as target, self._workspace.open_root(target) as root:
             file = None if target.is_folder else File(target, root)
             place = file or await self._place(search, target, self._deadline)
             answer = await self._answer(search, place, self._deadline.remaining)
@@ -68,11 +75,15 @@ class Searching:
                 search = replace(search, engine="pcre2")
                 answer = await self._answer(search, place, self._deadline.remaining)
             if not answer.page.seen and not answer.completed.timed_out:
-                if refused := refusal(search, answer.complaints.text):
-                    raise refused
+                _raise(refusal(search, answer.complaints.text))
                 return await self._nothing(search, target, place, answer)
             total = await self._total(search, place, answer)
             return self._result(search, place, answer, total)
+
+    async def _target(self, path: str) -> Handle:
+        if is_handle(path):
+            return await open_artifact(path, self._context, self._workspace)
+        return self._workspace.open(path)
 
     async def _place(self, search: Search, target: Handle, deadline: Deadline) -> Folder:
         """Settle what is left out. A folder that is itself ignored or hidden was named: it is searched by its own rules."""
@@ -84,6 +95,7 @@ class Searching:
             respect_ignore=search.respect_ignore,
             hidden=search.hidden,
             is_cancelled=is_cancelled,
+            keeps_sightings=True,
         )
         try:
             return Folder(
@@ -112,28 +124,59 @@ class Searching:
             stdin=self._engine.stdin(place) if isinstance(place, Folder) else place.file.fd,
             grace=_GRACE_SECONDS,
         )
+        lost = await self._recheck(search, place, sink, complaints) if isinstance(place, Folder) else []
         sink.finish()
         if completed.signal is not None:
             raise SandboxError(
                 "The search program was killed; the answer would be incomplete. Try again", ErrorCode.TOOL_ERROR
             )
-        return _Answer(page, sink, completed, complaints)
+        return _Answer(page, sink, completed, complaints, lost)
+
+    async def _recheck(
+        self, search: Search, place: Folder, sink: NameSink | MatchSink, complaints: Complaints
+    ) -> list[str]:
+        """The program opens by path, and may have been led outside by folders that were swapped: say nothing that it saw there."""
+        changes = await asyncio.to_thread(place.changes)
+        if not changes:
+            return []
+        recheck = Recheck(place, changes)
+        recheck.complaints(complaints)
+        if isinstance(sink, MatchSink):
+            await recheck.lines(sink)
+        else:
+            await recheck.names(sink, lambda paths, again: self._again(search, place, paths, again))
+        return recheck.warnings()
+
+    async def _again(self, search: Search, place: Folder, paths: Sequence[str], sink: NameSink) -> bool:
+        command = self._engine.command_again(search, paths)
+        if command is None:
+            return False
+        await run(
+            command,
+            folder=place.folder,
+            environment=child_environment(),
+            timeout=self._deadline.remaining,
+            stdout=sink.feed,
+            stderr=lambda _: True,
+            grace=_GRACE_SECONDS,
+        )
+        return True
 
     async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> tuple[int, int] | None:
         """Count all matching lines and the files they are in; None where there is no time to."""
-        if answer.completed.timed_out:
+        if answer.completed.timed_out or not answer.sink.is_sure:
             return None
         if answer.completed.stopped:
             counting = replace(search, output_mode="count", offset=0, head_limit=1)
             answer = await self._answer(counting, place, min(_COUNT_SECONDS, self._deadline.remaining))
-            if answer.completed.timed_out:
+            if answer.completed.timed_out or not answer.sink.is_sure:
                 return None
         return answer.sink.matches, answer.sink.files
 
     def _result(
         self, search: Search, place: File | Folder, answer: _Answer, total: tuple[int, int] | None
     ) -> ToolResult:
-        warnings = dict.fromkeys([*place.warnings(), *answer.complaints.warnings()])
+        warnings = dict.fromkeys([*place.warnings(), *answer.lost, *answer.complaints.warnings()])
         notes = Notes(
             page=answer.page,
             unit=_FILES if search.output_mode != "content" else _RECORDS,
@@ -163,7 +206,7 @@ class Searching:
 
     async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
         """Say that nothing matches, and cheaply whether a wider search would find something."""
-        result = self._result(search, place, answer, (0, 0))
+        result = self._result(search, place, answer, (0, 0) if answer.sink.is_sure else None)
         searched = answer.sink.searched
         many = "" if searched is None else f" ({counted(searched, *_FILES)} searched)"
         where = "the working directory" if target.name == "." else target.name
@@ -233,3 +276,12 @@ def _sink(search: Search, page: Page, place: File | Folder, *, is_probe: bool) -
         has_numbers=search.line_numbers,
         has_context=search.has_context,
     )
+
+
+def _raise(error: SandboxError | None) -> None:
+    """Raise an error from a frame that lets go of it, so that they do not hold each other, and with them the workspace."""
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error

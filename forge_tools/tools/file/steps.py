@@ -1,11 +1,13 @@
 """One replacement among the edits of a call: found, counted, and put in the place of what it replaces."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.places import Check
 from forge_tools.sandbox.refusals import TOO_LARGE
 from forge_tools.sandbox.snapshots import KEPT_BYTES
-from forge_tools.tools.file.matching import WAYS, Match, find_matches, reindented
+from forge_tools.tools.file.matching import WAYS, Found, Match, find_matches, reindented
 from forge_tools.tools.file.nearest import nearest
 from forge_tools.tools.file.views import View
 
@@ -13,7 +15,11 @@ NO_MATCH = "EDIT_NO_MATCH"
 NOT_UNIQUE = "EDIT_NOT_UNIQUE"
 NO_CHANGE = "EDIT_NO_CHANGE"
 
+Spans = Iterable[tuple[int, int]]
+Fitted = Callable[[Match], str]
+
 _LISTED = 10
+_JOINED = 8192
 _TELLING = 8  # characters; less than that is in many files by chance
 
 
@@ -45,7 +51,7 @@ class Taken:
     removed: int
 
 
-def take(step: Step, text: str, view: View, shown: str) -> Taken:
+def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
     """Replace in `text`, a state of the view.
 
     Raises:
@@ -54,49 +60,71 @@ def take(step: Step, text: str, view: View, shown: str) -> Taken:
     if step.old == step.new:
         raise SandboxError(f"{step.named('old_string')} and {step.named('new_string')} are identical", NO_CHANGE)
     old = view.pattern(step.old)
-    matched, found = find_matches(text, old, with_blanks=step.with_blanks) if old else ("exact", [])
-    if not found:
+    found = find_matches(text, old, check, with_blanks=step.with_blanks) if old else None
+    if not old or not found:
         raise _no_match(step, text, view, shown)
-    chosen = _chosen(step, text, found, shown)
+    chosen = _chosen(step, text, old, found, shown)
     new = view.insertion(step.new, shown, step.named("new_string"), step.old)
-    pieces, at, fitted = [], 0, ""
-    file_eol = "\r\n" if 2 * text.count("\r\n") > text.count("\n") else "\n"
-    for number, match in enumerate(chosen):
-        if not number or matched != WAYS[0]:  # places of exact matches are all the same
-            fitted = _fitted(step, new, match, text, file_eol)
-        pieces += [text[at : match.start], fitted]
-        at = match.end
-    if len(text) + (len(new) - len(old or "")) * len(chosen) > KEPT_BYTES:
+    if len(text) + (len(new) - len(old)) * len(chosen) > KEPT_BYTES:
         raise SandboxError(
             f"{shown} would be larger than {KEPT_BYTES:,} bytes, where Edit stops. Nothing was changed", TOO_LARGE
         )
-    replaced = "".join([*pieces, text[at:]])
-    removed = _lines_touched(text, chosen)
-    gained = replaced.count("\n") - text.count("\n")
+    eol = "\r\n" if "\n" in new and 2 * text.count("\r\n") > text.count("\n") else "\n"
+    replaced, gained = _replaced(text, found, chosen, lambda match: _fitted(step, new, match, text, eol), check)
+    if found.way == WAYS[0] and len(chosen) == len(found) and "\n" not in old:
+        removed = _lines_with(text, old, check)
+    else:
+        removed = _lines_touched(text, found.spans(chosen), check)
     return Taken(
         text=replaced,
-        matched=matched,
+        matched=found.way,
         count=len(chosen),
-        lines=_lines_of(text, chosen[:_LISTED]),
+        lines=_lines_of(text, found.spans(chosen[:_LISTED])),
         added=max(0, removed + gained),
         removed=removed,
     )
 
 
-def _chosen(step: Step, text: str, found: list[Match], shown: str) -> list[Match]:
-    old = step.named("old_string")
-    if step.expected is not None:
-        if len(found) != step.expected:
-            what = f"{old} occurs {_times(len(found))} in {shown} ({_where(text, found)}), not {step.expected:,}"
-            raise SandboxError(f"{what}. Add context, or correct expected_replacements", NOT_UNIQUE)
-        return found
-    if step.replaces_all or len(found) == 1:
-        return found
+def _replaced(text: str, found: Found, chosen: range, fitted: Fitted, check: Check) -> tuple[str, int]:
+    """Return the text with the chosen places replaced, and how many lines it has more."""
+    if found.way == WAYS[0] and len(chosen) == len(found):  # places of exact matches are all the same
+        first = found[0]
+        old, new = text[first.start : first.end], fitted(first)
+        return text.replace(old, new), len(chosen) * (new.count("\n") - old.count("\n"))
+    pieces: list[str] = []
+    parts: list[str] = []
+    at = gained = 0
+    for number, match in enumerate(map(found.__getitem__, chosen)):
+        if number % _JOINED == 0:  # a list of all pieces would take many times what they hold
+            check()
+            parts.append("".join(pieces))
+            pieces.clear()
+        new = fitted(match)
+        gained += new.count("\n") - text.count("\n", match.start, match.end)
+        pieces += [text[at : match.start], new]
+        at = match.end
+    return "".join([*parts, *pieces, text[at:]]), gained
+
+
+def _chosen(step: Step, text: str, old: str, found: Found, shown: str) -> range:
+    name, every = step.named("old_string"), range(len(found))
+    if step.expected is not None and len(found) != step.expected:
+        what = f"{name} occurs {_times(len(found))} in {shown} ({_where(text, found)}), not {step.expected:,}"
+        raise SandboxError(f"{what}. Add context, or correct expected_replacements", NOT_UNIQUE)
+    if step.replaces_all or step.expected is not None:
+        return every
+    if len(found) == 1:
+        first = found[0]
+        if found.way == WAYS[0] and text.find(old, first.start + 1, first.end + len(old) - 1) >= 0:
+            what = f"{name} occurs at places that overlap in {shown} ({_where(text, found)})"
+            raise SandboxError(f"{what}: which one is meant? Add context", NOT_UNIQUE)
+        return every
     if step.near_line is not None:
-        lines = _lines_of(text, found)
-        return [found[min(range(len(found)), key=lambda index: abs(lines[index] - (step.near_line or 0)))]]
+        near = step.near_line
+        nearest_one = min(enumerate(_lines(text, found.spans(every))), key=lambda one: abs(one[1] - near))[0]
+        return range(nearest_one, nearest_one + 1)
     ways = "Add context, or replace_all=true" if step.label else "Add context, set near_line, or replace_all=true"
-    raise SandboxError(f"{old} occurs {_times(len(found))} in {shown} ({_where(text, found)}). {ways}", NOT_UNIQUE)
+    raise SandboxError(f"{name} occurs {_times(len(found))} in {shown} ({_where(text, found)}). {ways}", NOT_UNIQUE)
 
 
 def _fitted(step: Step, new: str, match: Match, text: str, file_eol: str) -> str:
@@ -125,32 +153,50 @@ def _no_match(step: Step, text: str, view: View, shown: str) -> SandboxError:
     return SandboxError(f"{what} Closest: {where} {close.alike:.0%} alike; {close.why}", NO_MATCH)
 
 
-def _where(text: str, found: list[Match]) -> str:
-    lines = ", ".join(f"{line:,}" for line in _lines_of(text, found[:_LISTED]))
+def _where(text: str, found: Found) -> str:
+    lines = ", ".join(f"{line:,}" for line in _lines_of(text, found.spans(range(len(found))[:_LISTED])))
     return f"line{'s' if len(found) > 1 else ''} {lines}{', …' if len(found) > _LISTED else ''}"
 
 
-def _lines_of(text: str, matches: list[Match]) -> list[int]:
-    lines, line, at = [], 1, 0
-    for match in matches:
-        line += text.count("\n", at, match.start)
-        at = match.start
-        lines.append(line)
-    return lines
+def _lines_of(text: str, spans: Spans) -> list[int]:
+    return list(_lines(text, spans))
 
 
-def _lines_touched(text: str, matches: list[Match]) -> int:
+def _lines(text: str, spans: Spans) -> Iterator[int]:
+    line, at = 1, 0
+    for start, _ in spans:
+        line += text.count("\n", at, start)
+        at = start
+        yield line
+
+
+def _lines_with(text: str, part: str, check: Check) -> int:
+    """How many lines hold a part of a line."""
+    count, at, find = 0, text.find(part), text.find
+    while at >= 0:
+        count += 1
+        if count % _JOINED == 0:
+            check()
+        newline = find("\n", at)
+        at = find(part, newline) if newline >= 0 else -1
+    return count
+
+
+def _lines_touched(text: str, spans: Spans, check: Check) -> int:
     """How many lines of the text hold a part of what is replaced."""
     count, until = 0, -1
-    for match in matches:
-        last = max(match.start, match.end - 1)
-        if match.start > until:
+    for number, (start, end) in enumerate(spans):
+        if number % _JOINED == 0:
+            check()
+        last = end - 1 if end > start else start
+        if start > until:
             count += 1
         elif last <= until:
             continue
-        count += text.count("\n", max(match.start, until + 1), last)
-        end = text.find("\n", last)
-        until = len(text) if end < 0 else end
+        if last > start:
+            count += text.count("\n", start if start > until else until + 1, last)
+        newline = text.find("\n", last)
+        until = len(text) if newline < 0 else newline
     return count
 
 

@@ -1,12 +1,11 @@
 """What a search through a folder leaves out: settled once, exactly, and handed to whichever program searches."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forge_tools.sandbox.paths import Handle
+from forge_tools.sandbox.sightings import Sighting
 from forge_tools.tools.file.globs import plain_rule
-from forge_tools.tools.file.ignoring import Names, Rules
 from forge_tools.tools.file.walking import Walk
 
 _BINARY_ENDINGS = (
@@ -26,6 +25,7 @@ class Survey:
     binary_names: list[str] = field(default_factory=list)
     faults: list[tuple[str, str]] = field(default_factory=list)
     is_partial: bool = False
+    seen: dict[str, Sighting] = field(default_factory=dict)
     _odd_folders: tuple[str, ...] = ()
 
     def rules(self) -> str:
@@ -43,7 +43,7 @@ class Survey:
 
     def finish(self, walk: Walk) -> "Survey":
         self._odd_folders = tuple(path for path in self.left_out if path.endswith("/") and not _is_sayable(path))
-        self.faults, self.is_partial = walk.faults, walk.is_partial
+        self.faults, self.is_partial, self.seen = walk.faults, walk.is_partial, walk.seen
         return self
 
 
@@ -51,26 +51,16 @@ def survey(walk: Walk, target: Handle) -> Survey:
     """Go through the folder: what rules ignore is left out, and what holds secrets."""
     found = Survey()
     protection = target.root.root.protection
-    secrets = Rules("\n".join(protection.secrets).casefold().encode())
     for level in walk.levels():
-        secret_files = _secret(level.files, secrets, protection.hides)
-        secret_folders = _secret(level.folders, secrets, protection.hides)
-        level.folders[:] = [name for name in level.folders if name not in secret_folders]
+        secret_files, secret_folders = protection.hidden_of(level.files), protection.hidden_of(level.folders)
+        if secret_folders:
+            level.folders[:] = [name for name in level.folders if name not in secret_folders]
         out = level.ignored_folders.difference(level.folders) | secret_folders
         found.left_out.update(f"{level.path}{name}/" for name in out)
         found.left_out.update(level.path + name for name in level.ignored | secret_files)
         found.protected += len(secret_files) + len(secret_folders)
         found.binary_names += [level.path + name for name in _BINARY.findall("\0".join(["", *level.files, ""]))]
     return found.finish(walk)
-
-
-def _secret(names: list[str], secrets: Rules, hides: Callable[[str], bool]) -> set[str]:
-    """Choose the names that may hold secrets; asking about each would cost more than the whole walk."""
-    folded = "\0".join(names).casefold().split("\0")
-    suspects, _ = secrets.decide(Names(folded), "", are_folders=True)
-    if not suspects:
-        return set()
-    return {name for name, plain in zip(names, folded, strict=True) if plain in suspects and hides(name)}
 
 
 def _is_sayable(path: str) -> bool:

@@ -85,6 +85,8 @@ def as_utf8(chunks: Iterable[bytes], encoding: Encoding) -> Iterator[bytes]:
 
 def visible(text: str) -> str:
     """Show control characters other than tab and newline, and lone surrogates, as escapes."""
+    if text.isprintable():  # nearly always, and asked of every line
+        return text
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 

@@ -7,9 +7,10 @@ from functools import lru_cache
 
 from forge_tools.sandbox.folders import Entries, Folder
 from forge_tools.sandbox.paths import Handle, Workspace
+from forge_tools.sandbox.sightings import Look, Sighting
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.gitindex import NOTHING, Tracked, tracked_by
-from forge_tools.tools.file.ignoring import Names, Rules
+from forge_tools.tools.file.ignoring import Names, Rules, TooManyRulesError
 
 GIT = ".git"
 MAX_DEPTH = 256
@@ -54,14 +55,17 @@ class _Visit:
 class Walk:
     """Goes through a folder, top down. Links are listed and never followed; `.git` is left out.
 
-    `faults` are what could not be looked into, and why.
+    `faults` are what could not be looked into, and why. With `keeps_sightings`, `seen` is what each folder was right before
+    it was listed.
     """
 
     def __init__(
         self, workspace: Workspace, target: Handle, deadline: Deadline, *, respect_ignore: bool = True, hidden: bool = True,
-        is_cancelled: threading.Event | None = None,
+        is_cancelled: threading.Event | None = None, keeps_sightings: bool = False,
     ) -> None:  # fmt: skip
         self.faults: list[tuple[str, str]] = []
+        self.seen: dict[str, Sighting] = {}
+        self._look = Look() if keeps_sightings else None
         self.is_partial = False
         self._workspace = workspace
         self._target = target
@@ -82,6 +86,8 @@ class Walk:
             visit = todo.pop()
             try:
                 folder = visit.above.enter(visit.name)
+                if self._look:
+                    self.seen[visit.path[len(self._above) :]] = folder.sight(self._look)
                 entries = folder.entries()
             except OSError as error:
                 self._fault(visit.path, error)
@@ -179,6 +185,9 @@ class Walk:
         try:
             return _parsed(read())
         except (FileNotFoundError, NotADirectoryError):
+            return None
+        except TooManyRulesError as error:
+            self._fault(path, OSError(f"its rules are not applied: {error}"))
             return None
         except OSError as error:
             self._fault(path, error)

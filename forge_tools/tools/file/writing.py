@@ -5,7 +5,7 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ToolResult
-from forge_tools.sandbox.places import Place
+from forge_tools.sandbox.places import Check, Place
 from forge_tools.sandbox.refusals import NOT_FOUND, STALE
 from forge_tools.sandbox.snapshots import Snapshot
 from forge_tools.tools.file.changes import Change, facts_of, require_match
@@ -26,7 +26,7 @@ class Writing:
     encoding: str | None = None
     executable: bool | None = None
 
-    def plan(self, place: Place, seen: Snapshot | None) -> Change:
+    def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
         """Decide the bytes, or refuse; nothing is touched."""
         self._check(place, seen)
         encoding = encoding_for(seen.head if seen else None, self.encoding)

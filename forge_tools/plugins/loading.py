@@ -10,6 +10,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.errors import ConfigurationError
+from forge_tools.plugins.factory import ToolFactory
 from forge_tools.records import ToolCategory
 from forge_tools.validation import clean_text, shown, suggestion
 
@@ -133,7 +134,10 @@ def _returned(factory: Any, source: str) -> Any:
     try:
         return factory()
     except Exception as error:
-        raise ConfigurationError(f"{source}: calling it without arguments failed with {_reason(error)}.") from error
+        hint = "" if isinstance(factory, ToolFactory) else " To make it a tool, decorate it with @tool."
+        raise ConfigurationError(
+            f"{source}: calling it without arguments failed with {_reason(error)}.{hint}"
+        ) from error
 
 
 def _reason(error: BaseException) -> str:

@@ -1,0 +1,138 @@
+"""`forge-tools mcp`: the tools for clients of the Model Context Protocol, on standard streams or over HTTP."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from forge_tools.cli.face import Face, face_of
+from forge_tools.cli.lazy import command_app
+from forge_tools.cli.local import local_executor, local_tools
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError
+from forge_tools.mcp.offer import Offer
+from forge_tools.records import ToolCategory
+
+SERVING = "forge_tools.mcp.serving"
+"""What needs the SDK, which takes longer to load than all else; `--help` does without."""
+
+app = command_app()
+
+
+@app.command()
+def mcp(  # noqa: PLR0913 one option each
+    context: typer.Context,
+    *,
+    http: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve over HTTP there instead of on the standard streams.")
+    ] = None,
+    categories: Annotated[str | None, typer.Option(metavar="A,B", help="Offer only tools of these categories.")] = None,
+    tags: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Offer only tools that have one of these tags.")
+    ] = None,
+    names: Annotated[str | None, typer.Option(metavar="A,B", help="Offer only these tools.")] = None,
+    local: Annotated[bool, typer.Option("--local", help="Run them in this process: no stack, no record.")] = False,
+    tools: Annotated[
+        list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
+    ] = None,
+    background_tools: Annotated[
+        bool, typer.Option("--background-tools", help="Offer submit_tool, poll_execution and cancel_execution too.")
+    ] = False,
+    task_after: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Calls that last longer become tasks where clients can take them."),
+    ] = 5.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tools only say what they would do.")] = False,
+    working_dir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of the calls in the workspace.")
+    ] = None,
+    session_id: Annotated[str | None, typer.Option(metavar="ID", help="Record calls as this session's.")] = None,
+    refresh: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look for tools that came or went.")
+    ] = 5.0,
+) -> None:
+    """Serve the tools to clients of the Model Context Protocol.
+
+    Without --http, standard output carries the protocol alone, whatever tools print; it ends with standard input.
+    """
+    if local and background_tools:
+        raise typer.BadParameter("calls in this process are not kept; leave out --background-tools.")
+    if tools and not local:
+        raise typer.BadParameter("workers load their own tools; add --local, or start a worker with --tools.")
+    settings = Settings.load()
+    offer = Offer(
+        categories=_categories(categories),
+        tags=_words(tags),
+        names=_words(names),
+        working_dir=working_dir or _workspace(settings, is_local=local),
+        dry_run=dry_run,
+        background_tools=background_tools,
+        task_after=task_after,
+        refresh_interval=refresh,
+        routes=settings.routes,
+    )
+    if session_id:
+        offer = replace(offer, session_id=session_id)
+    _serve(face_of(context), _Service(settings, offer, http, is_local=local, references=tuple(tools or ())))
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """What was asked for."""
+
+    settings: Settings
+    offer: Offer
+    http: str | None
+    is_local: bool
+    references: Sequence[str]
+
+
+def _serve(face: Face, service: _Service) -> None:
+    serving = _serving()
+    if service.http is None:
+        if sys.stdin is not None and sys.stdin.isatty():
+            face.note("Serving MCP on the standard streams, for a client that starts this command. Ctrl-C ends it.")
+        transport = serving.Stdio.claim(service.settings)
+    else:
+        transport = serving.Http.bind(service.http, service.settings)
+        face.note(f"Serving MCP at {transport.url}")
+    if service.is_local:
+        executor = local_executor(local_tools(service.references), service.settings)  # once nothing printed does harm
+        serving.serve_here(transport, executor, service.offer)
+        _leave()
+    serving.serve_workers(transport, service.settings, service.offer)
+
+
+def _serving() -> Any:
+    try:
+        import_module("mcp")
+    except ImportError as error:
+        raise ConfigurationError("The MCP SDK is not installed. Run: pip install 'forge-tools[mcp]'") from error
+    return import_module(SERVING)
+
+
+def _leave() -> None:
+    """End at once: a thread that a tool blocks would be waited for."""
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _workspace(settings: Settings, *, is_local: bool) -> str:
+    """On one machine the folder we are in; elsewhere a worker's own, since ours says nothing there."""
+    return str(settings.workspace.absolute()) if is_local or settings.is_embedded else "."
+
+
+def _words(text: str | None) -> frozenset[str] | None:
+    return None if text is None else frozenset(filter(None, (word.strip() for word in text.split(","))))
+
+
+def _categories(text: str | None) -> frozenset[str] | None:
+    words = _words(text)
+    unknown = sorted((words or frozenset()) - set(ToolCategory))
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(ToolCategory)}.", param_hint="--categories")
+    return words

@@ -1,0 +1,96 @@
+"""What a docstring says of a function and its parameters, in the styles of Google, NumPy and Sphinx."""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+_SECTIONS = (
+    "args|arguments|parameters|params|keyword args|keyword arguments|other parameters|returns?|yields?|raises|warns|notes?"
+    "|examples?|attributes|see also|references|warnings?|todo"
+)
+_GOOGLE_SECTION = re.compile(rf"({_SECTIONS}):", re.IGNORECASE)
+_NUMPY_SECTION = re.compile(_SECTIONS, re.IGNORECASE)
+_FIELD = re.compile(r":(?P<kind>\w+)(\s+(?P<what>[^:]*))?:\s*(?P<text>.*)")
+_ENTRY = re.compile(r"\*{0,2}(?P<names>\w+(\s*,\s*\w+)*)\s*(\((?P<type>.*?)\))?\s*:\s*(?P<text>.*)")
+_NUMPY_ENTRY = re.compile(r"\*{0,2}(?P<names>\w+(\s*,\s*\w+)*)\s*(:.*)?")
+_PARAMETER_SECTIONS = {
+    *("args", "arguments", "parameters", "params"),
+    *("keyword args", "keyword arguments", "other parameters"),
+}
+_PARAMETER_FIELDS = {"param", "parameter", "arg", "argument", "key", "keyword"}
+
+
+class Docs(NamedTuple):
+    """`description` is the text before the first section; `parameters` has a text by name."""
+
+    description: str
+    parameters: Mapping[str, str]
+
+
+def read_docstring(docstring: str | None) -> Docs:
+    """Read a docstring; what is in no style that is known is description."""
+    lines = inspect.cleandoc(docstring or "").splitlines()
+    start = next((number for number, _ in enumerate(lines) if _begins_section(lines, number)), len(lines))
+    return Docs(_paragraphs(lines[:start]), dict(_parameters(lines[start:])))
+
+
+def _begins_section(lines: list[str], number: int) -> bool:
+    line = lines[number]
+    return _heading(lines, number) is not None or (_FIELD.match(line) is not None and _is_sphinx(line))
+
+
+def _heading(lines: list[str], number: int) -> str | None:
+    """The section that begins in that line, in lower case."""
+    line = lines[number].rstrip()
+    if _GOOGLE_SECTION.fullmatch(line):
+        return line[:-1].lower()
+    underline = lines[number + 1].strip() if number + 1 < len(lines) else ""
+    if _NUMPY_SECTION.fullmatch(line) and len(underline) >= 3 and set(underline) == {"-"}:
+        return line.lower()
+    return None
+
+
+def _is_sphinx(line: str) -> bool:
+    field = _FIELD.match(line)
+    return field is not None and field["kind"] in {
+        *_PARAMETER_FIELDS,
+        *("type", "return", "returns", "rtype", "raise", "raises", "except", "exception", "yield", "yields"),
+    }
+
+
+def _parameters(lines: list[str]) -> Iterable[tuple[str, str]]:
+    heads = [number for number in range(len(lines)) if _begins_section(lines, number)]
+    for start, end in pairwise([*heads, len(lines)]):
+        if (field := _FIELD.match(lines[start])) is not None:
+            if field["kind"] in _PARAMETER_FIELDS and field["what"]:
+                # `:param int limit:` has the type before the name.
+                yield field["what"].split()[-1].lstrip("*"), _paragraphs([field["text"], *lines[start + 1 : end]])
+        elif _heading(lines, start) in _PARAMETER_SECTIONS:
+            is_numpy = not lines[start].rstrip().endswith(":")
+            yield from _entries(lines[start + 1 + is_numpy : end], _NUMPY_ENTRY if is_numpy else _ENTRY)
+
+
+def _entries(lines: list[str], head: re.Pattern[str]) -> Iterable[tuple[str, str]]:
+    """Entries begin at the indentation of the first line; deeper lines go on with them."""
+    indent = next((_indent(line) for line in lines if line.strip()), 0)
+    entries: list[tuple[list[str], list[str]]] = []
+    for line in lines:
+        found = head.fullmatch(line.strip()) if line.strip() and _indent(line) <= indent else None
+        if found is not None:
+            names = [name.strip() for name in found["names"].split(",")]
+            entries.append((names, [found.groupdict().get("text") or ""]))
+        elif entries:
+            entries[-1][1].append(line)
+    return [(name, _paragraphs(text)) for names, text in entries for name in names]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _paragraphs(lines: list[str]) -> str:
+    """Join the lines of each paragraph."""
+    blocks = "\n".join(line.strip() for line in lines).split("\n\n")
+    return "\n\n".join(" ".join(block.split("\n")).strip() for block in blocks if block.strip())

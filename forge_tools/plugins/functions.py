@@ -1,0 +1,213 @@
+"""`@tool`: a typed function as a tool."""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+
+from pydantic_core import to_jsonable_python
+
+from forge_tools.base import BaseTool
+from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError
+from forge_tools.plugins.docstrings import read_docstring
+from forge_tools.plugins.signatures import Give, Signature
+from forge_tools.plugins.threads import in_thread
+from forge_tools.records import (
+    Capabilities,
+    ExecutionContext,
+    Lane,
+    RetryPolicy,
+    ToolCategory,
+    ToolParameter,
+    ToolResult,
+)
+from forge_tools.registry import check_definition
+from forge_tools.validation import shown, suggestion
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Declaration(TypedDict, total=False):
+    """What a tool may be told besides its function: attributes of a BaseTool, and which parameters are sensitive."""
+
+    name: str
+    description: str
+    category: ToolCategory
+    version: str
+    tags: Sequence[str]
+    aliases: Sequence[str]
+    lane: Lane
+    timeout: float
+    max_attempts: int
+    retry: RetryPolicy
+    capabilities: Capabilities
+    sensitive: Collection[str]
+
+
+class FunctionTool(BaseTool, Generic[P, R]):
+    """A function that agents may call as a tool, and programs as the function it is.
+
+    `given` are types whose values its host provides: parameters annotated with one are hidden from callers, as those
+    annotated ExecutionContext always are.
+
+    Raises:
+        InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
+    """
+
+    name: str = ""
+    description: str = ""
+    category: ToolCategory = ToolCategory.OTHER
+    parameters: tuple[ToolParameter, ...] = ()
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        /,
+        given: Mapping[Any, Give] | None = None,
+        **declared: Unpack[Declaration],
+    ) -> None:
+        _require_function(function)
+        _require_known(function.__name__, declared)
+        functools.update_wrapper(self, function)
+        self._function: Callable[..., Any] = function
+        self._is_async = inspect.iscoroutinefunction(function)
+        docs = read_docstring(function.__doc__)
+        sensitive = declared.pop("sensitive", ())
+        self._signature = Signature(
+            function, docs, given=given, sensitive=[sensitive] if isinstance(sensitive, str) else sensitive
+        )
+        self.name = function.__name__
+        self.description = docs.description
+        self.lane = "async" if self._is_async else "process"
+        self.parameters = self._signature.parameters
+        for attribute, value in declared.items():
+            setattr(self, attribute, value)
+        self._require_sound()
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself: no validation, no limits, no record."""
+        return cast("R", self._function(*args, **kwargs))
+
+    def __reduce__(self) -> str:
+        """Be pickled as functions are: by where it is found."""
+        return self._function.__qualname__
+
+    # Their context comes by position alone, since a parameter of the function may be called so too.
+    async def _execute(  # type: ignore[override]  # see above
+        self, context: ExecutionContext, /, **values: Any
+    ) -> ToolResult:
+        try:
+            args, kwargs = self._signature.bind(context, values)
+        except InvalidCallError as error:
+            return self._refused(error)
+        call = functools.partial(self._function, *args, **kwargs)
+        if self._is_async:
+            return _result(await call())
+        outcome = await in_thread(lambda: _unless_awaitable(call()))
+        return _result(await outcome) if inspect.isawaitable(outcome) else outcome
+
+    async def _dry_run(  # type: ignore[override]  # see above
+        self, context: ExecutionContext, /, **values: Any
+    ) -> ToolResult:
+        try:
+            self._signature.bind(context, values)
+        except InvalidCallError as error:
+            return self._refused(error)
+        return await super()._dry_run(context, **values)
+
+    def _takes_extra(self) -> bool:
+        return False
+
+    def _refused(self, error: InvalidCallError) -> ToolResult:
+        """What only the annotations could find wrong, in the form in which the checks say it."""
+        return ToolResult.fail(
+            error.message,
+            error_code=ErrorCode.VALIDATION_ERROR,
+            error_details=error.details,
+            errors=error.details,
+            required=[parameter.name for parameter in self.parameters if parameter.required],
+        )
+
+    def _require_sound(self) -> None:
+        name = self._function.__name__
+        if not self.description.strip():
+            raise InvalidToolError(
+                name, f"{_label(self._function)} has no docstring. Say in one what it does, or pass description=."
+            )
+        if self.lane == "async" and not self._is_async:
+            raise InvalidToolError(
+                name,
+                f"{_label(self._function)} is a `def`, which would block the async lane. Write `async def`, or leave out "
+                'lane="async".',
+            )
+        check_definition(self, strict=True)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(**declared: Unpack[Declaration]) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Declaration]) -> Any:
+    """Make a tool of a typed function: `@tool`, or `@tool(category=..., timeout=...)` with what it shall be told.
+
+    Name, description, parameters and lane come from the function: a `def` runs in the process lane, an `async def` in
+    the async lane. What it returns is the output, unless it is a ToolResult.
+
+    Raises:
+        InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
+    """
+    return _decorator(declared) if function is None else FunctionTool(function, **declared)
+
+
+def _decorator(declared: Declaration) -> Callable[[Callable[P, R]], FunctionTool[P, R]]:
+    return lambda function: FunctionTool(function, **declared)
+
+
+def _require_function(function: Any) -> None:
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        what = f"the class {function.__name__}" if inspect.isclass(function) else f"a {type(function).__name__}"
+        raise InvalidToolError(
+            shown(repr(function)),
+            f"@tool takes a function or a bound method, not {what}. Write `def`, or subclass BaseTool.",
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidToolError(
+            function.__name__, f"{_label(function)} yields; a call has one result. Return a list, or the whole text."
+        )
+
+
+def _require_known(name: str, declared: Mapping[str, Any]) -> None:
+    known = Declaration.__annotations__
+    for keyword in declared:
+        if keyword not in known:
+            raise InvalidToolError(name, f"@tool takes no '{shown(keyword)}'{suggestion(keyword, known)}")
+
+
+def _label(function: Any) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _unless_awaitable(output: Any) -> Any:
+    """The result of a `def`, made on its thread: reading an iterator to its end may block too."""
+    return output if inspect.isawaitable(output) else _result(output)  # a `def` around an `async def`
+
+
+def _result(output: Any) -> ToolResult:
+    return output if isinstance(output, ToolResult) else ToolResult.ok(_as_json(output))
+
+
+def _as_json(output: Any) -> Any:
+    """Turn models, dataclasses, dates, sets and the like into what JSON has; what that cannot is left as it is."""
+    if output is None or type(output) in {str, int, float, bool}:
+        return output
+    if isinstance(output, Iterator):
+        output = list(output)  # what it raises is the function's own error
+    try:
+        return to_jsonable_python(output)
+    except ValueError:
+        return output

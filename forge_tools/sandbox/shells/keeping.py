@@ -1,0 +1,94 @@
+"""What a host does for all of its shells: look at them, keep them alive, and forget those that are over."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from forge_tools.records import ShellRecord, ShellStatus, host_of
+from forge_tools.sandbox.shells.state import ShellFolder
+
+_STARTING_SECONDS = 60.0
+_UNKILLABLE_SECONDS = 12.0
+_LOOK_SECONDS = 0.02
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def survey(folder: Path) -> list[ShellRecord]:
+    """Say of each shell of this host what its folder says, the oldest first.
+
+    One whose supervisor is gone without having said how it ended becomes LOST, for ever, and what it left running is ended:
+    that may take a second, so call this on a thread.
+    """
+    records = [shell.record() for shell in each(folder) if shell.is_whole]
+    return sorted(records, key=lambda record: (record.started_at, record.id))
+
+
+def renew(folder: Path) -> None:
+    """Renew the leases of all shells: a supervisor whose lease nobody renews for so long as it was given ends its shell."""
+    for shell in each(folder):
+        shell.renew()
+
+
+def forget(folder: Path, older_than_seconds: float) -> int:
+    """Remove what is kept of shells that ended at least so long ago; return how many were forgotten."""
+    oldest = time.time() - older_than_seconds
+    forgotten = 0
+    for shell in each(folder):
+        if shell.is_whole:
+            record = shell.record()
+            is_old = record.ended_at is not None and record.ended_at.timestamp() <= oldest
+        else:  # whoever started it was killed on the way
+            is_old = os.fstat(shell.fd).st_mtime <= min(oldest, time.time() - _STARTING_SECONDS)
+        if is_old:
+            shutil.rmtree(folder / shell.id, ignore_errors=True)
+            forgotten += 1
+    return forgotten
+
+
+def end_all(folder: Path, grace_seconds: float = 2.0) -> int:
+    """End all shells of this host and wait until they are gone; return how many were running.
+
+    For a host that is shut down for good: shells outlive every worker otherwise. Call it on a thread.
+    """
+    running = {record.id for record in survey(folder) if record.status is ShellStatus.RUNNING}
+    for shell in each(folder):
+        if shell.id in running:
+            shell.order("TERM", grace_seconds)
+    until = time.monotonic() + grace_seconds + _UNKILLABLE_SECONDS
+    while time.monotonic() < until and any(shell.is_going_on() for shell in each(folder) if shell.id in running):
+        time.sleep(_LOOK_SECONDS)
+    return len(running)
+
+
+def find(folder: Path, id: str) -> ShellFolder | None:
+    """Open the folder of a shell that has been started on this host; None where there is none. Close it."""
+    shell = _open(folder, id)
+    if shell is not None and not shell.is_whole:
+        shell.close()
+        return None
+    return shell
+
+
+def each(folder: Path) -> Iterator[ShellFolder]:
+    """Open the shells of a folder one after the other."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208  names are all that is wanted
+    except OSError:
+        return
+    for name in names:
+        shell = _open(folder, name)
+        if shell is not None:
+            with shell:
+                yield shell
+
+
+def _open(folder: Path, id: str) -> ShellFolder | None:
+    """Open by a name that can be no path: only the form of an id is accepted."""
+    if host_of(id) is None:
+        return None
+    try:
+        return ShellFolder(os.open(folder / id, _FOLDER), id)
+    except OSError:
+        return None

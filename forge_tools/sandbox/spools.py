@@ -1,0 +1,221 @@
+"""Bytes on their way into an artifact or out of one: in files without a name, which nobody else finds and which leave nothing."""
+
+import asyncio
+import os
+import tempfile
+import threading
+from collections.abc import AsyncIterator
+from hashlib import blake2b
+
+from forge_tools.errors import SandboxError
+
+CHUNK_BYTES = 256 << 10
+TOO_LARGE = "ARTIFACT_TOO_LARGE"
+
+_MARKER_ROOM = 128
+_LINE_ROOM = 64 << 10  # how far a cut moves to stand between two lines
+
+
+class Nameless:
+    """A file without a name. It is gone when closed, which happens by itself with the last reference.
+
+    A thread may be at it when whoever started that is cancelled and closes it: its number must not be given out meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self._in_use = threading.Lock()
+        with tempfile.TemporaryFile(buffering=0) as file:
+            self.fd = os.dup(file.fileno())
+        self.size = 0
+
+    def close(self) -> None:
+        with self._in_use:
+            fd, self.fd = self.fd, -1
+            if fd >= 0:
+                os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Spool(Nameless):
+    """Takes any amount of bytes. Of more than `limit` it keeps the first and the last half, whole lines where it can."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._head = limit // 2
+        self._ring = limit - self._head
+
+    def write(self, data: bytes) -> None:
+        """Append; what falls out of the middle is overwritten in the file."""
+        rest = memoryview(data)
+        while rest:
+            at, room = self._place(self.size)
+            if self.size >= self._head and len(rest) > self._ring:  # all of this but the end is overwritten at once
+                passed = len(rest) - self._ring
+                self.size, rest = self.size + passed, rest[passed:]
+                continue
+            with self._in_use:
+                written = os.pwrite(self.fd, rest[:room], at)
+            self.size, rest = self.size + written, rest[written:]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Return what was kept, with a line in place of what was not; the spool is closed at the end."""
+        try:
+            if self.size <= self._head + self._ring:
+                for start in range(0, self.size, CHUNK_BYTES):
+                    yield self._read(start, min(self.size, start + CHUNK_BYTES))
+                return
+            head, tail = self._head_end(), self._tail_start()
+            for start in range(0, head, CHUNK_BYTES):
+                yield self._read(start, min(head, start + CHUNK_BYTES))
+            yield f"[... {tail - head:,} bytes left out: an artifact holds {self._head + self._ring:,} ...]\n".encode()
+            for start in range(tail, self.size, CHUNK_BYTES):
+                yield self._read(start, min(self.size, start + CHUNK_BYTES))
+        finally:
+            self.close()
+
+    def _head_end(self) -> int:
+        start = max(0, self._head - _LINE_ROOM)
+        return start + _after_last_line(self._read(start, self._head))
+
+    def _tail_start(self) -> int:
+        """Leave out as much more as the marker takes, so that the whole keeps to the limit."""
+        start = self.size - self._ring + min(_MARKER_ROOM, self._ring)
+        return start + _next_line(self._read(start, min(self.size, start + _LINE_ROOM)))
+
+    def _read(self, start: int, end: int) -> bytes:
+        """Read by the position in all that was written."""
+        data = bytearray()
+        while start < end:
+            at, room = self._place(start)
+            with self._in_use:
+                part = os.pread(self.fd, min(end - start, room), at)
+            if not part:
+                raise OSError("a spooled output was cut off")
+            data += part
+            start += len(part)
+        return bytes(data)
+
+    def _place(self, position: int) -> tuple[int, int]:
+        """Where in the file a byte is, and how many may follow it there."""
+        if position < self._head:
+            return position, self._head - position
+        turn = (position - self._head) % self._ring
+        return self._head + turn, self._ring - turn
+
+
+def _after_last_line(data: bytes) -> int:
+    """Where the last whole line ends, or the last whole character."""
+    if (end := data.rfind(b"\n") + 1) > 0:
+        return end
+    end = len(data)
+    while end > max(0, len(data) - 4) and data[end - 1] & 0xC0 == 0x80:
+        end -= 1
+    return end - 1 if end and data[end - 1] >= 0xC0 else end
+
+
+def _next_line(data: bytes) -> int:
+    """Where the next line begins, or the next character."""
+    if (start := data.find(b"\n") + 1) > 0:
+        return start
+    return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
+
+
+class Gathered(Nameless):
+    """All of some chunks in one file, with the id that their bytes have as an artifact. The caller closes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._digest = blake2b(digest_size=16)
+
+    @classmethod
+    async def of(cls, chunks: AsyncIterator[bytes], limit: int) -> "Gathered":
+        """Write down what comes, without holding up the event loop.
+
+        Raises:
+            SandboxError: it is more than `limit` bytes, or there is no room for it.
+        """
+        gathered = cls()
+        try:
+            async for chunk in chunks:
+                if gathered.size + len(chunk) > limit:
+                    raise SandboxError(
+                        f"The output is larger than {limit:,} bytes, the limit for an artifact", TOO_LARGE
+                    )
+                await asyncio.to_thread(gathered.add, chunk)
+        except OSError as error:
+            gathered.close()
+            reason = os.strerror(error.errno or 0)
+            raise SandboxError(f"The output cannot be written down on this host: {reason}") from error
+        except BaseException:
+            gathered.close()
+            raise
+        return gathered
+
+    @property
+    def id(self) -> str:
+        return self._digest.hexdigest()
+
+    def add(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        while view:
+            with self._in_use:
+                view = view[os.write(self.fd, view) :]
+        self._digest.update(chunk)
+        self.size += len(chunk)
+
+    def read(self, start: int, size: int) -> bytes:
+        with self._in_use:
+            return os.pread(self.fd, size, start)
+
+    def take(self, changed: float | None = None) -> int:
+        """Hand the descriptor over to the caller, to close; `changed` is when the file shall say that it was written."""
+        fd, self.fd = self.fd, -1
+        os.lseek(fd, 0, os.SEEK_SET)
+        if changed is not None:
+            os.utime(fd, (changed, changed))
+        return fd
+
+
+class Recent:
+    """Files of artifacts that were read lately, kept open without a name, so that the next page need not fetch them again."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._files: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+
+    def open(self, id: str) -> int | None:
+        """Return a new descriptor with a position of its own; None where the file is not here, or cannot be shared."""
+        fd = self._files.pop(id, None)
+        if fd is None:
+            return None
+        self._files[id] = fd  # the last in the row is the last that goes
+        return _opened_anew(fd)
+
+    def add(self, id: str, fd: int) -> None:
+        """Keep a duplicate of `fd`, in place of those that were used longest ago."""
+        size = os.fstat(fd).st_size
+        if id in self._files or size > self._max_bytes:
+            return
+        self._files[id], self._sizes[id] = os.dup(fd), size
+        while sum(self._sizes.values()) > self._max_bytes:
+            oldest = next(iter(self._files))
+            os.close(self._files.pop(oldest))
+            del self._sizes[oldest]
+
+    def close(self) -> None:
+        for fd in self._files.values():
+            os.close(fd)
+        self._files.clear()
+        self._sizes.clear()
+
+
+def _opened_anew(fd: int) -> int | None:
+    """A duplicate would share its position with every other reader; where /proc is, the file can be opened again."""
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None

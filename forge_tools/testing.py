@@ -1,0 +1,141 @@
+"""Public doubles: an executor for the tests of tools, in this process and in a folder of its own."""
+
+import asyncio
+import json
+import shutil
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+from typing import Any, Self
+
+from forge_tools.base import BaseTool
+from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import CallOptions, ExecutionContext, ToolExecution, ToolResult
+from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.reach import Reach
+from forge_tools.validation import encode_json
+
+MAX_BYTES = 10_000_000
+"""What parameters, and outputs, may come to as JSON."""
+
+
+class InlineExecutor(ToolExecutor):
+    """Runs tools as workers do, without one: no database, no broker, results at once.
+
+    What could not travel to a worker and back fails here too: parameters and outputs go through JSON. `files` are
+    written into `workspace`, a temporary folder to which the tools are confined; `context` changes the usual context.
+
+        with InlineExecutor(greet) as tools:
+            assert tools.run("greet", name="Ada").output == "Hello, Ada!"
+    """
+
+    def __init__(
+        self,
+        *tools: BaseTool | type[BaseTool],
+        files: Mapping[str, str | bytes] | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.workspace = Path(mkdtemp(prefix="forge-test-")).resolve()
+        self._remove_workspace = weakref.finalize(self, shutil.rmtree, self.workspace, ignore_errors=True)
+        self.context = ExecutionContext.model_validate({"working_dir": str(self.workspace), **(context or {})})
+        self._runner: asyncio.Runner | None = None
+        registry = ScopedRegistry()
+        registry.register_many([tool() if isinstance(tool, type) else tool for tool in tools], strict=True)
+        super().__init__(registry, default_context=self.context, reach=Reach(root=self.workspace))
+        for name, content in (files or {}).items():
+            self._write(name, content)
+
+    def run(self, tool_name: str, /, **parameters: Any) -> ToolResult:
+        """Call a tool and wait for its result, in a test that is no coroutine; others `await` `execute` or `call`.
+
+        Raises:
+            ConfigurationError: the executor was not entered with `with`.
+        """
+        if self._runner is None:
+            raise ConfigurationError(
+                "Enter it first: `with InlineExecutor(...) as tools:`. In coroutines `await tools.call(...)`."
+            )
+        return self._runner.run(self.call(tool_name, parameters))
+
+    @property
+    def last(self) -> ToolExecution:
+        """The call that ended last: its parameters, context and result.
+
+        Raises:
+            LookupError: there was none.
+        """
+        executions = self.get_executions()
+        if not executions:
+            raise LookupError("No tool was called yet.")
+        return executions[-1]
+
+    def __enter__(self) -> Self:
+        if _is_in_loop():
+            raise ConfigurationError(
+                "An event loop runs here: enter it with `async with`, and `await tools.call(...)`."
+            )
+        self._runner = asyncio.Runner()
+        try:
+            self._runner.run(self.initialize())
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._runner is not None:
+                self._runner.run(self.shutdown())
+        finally:
+            self._close()
+
+    async def __aenter__(self) -> Self:
+        await self.initialize()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.shutdown()
+        finally:
+            self._close()
+
+    async def _call(
+        self, name: str, arguments: dict[str, Any], context: object, options: CallOptions | None
+    ) -> ToolResult:
+        try:
+            arguments = json.loads(encode_json(arguments, "parameters", MAX_BYTES))
+        except InvalidCallError as error:
+            return ToolResult.fail(error.message, error_code=error.code, error_details=error.details)
+        result = await super()._call(name, arguments, context, options)
+        try:
+            output = json.loads(encode_json(result.output, "output", MAX_BYTES))
+        except InvalidCallError as error:
+            text = f"The tool ran, but its result cannot be stored: {error.message}"
+            return ToolResult.fail(text, error_code=ErrorCode.UNSTORABLE)
+        return result.model_copy(update={"output": output})
+
+    def _write(self, name: str, content: str | bytes) -> None:
+        path = self.workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    def _close(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+        self._remove_workspace()
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,268 @@
+"""Artifacts on a worker: the side of the tools, which has no database, asks the side of the engine, which has."""
+
+import asyncio
+import base64
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from hashlib import blake2b
+from typing import Any
+
+from forge_tools.config import Settings
+from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ForgeError, SandboxError
+from forge_tools.records import Artifact, ExecutionContext, artifact_id
+from forge_tools.sandbox.artifacts import damaged, unknown
+from forge_tools.sandbox.journal import EXECUTION_ID
+from forge_tools.sandbox.spools import Gathered, Recent
+from forge_tools.storage import Store
+from forge_tools.storage.artifacts import PART_BYTES, Keeping, StoredArtifacts, count_parts, pack, unpack
+
+RECENT_BYTES = 256 << 20
+"""What a worker keeps, in files without a name, of artifacts that were read lately."""
+
+PURGE_SECONDS = 300.0
+MOST_TRIES = 3
+MOST_PROOFS = 256
+
+_PACKED_BYTES = PART_BYTES + 4096  # what does not compress grows by a few bytes
+
+Message = dict[str, Any]
+Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
+"""Sends a request of a call to the engine, wherever that is, and returns its answer."""
+
+logger = logging.getLogger(__name__)
+
+
+class ArtifactDesk:
+    """The engine's side. A request names what it wants, of which artifact; whose it is the engine knows by itself."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._max_bytes = settings.artifact_max_bytes
+        self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
+        self._there: tuple[asyncio.AbstractEventLoop, StoredArtifacts] | None = None
+        self._proofs = Proofs()
+
+    def open(self, store: Store) -> None:
+        """Take the rows of the loop that runs."""
+        self._there = asyncio.get_running_loop(), store.artifacts
+
+    async def ask(self, request: Message, context: ExecutionContext) -> Message:
+        """Answer from any loop."""
+        loop, _ = self._opened()
+        work = self.answer(request, context)
+        try:
+            answering = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError as error:  # the loop has ended
+            work.close()
+            raise DatabaseUnavailableError("This worker stops and has closed its database. Try again.") from error
+        return await asyncio.wrap_future(answering)
+
+    async def answer(self, request: Message, context: ExecutionContext) -> Message:
+        """Do what a request wants; what it cannot have is an answer too."""
+        try:
+            return await self._do(self._opened()[1], request, context)
+        except ForgeError as error:
+            return {"error": error.message, "code": error.code}
+        except (KeyError, TypeError, ValueError) as error:  # whoever wrote it is not one of us
+            return {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
+
+    async def answer_child(self, request: Message, context: ExecutionContext) -> Message:
+        """Do so for code that is not trusted: to keep an artifact it has to send all of its bytes, be they here or not.
+
+        A session that has only heard of an id could otherwise make it its own, and read what another one kept.
+        """
+        return await self.answer(request | {"is_proven": False}, context)
+
+    async def purge_for_ever(self) -> None:
+        """Delete what has expired, every few minutes."""
+        _, stored = self._opened()
+        while True:
+            await asyncio.sleep(PURGE_SECONDS)
+            try:
+                while await stored.purge():
+                    pass
+            except ForgeError as error:
+                logger.warning("Expired artifacts are not deleted yet", extra={"error": str(error)})
+
+    def _opened(self) -> tuple[asyncio.AbstractEventLoop, StoredArtifacts]:
+        if self._there is None:
+            raise DatabaseUnavailableError("This worker has not opened its database yet. Try again.")
+        return self._there
+
+    async def _do(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
+        new, is_proven = self._artifact(request, context), request.get("is_proven", True)
+        match request["want"]:
+            case "begin":
+                begun = await stored.begin(new, self._keeping, must_own=not is_proven)
+                if begun is None and not is_proven:
+                    self._proofs.begin(new)
+                return _facts(begun)
+            case "add":
+                number, data = self._part(request, new)
+                if is_proven:
+                    return {"is_waiting": await stored.add(new.id, number, data)}
+                await asyncio.to_thread(self._proofs.add, new, number, data)
+                return {"is_waiting": await stored.add(new.id, number, data) or await stored.get(new.id) is not None}
+            case "finish":
+                if not is_proven:
+                    self._proofs.finish(new)
+                return _facts(await stored.finish(new, self._keeping))
+            case "find":
+                return _facts(await stored.find(new.id, new.session_id))
+            case "part":
+                data_or_none = await stored.part(new, int(request["number"]))
+                return {} if data_or_none is None else {"data": data_or_none}
+            case other:
+                raise ValueError(other)
+
+    def _artifact(self, request: Message, context: ExecutionContext) -> Artifact:
+        size = int(request["size"])
+        new = Artifact(
+            id=str(request["id"]),
+            size=size,
+            session_id=context.session_id,
+            execution_id=context.metadata.get(EXECUTION_ID),
+        )
+        if artifact_id(new.handle) is None or not 0 <= size <= self._max_bytes:
+            raise ValueError(new.id[:60])
+        return new
+
+    def _part(self, request: Message, new: Artifact) -> tuple[int, bytes]:
+        number, data = int(request["number"]), request["data"]
+        if not 0 <= number < count_parts(new.size) or not isinstance(data, bytes) or len(data) > _PACKED_BYTES:
+            raise ValueError(f"part {number}")
+        return number, data
+
+
+class Proofs:
+    """What executions have sent so far of artifacts, as the digest of it."""
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[str | None, str], tuple[Any, int, int]] = {}
+
+    def begin(self, new: Artifact) -> None:
+        """Begin anew; of very many the oldest are given up, for nobody says when a child died."""
+        while len(self._sent) >= MOST_PROOFS:
+            del self._sent[next(iter(self._sent))]
+        self._sent[new.execution_id, new.id] = (blake2b(digest_size=16), 0, 0)
+
+    def add(self, new: Artifact, number: int, data: bytes) -> None:
+        """Take the next part.
+
+        Raises:
+            ValueError, KeyError: it is not the next, or of nothing that was begun.
+        """
+        key = new.execution_id, new.id
+        digest, size, following = self._sent[key]
+        if number != following:
+            raise ValueError(f"part {number}")
+        digest.update(chunk := unpack(data))
+        self._sent[key] = digest, size + len(chunk), following + 1
+
+    def finish(self, new: Artifact) -> None:
+        """Make sure that all of it was sent.
+
+        Raises:
+            ValueError, KeyError: it was not.
+        """
+        digest, size, _ = self._sent.pop((new.execution_id, new.id))
+        if (digest.hexdigest(), size) != (new.id, new.size):
+            raise ValueError("other bytes than the id says")
+
+
+class WorkerArtifacts:
+    """The side of the tools: bytes are hashed and compressed here, and sent one part at a time."""
+
+    def __init__(self, max_bytes: int, ask: Ask) -> None:
+        self.max_bytes = max_bytes
+        self.ask = ask
+        self._recent = Recent(RECENT_BYTES)
+
+    async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
+        """Keep the bytes; the same bytes again are kept once, and for longer."""
+        gathered = await Gathered.of(chunks, self.max_bytes)
+        try:
+            for _ in range(MOST_TRIES):
+                if kept := await self._try_to_put(gathered, context):
+                    return kept
+        finally:
+            gathered.close()
+        raise SandboxError("The output could not be kept: others deleted it meanwhile. Try again", ErrorCode.TOOL_ERROR)
+
+    async def open(self, handle: str, context: ExecutionContext) -> int:
+        """Return a descriptor of a file without a name that holds its bytes; they are fetched once for several calls."""
+        found = artifact_id(handle)
+        if found is None:
+            raise unknown(handle)
+        facts = await self._asked("find", context, id=found, size=0)
+        if not facts:
+            raise unknown(handle)
+        if (fd := self._recent.open(found)) is not None:
+            return fd
+        try:
+            fetched = await self._fetch(handle, found, facts["size"], context)
+            fd = fetched.take(datetime.fromisoformat(facts["created_at"]).timestamp())
+            self._recent.add(found, fd)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise SandboxError(f"{handle} cannot be fetched to this host: {reason}", ErrorCode.TOOL_ERROR) from error
+        return fd
+
+    async def _try_to_put(self, gathered: Gathered, context: ExecutionContext) -> Artifact | None:
+        what = {"id": gathered.id, "size": gathered.size}
+        facts = await self._asked("begin", context, **what)
+        if not facts:
+            for number in range(count_parts(gathered.size)):
+                data = await asyncio.to_thread(lambda at: pack(gathered.read(at, PART_BYTES)), number * PART_BYTES)
+                added = await self._asked("add", context, **what, number=number, data=data)
+                if not added["is_waiting"]:
+                    return None  # somebody else was quicker, or it was given up
+            facts = await self._asked("finish", context, **what)
+        if not facts:
+            return None
+        return Artifact(
+            id=gathered.id,
+            size=gathered.size,
+            session_id=context.session_id,
+            created_at=datetime.fromisoformat(facts["created_at"]),
+            expires_at=datetime.fromisoformat(facts["expires_at"]),
+        )
+
+    async def _fetch(self, handle: str, found: str, size: int, context: ExecutionContext) -> Gathered:
+        gathered = Gathered()
+        try:
+            for number in range(count_parts(size)):
+                answer = await self._asked("part", context, id=found, size=size, number=number)
+                if not answer:
+                    raise unknown(handle)
+                await asyncio.to_thread(lambda data: gathered.add(unpack(data)), answer["data"])
+            if gathered.id != found:
+                raise damaged(handle)
+        except BaseException:
+            gathered.close()
+            raise
+        return gathered
+
+    async def _asked(self, want: str, context: ExecutionContext, **what: Any) -> Message:
+        answer = await self.ask({"want": want, **what}, context)
+        if "error" in answer:
+            raise SandboxError(answer["error"], answer["code"])
+        return answer
+
+
+def to_text(message: Message) -> Message:
+    """Make a message one that JSON can carry."""
+    return message | {"data": base64.b64encode(message["data"]).decode()} if "data" in message else message
+
+
+def from_text(message: Message) -> Message:
+    """Undo `to_text`."""
+    return message | {"data": base64.b64decode(message["data"])} if "data" in message else message
+
+
+def _facts(artifact: Artifact | None) -> Message:
+    if artifact is None or artifact.created_at is None or artifact.expires_at is None:
+        return {}
+    created, expires = artifact.created_at.isoformat(), artifact.expires_at.isoformat()
+    return {"size": artifact.size, "created_at": created, "expires_at": expires}

@@ -1,0 +1,246 @@
+"""Keeps the rows of shells true to their host, and lets tools on other loops read and write them."""
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from forge_tools.config import Settings
+from forge_tools.errors import DatabaseUnavailableError, ForgeError, SandboxError, StorageError, UnstorableRowError
+from forge_tools.records import ShellRecord, ShellStatus
+from forge_tools.sandbox.shells.keeping import forget, renew, survey
+from forge_tools.sandbox.shells.layout import kernel_id
+from forge_tools.sandbox.trees import start_ticks
+from forge_tools.storage.shells import Shells
+
+LOCK = "watch.lock"
+CHECK_SECONDS = 60.0
+"""How often rows are compared with what is there, leases renewed and old shells forgotten."""
+SIZE_SECONDS = 30.0
+"""How often a row hears of no more than that its shell wrote."""
+COMPLAINT_SECONDS = 600.0
+NEVER = float("-inf")
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class Book:
+    """The rows of shells for tools whose loop is not the engine's. It is made before the engine, which opens it."""
+
+    def __init__(self) -> None:
+        self._there: tuple[asyncio.AbstractEventLoop, Shells] | None = None
+
+    def open(self, shells: Shells) -> None:
+        """Take the rows of the loop that runs."""
+        self._there = asyncio.get_running_loop(), shells
+
+    async def record(self, shell: ShellRecord) -> None:
+        """Note what this host has seen of a shell of its own. Without a database the watch will, once it is back."""
+        try:
+            await self._ask(lambda shells: shells.record(shell))
+        except StorageError as error:
+            logger.warning("A shell is not in SQL yet", extra={"shell": shell.id, "error": error.message})
+
+    async def find(self, id: str) -> ShellRecord | None:
+        """Read one shell; None where nobody has told of it."""
+        return await self._ask(lambda shells: shells.find(id))
+
+    async def of_session(self, session_id: str | None) -> list[ShellRecord]:
+        """List the shells of a session on all hosts, the oldest first."""
+        return await self._ask(lambda shells: shells.of_session(session_id))
+
+    async def _ask(self, question: Callable[[Shells], Awaitable[T]]) -> T:
+        if self._there is None:
+            raise DatabaseUnavailableError("This worker has not opened its database yet. Try again.")
+        loop, shells = self._there
+
+        async def asking() -> T:
+            return await question(shells)
+
+        work = asking()
+        try:
+            answer = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError as error:  # the loop has ended
+            work.close()
+            raise DatabaseUnavailableError("This worker stops and has closed its database. Try again.") from error
+        return await asyncio.wrap_future(answer)
+
+
+class ShellWatch:
+    """Tells SQL what becomes of this host's shells. Of all workers that share their folder one does; it costs a worker
+    without shells a look at an empty folder, and no statement.
+
+    The eldest worker of all also gives up the shells of hosts that have no worker any more.
+    """
+
+    def __init__(
+        self,
+        shells: Shells,
+        settings: Settings,
+        is_eldest: Callable[[], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shells = shells
+        self._folder = settings.shells_folder
+        self._hostname = settings.hostname
+        self._interval = settings.shell_interval
+        self._kept = settings.shell_kept
+        self._lost_after = settings.shell_lost_after
+        self._is_eldest = is_eldest
+        self._clock = clock
+        self._lock: int | None = None
+        self._told: dict[str, tuple[ShellRecord, float]] = {}
+        self._checked_at = self._asked_at = NEVER
+        self._suspects: set[str] = set()
+        self._complaint = ("", NEVER)
+
+    async def keep(self) -> None:
+        """Watch for ever."""
+        try:
+            while True:
+                try:
+                    await self.step()
+                    await self.give_up_deserted()
+                except (ForgeError, OSError) as error:
+                    self._checked_at = NEVER  # in an outage others may have given our shells up
+                    self._complain(str(error))
+                await asyncio.sleep(self._interval)
+        finally:
+            self._unlock()
+
+    async def step(self) -> None:
+        """Tell what changed since the last step. Now and then compare all that is said to run with what is there."""
+        if not self._may_watch():
+            self._told, self._checked_at = {}, NEVER  # should whoever watches die, this one begins
+            return
+        is_due = self._clock() - self._checked_at >= CHECK_SECONDS and bool(self._told or self._checked_at == NEVER)
+        # Asked before the look, so that whatever is said to run has its folder by then.
+        said = await self._shells.running_of(self._hostname) if is_due else None
+        seen = await asyncio.to_thread(_seen, self._folder) if self._folder.is_dir() else []
+        await self._tell(seen, said)
+        if said is not None:
+            self._checked_at = self._clock()
+            await self._miss(said, seen)
+            await asyncio.to_thread(_look_after, self._folder, self._kept)
+        if any(shell.status == ShellStatus.RUNNING for shell, _ in self._forget_vanished(seen)):
+            self._checked_at = NEVER
+
+    async def give_up_deserted(self) -> None:
+        """Mark shells as lost whose host had no worker at two looks in a row: a clock that was set, and an outage after
+        which nobody has beaten yet, look the same once.
+        """
+        if self._clock() - self._asked_at < self._lost_after / 4 or not self._is_eldest():
+            return
+        suspects = await self._shells.deserted_hosts(self._lost_after)
+        lost = await self._shells.desert(suspects & self._suspects, self._lost_after)
+        self._suspects = suspects
+        self._asked_at = self._clock()
+        if lost:
+            logger.warning("Their host has no worker any more; these shells are lost", extra={"shells": lost})
+
+    def _may_watch(self) -> bool:
+        """Hold the lock of the folder, which the kernel drops with us; where there is no folder there is none to hold."""
+        if self._lock is not None or not self._folder.is_dir():
+            return True
+        lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        except OSError:  # a file system without locks: several watch, and tell the same
+            pass
+        self._lock = lock
+        return True
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def _tell(self, seen: Sequence[ShellRecord], said: Sequence[ShellRecord] | None) -> None:
+        """Write what is new, and what is alive but not said to run: it was given up while this host was away."""
+        now = self._clock()
+        running = None if said is None else {shell.id for shell in said}
+        news = [
+            shell
+            for shell in seen
+            if self._is_new(shell, now)
+            or (running is not None and shell.status == ShellStatus.RUNNING and shell.id not in running)
+        ]
+        await self._write(news)
+        self._told.update({shell.id: (shell, now) for shell in news})
+
+    async def _write(self, news: Sequence[ShellRecord]) -> None:
+        """Write them all, or all but those that the database refuses."""
+        try:
+            await self._shells.record_many(news)
+        except UnstorableRowError as error:
+            if len(news) == 1:
+                self._complain(f"{news[0].id}: {error.message}")
+                return
+            for shell in news:
+                await self._write([shell])
+
+    def _is_new(self, shell: ShellRecord, now: float) -> bool:
+        last, told_at = self._told.get(shell.id, (None, NEVER))
+        if last is None or last.status != shell.status:
+            return True
+        return last.size != shell.size and now - told_at >= SIZE_SECONDS
+
+    async def _miss(self, said: Sequence[ShellRecord], seen: Sequence[ShellRecord]) -> None:
+        """Give up what is said to run here, but is not here."""
+        here = {shell.id for shell in seen}
+        missing = [shell for shell in said if shell.id not in here]
+        gone = [shell.id for shell in missing if not _is_alive(shell)]
+        if lost := await self._shells.mark_lost(gone):
+            logger.warning("Shells are gone and nobody knows how they ended", extra={"shells": lost})
+        if len(gone) < len(missing):
+            self._complain(
+                f"{len(missing) - len(gone)} shells of host {self._hostname} run, but not in {self._folder}. "
+                "Give all workers of a host the same FORGE_SHELLS, and each host its own FORGE_HOSTNAME."
+            )
+
+    def _forget_vanished(self, seen: Sequence[ShellRecord]) -> list[tuple[ShellRecord, float]]:
+        here = {shell.id for shell in seen}
+        return [self._told.pop(id_) for id_ in list(self._told) if id_ not in here]
+
+    def _complain(self, what: str) -> None:
+        """Say it now and then, not every two seconds."""
+        last, said_at = self._complaint
+        if what != last or self._clock() - said_at >= COMPLAINT_SECONDS:
+            self._complaint = (what, self._clock())
+            logger.warning("Shells cannot be kept account of", extra={"error": what})
+
+
+def _seen(folder: Path) -> list[ShellRecord]:
+    with _files_of_others(folder):
+        return survey(folder)
+
+
+def _look_after(folder: Path, kept_seconds: float) -> None:
+    if folder.is_dir():
+        with _files_of_others(folder):
+            renew(folder)
+            forget(folder, kept_seconds)
+
+
+@contextmanager
+def _files_of_others(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # what runs in shells may write there whatever it likes; no worker ends by that
+        raise SandboxError(f"The shells in {folder} cannot be read: {error!r}") from error
+
+
+def _is_alive(shell: ShellRecord) -> bool:
+    """Whether its supervisor is a process of this machine."""
+    started = start_ticks(shell.pid)
+    return started != 0 and (shell.kernel, shell.start_ticks) == (kernel_id(), started)
