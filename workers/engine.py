@@ -163,6 +163,7 @@ class Engine:
                 self._claiming.claim_rung,
                 self._recorder.add,
                 hostname=self._settings.hostname,
+                opened=self._changes.announce,
                 answer=self._artifacts.answer_child,
                 kill_grace=grace,
                 memory_limit=self._settings.tool_memory,

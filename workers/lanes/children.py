@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 ClaimRings = Callable[[Sequence[Ring]], Awaitable[list[Claim]]]
 
+Opened = Callable[[], Coroutine[Any, Any, None]]
+"""Told when a slot is free without a body having ended: who waits for one would not hear of it otherwise."""
+
 Answer = Callable[[dict[str, Any], ExecutionContext], Awaitable[dict[str, Any]]]
 """Does what the tools of children ask of artifacts."""
 
@@ -67,6 +70,7 @@ class ChildrenLane:
         finished: Finished,
         *,
         hostname: str,
+        opened: Opened | None = None,
         answer: Answer | None = None,
         kill_grace: float,
         memory_limit: int = 0,
@@ -75,6 +79,7 @@ class ChildrenLane:
         self._claim = claim
         self._finished = finished
         self._hostname = hostname
+        self._opened = opened
         self._answer = answer
         self._kill_grace = kill_grace
         self._memory_limit = memory_limit
@@ -154,6 +159,7 @@ class ChildrenLane:
         self._children[pid] = child
         line.hear, line.ended = partial(self._hear, child), partial(self._lose, child)
         self._serve_rings()
+        self._tell_of_slots()
 
     def _lose(self, child: _Child) -> None:
         self._lines.discard(child.line)
@@ -230,6 +236,12 @@ class ChildrenLane:
             self._claiming -= len(rings)
             self.run(claims)
             self._serve_rings()
+            if len(claims) < len(rings):
+                self._tell_of_slots()
+
+    def _tell_of_slots(self) -> None:
+        if self._opened is not None and self.free_slots() > 0:
+            self._do(self._opened(), self._steps)
 
     def _start_body(self, child: _Child, claim: Claim) -> None:
         body = Body(claim)

@@ -64,7 +64,10 @@ class Bench:
         self.claimable: dict[str, Claim] = {}
         self.failure: Exception | None = None
         self.asked: list[list[str]] = []
-        self.lane = ChildrenLane(self._claim, self.outcomes.append, hostname="here", kill_grace=GRACE)
+        self.told_of_slots: list[int] = []
+        self.lane = ChildrenLane(
+            self._claim, self.outcomes.append, hostname="here", kill_grace=GRACE, opened=self._opened
+        )
 
     async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
         self.asked.append([ring.id for ring in rings])
@@ -72,6 +75,9 @@ class Bench:
         if self.failure:
             raise self.failure
         return [self.claimable.pop(ring.id) for ring in rings if ring.id in self.claimable]
+
+    async def _opened(self) -> None:
+        self.told_of_slots.append(self.lane.free_slots())
 
     async def connect(self, pid: int) -> Speaker:
         slots = self.lane.free_slots()

@@ -137,3 +137,14 @@ async def test_a_child_that_comes_gets_what_waits(bench: Bench, child: Speaker) 
 
         assert (await newcomer.hear())["run"]["id"] == "b"
         newcomer.die()
+
+
+async def test_who_waits_for_a_slot_hears_of_each_that_no_body_freed(bench: Bench) -> None:
+    await bench.connect(101)
+    await bench.until(lambda: bench.told_of_slots == [1])
+    child = await bench.connect(102)
+    await bench.until(lambda: bench.told_of_slots == [1, 2])
+
+    child.say(ring=[["taken-by-another-worker", 0]])
+
+    await bench.until(lambda: bench.told_of_slots == [1, 2, 2])
