@@ -1,0 +1,185 @@
+"""Anthropic's messages API: tools, calls and results as `client.messages` takes and gives them."""
+
+import json
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from forge_tools.adapters.calls import Answer, ToolCall
+from forge_tools.adapters.conversation import (
+    BROKEN_OFF,
+    CALL_CUT_OFF,
+    CUT_OFF,
+    PAUSED,
+    Hook,
+    Message,
+    Reply,
+    Usage,
+    told,
+)
+from forge_tools.adapters.extras import own_tools
+from forge_tools.records import Schema, ToolSpec
+from forge_tools.schemas import render
+
+_CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
+_UNREADABLE = "INVALID_JSON"
+"""Under which input that is no object goes back to the model, since requests take objects only (Anthropic,
+Fine-grained tool streaming)."""
+
+
+class Messages:
+    """A model behind the messages API."""
+
+    def __init__(
+        self,
+        model: str,
+        client: Any = None,
+        *,
+        max_tokens: int = 8_192,
+        instructions: str | None = None,
+        **request: Any,
+    ) -> None:
+        """Name the model; `client` is an AsyncAnthropic, by default one from the environment.
+
+        `instructions` are the system prompt; further keywords go into each request as they are, `tools` beside ours.
+
+        Raises:
+            TypeError: for a client that is not asynchronous, or a keyword that is set here.
+        """
+        if client is not None and isinstance(client, _sdk().Anthropic):
+            raise TypeError(
+                "This is a synchronous Anthropic client. Give an AsyncAnthropic; a script runs it with asyncio.run()."
+            )
+        self._client = client
+        self._own_tools = own_tools(request)
+        self._request = {"model": model, "max_tokens": max_tokens, **request}
+        if instructions is not None:
+            self._request["system"] = instructions
+
+    @property
+    def client(self) -> Any:
+        """The SDK's client, made at its first use.
+
+        Raises:
+            ImportError: without the SDK.
+        """
+        if self._client is None:
+            self._client = _sdk().AsyncAnthropic()
+        return self._client
+
+    def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
+        """The `tools` of a request."""
+        return [render(spec, "anthropic") for spec in specs]
+
+    async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
+        """Send one request; with `on_event`, stream, and hand on each event."""
+        request: dict[str, Any] = {"messages": list(messages)}
+        if offered := [*tools, *self._own_tools]:
+            request["tools"] = offered
+        request |= self._request
+        if on_event is None:
+            return self.read(await self.client.messages.create(**request))
+        async with await self.client.messages.create(**request, stream=True) as stream:
+            return await self.assemble(stream, on_event)
+
+    def read(self, message: Any) -> Reply:
+        """Take a `Message` apart."""
+        usage = _usage(message.usage.to_dict())
+        return _reply([block.to_dict() for block in message.content], message.stop_reason, usage, message)
+
+    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+        """Put the events of a stream together; the input of tools comes in fragments of JSON, which need not be valid."""
+        blocks: dict[int, dict[str, Any]] = {}
+        stop, is_complete, usage = None, False, {}
+        async for event in stream:
+            await told(on_event, event)
+            if event.type == "message_start":
+                usage = event.message.usage.to_dict()
+            elif event.type == "content_block_start":
+                blocks[event.index] = event.content_block.to_dict()
+            elif event.type == "content_block_delta":
+                _add(blocks[event.index], event.delta.to_dict())
+            elif event.type == "message_delta":
+                stop = event.delta.stop_reason
+                usage |= {name: count for name, count in event.usage.to_dict().items() if count is not None}
+            is_complete = is_complete or event.type == "message_stop"
+        content = [_finished(blocks[index]) for index in sorted(blocks)]
+        if not is_complete:
+            return Reply.failure(BROKEN_OFF, _usage(usage), content)
+        return _reply(content, stop, _usage(usage), content)
+
+    def results(self, answers: Sequence[Answer]) -> list[Message]:
+        """One user message that holds the results of all calls, failures flagged."""
+        return [{"role": "user", "content": [_result(answer) for answer in answers]}]
+
+
+def _add(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    kind = delta["type"]
+    if kind == "input_json_delta":
+        block["_json"] = block.get("_json", "") + delta["partial_json"]
+    elif kind == "citations_delta":
+        block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+    else:  # text_delta, thinking_delta and signature_delta carry one text under the name of what it adds to
+        name = kind.removesuffix("_delta")
+        block[name] = (block.get(name) or "") + (delta.get(name) or "")
+
+
+def _finished(block: dict[str, Any]) -> dict[str, Any]:
+    text = block.pop("_json", "")
+    if text.strip():
+        try:
+            given = json.loads(text)
+        except (ValueError, RecursionError):
+            given = text
+        block["input"] = given if isinstance(given, dict) else {_UNREADABLE: text}
+    return block
+
+
+def _reply(content: list[dict[str, Any]], stop: str | None, usage: Usage, raw: Any) -> Reply:
+    kept = [{name: part for name, part in block.items() if part is not None} for block in content]
+    kept = [
+        block for block in kept if block["type"] != "text" or block["text"]
+    ]  # the API sends, and refuses, empty ones
+    if stop == "refusal":
+        kept = [block for block in kept if block["type"] != "tool_use"]
+    calls = [_call(block) for block in kept if block["type"] == "tool_use"]
+    if calls and stop in _CUT_OFF and kept[-1]["type"] == "tool_use":
+        calls[-1] = replace(calls[-1], problem=CALL_CUT_OFF)
+    text = "".join(block["text"] for block in kept if block["type"] == "text")
+    messages = [{"role": "assistant", "content": kept}] if kept else []
+    reply = Reply(text=text, messages=messages, calls=calls, usage=usage, raw=raw)
+    if stop in _CUT_OFF:
+        return replace(reply, stop="cut_off", problem=CUT_OFF)
+    if stop == "refusal":
+        return replace(reply, stop="refused", problem=f"The model declined: {text or 'it gave no reason'}")
+    return replace(reply, stop=PAUSED) if stop == "pause_turn" else reply
+
+
+def _call(block: dict[str, Any]) -> ToolCall:
+    given = block.get("input")
+    if isinstance(given, dict) and given.keys() == {_UNREADABLE}:
+        given = given[_UNREADABLE]
+    return ToolCall(block["id"], block["name"], given)
+
+
+def _result(answer: Answer) -> Message:
+    result = {"type": "tool_result", "tool_use_id": answer.call.id, "content": answer.text}
+    return result | {"is_error": True} if answer.is_error else result
+
+
+def _usage(usage: dict[str, Any]) -> Usage:
+    cached, written = usage.get("cache_read_input_tokens") or 0, usage.get("cache_creation_input_tokens") or 0
+    return Usage(
+        requests=1,
+        input_tokens=(usage.get("input_tokens") or 0) + cached + written,
+        output_tokens=usage.get("output_tokens") or 0,
+        cached_tokens=cached,
+    )
+
+
+def _sdk() -> Any:
+    try:
+        import anthropic
+    except ImportError as error:
+        raise ImportError("The Anthropic SDK is not installed. Install forge-tools[anthropic].") from error
+    return anthropic

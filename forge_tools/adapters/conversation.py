@@ -1,0 +1,199 @@
+"""The loop model -> tool calls -> results -> model, whatever SDK the model is behind."""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from forge_tools.adapters.calls import Answer, ToolCall, Toolset
+from forge_tools.records import Schema, ToolSpec
+
+Message = dict[str, Any]
+Hook = Callable[[Any], Any]
+"""Called with what it is for; awaited if it returns an awaitable. What it raises ends the run."""
+
+Stop = Literal["answered", "step_limit", "cut_off", "refused", "failed"]
+"""Why a run ended: with an answer, at `max_steps`, at the token limit, because the model declined, or its provider failed."""
+
+PAUSED: Literal["paused"] = "paused"
+"""A reply that the provider wants to go on with: it is sent back as it is."""
+
+BROKEN_OFF = "The stream ended before the reply was complete."
+CUT_OFF = "The reply was cut off at the token limit: raise it, or ask for less at once."
+CALL_CUT_OFF = "This call was cut off at the token limit and did not run. Send it again with shorter arguments."
+"""The last call of a reply that was cut off is never run: what is left of its arguments may look whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was asked of the provider. `input_tokens` counts cached ones too."""
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            requests=self.requests + other.requests,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One reply of a model: `messages` are what the history gets of it, `raw` is what the SDK gave."""
+
+    text: str
+    messages: list[Message]
+    calls: list[ToolCall] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    stop: Stop | Literal["paused"] = "answered"
+    problem: str | None = None
+    raw: Any = None
+
+    @classmethod
+    def failure(cls, problem: str, usage: Usage, raw: Any = None) -> "Reply":
+        """A reply that did not come, or not whole: nothing of it is kept, none of its calls runs."""
+        return cls(text="", messages=[], usage=usage, stop="failed", problem=problem, raw=raw)
+
+
+class Model(Protocol):
+    """A model behind its provider's SDK: how it is asked, and how tools, replies and answers look in its messages."""
+
+    def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
+        """The tools, as its requests take them."""
+        ...
+
+    async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
+        """Send one request; with `on_event`, stream, and hand on each event of the SDK as it comes."""
+        ...
+
+    def results(self, answers: Sequence[Answer]) -> list[Message]:
+        """The messages that answer the calls of one reply."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One reply, and the answers to its calls."""
+
+    number: int
+    reply: Reply
+    answers: list[Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """How a run ended. `problem` is a sentence where that is not with an answer."""
+
+    text: str
+    stop: Stop
+    steps: list[Step]
+    usage: Usage
+    problem: str | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.stop == "answered"
+
+
+class Conversation:
+    """A model at work with tools. `messages` is its history, JSON only, and always one that the provider takes.
+
+    conversation = Conversation(ChatCompletions("gpt-5.5"), Toolset(executor))
+    turn = await conversation.run("Which files mention Celery?")
+
+    A reply enters the history together with the answers to its calls: a run that is cancelled, or that the provider
+    ends, can be gone on with by another `run`. `on_step` gets each Step, `on_event` each event of the SDK's stream.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tools: Toolset,
+        *,
+        messages: Iterable[Message] = (),
+        on_step: Hook | None = None,
+        on_event: Hook | None = None,
+    ) -> None:
+        self.messages = list(messages)
+        self.usage = Usage()
+        self._model = model
+        self._tools = tools
+        self._on_step = on_step
+        self._on_event = on_event
+        self._is_running = False
+
+    async def run(self, prompt: str | Message | None = None, *, max_steps: int = 20) -> Turn:
+        """Ask, run what the model calls, tell it, until it answers or has been asked `max_steps` times.
+
+        Raises:
+            ConfigurationError: when the executor is not connected. What the SDK raises, such as its errors of
+                connection, passes too; everything done so far is in `messages`.
+            RuntimeError: when another run of this conversation is not over.
+        """
+        if self._is_running:
+            raise RuntimeError("This conversation is under way: await its run, or begin another Conversation.")
+        self._is_running = True
+        try:
+            schemas = self._model.tools(self._tools.specs())
+            if prompt is not None:
+                self._remember([{"role": "user", "content": prompt} if isinstance(prompt, str) else prompt])
+            return await self._run(schemas, max_steps)
+        finally:
+            self._is_running = False
+
+    async def _run(self, schemas: list[Schema], max_steps: int) -> Turn:
+        steps: list[Step] = []
+        for number in range(1, max_steps + 1):
+            reply = await self._model.ask(self.messages, schemas, self._on_event)
+            self.usage += reply.usage
+            answers = await self._tools.answer(reply.calls)
+            steps.append(Step(number, reply, answers))
+            self._remember(reply.messages + (self._model.results(answers) if answers else []))
+            await told(self._on_step, steps[-1])
+            if not reply.calls and reply.stop != PAUSED:
+                return _turn(steps, reply.stop, reply.problem)
+        problem = (
+            f"Stopped after {max_steps} steps (max_steps) while the model still called tools. "
+            "The history holds all of it: run() goes on from there, or raise max_steps."
+        )
+        return _turn(steps, "step_limit", problem)
+
+    def _remember(self, messages: list[Message]) -> None:
+        self.messages += map(_encodable, messages)
+
+
+async def told(hook: Hook | None, what: Any) -> None:
+    """Call a hook that may be there, and may be a coroutine function."""
+    if hook is not None and inspect.isawaitable(waiting := hook(what)):
+        await waiting
+
+
+def _turn(steps: list[Step], stop: Stop, problem: str | None) -> Turn:
+    usage = sum((step.reply.usage for step in steps), Usage())
+    return Turn(text=steps[-1].reply.text if steps else "", stop=stop, problem=problem, steps=steps, usage=usage)
+
+
+def _encodable(message: Message) -> Message:
+    """Replace half surrogate pairs, which models emit and SDKs cannot send back."""
+    try:
+        json.dumps(message, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        cleaned: Message = _without_surrogates(message)
+        return cleaned
+    return message
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(name): _without_surrogates(member) for name, member in value.items()}
+    return value

@@ -1,0 +1,114 @@
+"""Tools of any executor as LangChain and LangGraph take them."""
+
+import asyncio
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from forge_tools.adapters.calls import Answer, BlockingExecutor, ToolCall, Toolset
+from forge_tools.adapters.face import Executor
+from forge_tools.langchain import argument_schema, run_in_thread
+from forge_tools.records import CallOptions, ExecutionContext, ToolCategory
+
+
+def langchain_tools(
+    executor: Executor | BlockingExecutor,
+    *,
+    categories: Iterable[ToolCategory | str] = (),
+    tags: Iterable[str] = (),
+    names: Iterable[str] = (),
+    context: ExecutionContext | None = None,
+    options: CallOptions | None = None,
+) -> list[Any]:
+    """Wrap the tools of `executor` as `StructuredTool`s for an agent; the choice is that of `Toolset`.
+
+    Invoked with a tool call, each answers with a `ToolMessage`: its text, the status `error` of a failure, and the
+    fields of the `ToolResult` as artifact. An ExecutorClient must be connected; synchronous invocations of its tools
+    come from other threads and run on its loop. A script without a loop gives a SyncExecutorClient.
+
+    Raises:
+        ImportError: without LangChain.
+        ToolNotFoundError: when a name is that of no tool.
+    """
+    toolset = Toolset(executor, categories=categories, tags=tags, names=names, context=context, options=options)
+    runner = _Runner(toolset)
+    return [
+        _tool_class()(
+            name=spec.name,
+            description=spec.description,
+            args_schema=argument_schema(spec),
+            func=runner.run_in_place,
+            coroutine=runner.run,
+            tags=[*spec.tags, spec.category.value],
+            handle_tool_error=True,
+        )
+        for spec in toolset.specs()
+    ]
+
+
+class _Runner:
+    """Runs calls on the loop they belong to, from whatever thread and loop they come."""
+
+    def __init__(self, toolset: Toolset) -> None:
+        self._toolset = toolset
+        try:
+            self._home: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._home = None
+
+    async def run(self, call: ToolCall) -> Answer:
+        [answer] = await self._toolset.answer([call])
+        return answer
+
+    def run_in_place(self, call: ToolCall) -> Answer:
+        """Run on the loop where the tools were made, if that turns elsewhere; else on a loop of its own."""
+        if self._home is not None and self._home.is_running() and not _is_here(self._home):
+            return asyncio.run_coroutine_threadsafe(self.run(call), self._home).result()
+        return run_in_thread(lambda: self.run(call))
+
+
+def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+@cache
+def _tool_class() -> Any:
+    try:
+        from langchain_core.messages import ToolMessage
+        from langchain_core.tools import StructuredTool, ToolException
+    except ImportError as error:
+        raise ImportError("LangChain is not installed. Install forge-tools[langchain].") from error
+
+    class ExecutorTool(StructuredTool):
+        """A tool that runs wherever its executor runs it.
+
+        Arguments pass as they are: LangChain would otherwise inject its own `config`, `callbacks` and `run_manager`
+        over parameters of those names.
+        """
+
+        def _to_args_and_kwargs(self, tool_input: Any, tool_call_id: str | None) -> tuple[Any, dict[str, Any]]:
+            if isinstance(tool_input, str):
+                tool_input = dict.fromkeys(self.args, tool_input) if len(self.args) == 1 else tool_input
+            return (ToolCall(tool_call_id or "", self.name, tool_input),), {}
+
+        def _run(self, /, *args: Any, **_: Any) -> Any:
+            return self._message(self.func(*args))  # type: ignore[misc]  # always given above
+
+        async def _arun(self, /, *args: Any, **_: Any) -> Any:
+            return self._message(await self.coroutine(*args))  # type: ignore[misc]  # always given above
+
+        def _message(self, answer: Answer) -> Any:
+            if answer.is_error and not (answer.call.id and self.handle_tool_error is True):
+                raise ToolException(answer.text)
+            if not answer.call.id:
+                return answer.text
+            status = "error" if answer.is_error else "success"
+            artifact = answer.result.model_dump()  # plain data, which every checkpointer can keep
+            return ToolMessage(
+                answer.text, tool_call_id=answer.call.id, name=self.name, status=status, artifact=artifact
+            )
+
+    return ExecutorTool

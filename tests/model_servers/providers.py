@@ -1,0 +1,96 @@
+"""The three APIs behind one form: an adapter on the real SDK, and a local server that plays its provider."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import openai
+
+from forge_tools.adapters.anthropic import Messages
+from forge_tools.adapters.calls import Toolset
+from forge_tools.adapters.conversation import Conversation
+from forge_tools.adapters.openai import ChatCompletions, Responses
+from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
+from tests.model_servers.chat import ChatServer
+from tests.model_servers.messages import MessagesServer
+from tests.model_servers.responses import ResponsesServer
+from tests.model_servers.wire import ModelServer
+from tests.spec.sample_tools import parameter
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One API: its server, its SDK's client, its adapter."""
+
+    name: str
+    server: type[ModelServer]
+    client: Callable[..., Any]
+    adapter: Callable[..., Any]
+
+    def model(self, url: str, **options: Any) -> Any:
+        """The adapter, on a client that talks to the server at `url`."""
+        return self.adapter("test-model", self.client(base_url=url, api_key="test", max_retries=0), **options)
+
+
+CHAT = Provider("chat", ChatServer, openai.AsyncOpenAI, ChatCompletions)
+RESPONSES = Provider("responses", ResponsesServer, openai.AsyncOpenAI, Responses)
+MESSAGES = Provider("messages", MessagesServer, anthropic.AsyncAnthropic, Messages)
+PROVIDERS = (CHAT, RESPONSES, MESSAGES)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A conversation about to begin, and the server that plays the model."""
+
+    conversation: Conversation
+    toolset: Toolset
+    server: ModelServer
+    model: Any
+
+    def told(self) -> list[tuple[str, str, bool]]:
+        """The (id, text, error flag) of each result that the last request carried."""
+        request = self.server.requests[-1]
+        found = []
+        for message in request.get("messages") or request.get("input"):
+            blocks = message["content"] if isinstance(message.get("content"), list) else [message]
+            for block in blocks:
+                if "tool_call_id" in block:
+                    found.append((block["tool_call_id"], block["content"], block["content"].startswith("Error: ")))
+                elif block.get("type") == "function_call_output":
+                    found.append((block["call_id"], block["output"], block["output"].startswith("Error: ")))
+                elif block.get("type") == "tool_result":
+                    found.append((block["tool_use_id"], block["content"], block.get("is_error", False)))
+        return found
+
+
+class Meet(BaseTool):
+    """Wait until that many calls are here at once."""
+
+    name = "Meet"
+    category = ToolCategory.OTHER
+    parameters = (parameter("who"), parameter("count", "integer"))
+
+    def __init__(self) -> None:
+        self._here = 0
+        self._all_here = asyncio.Event()
+
+    async def _execute(self, context: ExecutionContext, who: str, count: int) -> ToolResult:
+        self._here += 1
+        if self._here == count:
+            self._all_here.set()
+        await asyncio.wait_for(self._all_here.wait(), 5)
+        return ToolResult.ok(f"{who} met")
+
+
+class Table(BaseTool):
+    """Return data."""
+
+    name = "Table"
+    category = ToolCategory.OTHER
+    tags = ("data",)
+    parameters = (parameter("columns", "array", required=False),)
+
+    async def _execute(self, context: ExecutionContext, columns: list[Any] | None = None) -> ToolResult:
+        return ToolResult.ok({"columns": columns or []})

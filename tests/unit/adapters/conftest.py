@@ -1,0 +1,51 @@
+"""Conversations with local servers that play each provider in turn."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from forge_tools.adapters.calls import Toolset
+from forge_tools.adapters.conversation import Conversation
+from forge_tools.executor import ToolExecutor
+from forge_tools.registry import ScopedRegistry
+from tests.model_servers.providers import PROVIDERS, Meet, Provider, Stage, Table
+from tests.model_servers.wire import Say
+from tests.spec.sample_tools import Bash, Broken, Echo, Read, Slow
+
+Setting = Callable[..., Stage]
+
+
+@pytest.fixture
+def executor(registry: ScopedRegistry) -> ToolExecutor:
+    for tool in (Echo(), Read(), Bash(), Broken(), Slow(), Meet(), Table()):
+        registry.register(tool)
+    return ToolExecutor(registry)
+
+
+@pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.name)
+def provider(request: pytest.FixtureRequest) -> Provider:
+    chosen: Provider = request.param
+    return chosen
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def streams(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+async def scene(executor: ToolExecutor) -> AsyncIterator[Setting]:
+    """Set the scene: a provider, what its model will say, and how the conversation is had."""
+    async with AsyncExitStack() as stack:
+
+        def set_scene(provider: Provider, *script: Say, toolset: Toolset | None = None, **options: Any) -> Stage:
+            server = stack.enter_context(provider.server(*script))
+            hooks = {name: options.pop(name) for name in ("on_step", "on_event", "messages") if name in options}
+            model = provider.model(server.url, **options)
+            stack.push_async_callback(model.client.close)
+            tools = toolset or Toolset(executor)
+            return Stage(Conversation(model, tools, **hooks), tools, server, model)
+
+        yield set_scene
