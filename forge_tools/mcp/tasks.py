@@ -1,0 +1,265 @@
+"""Tasks of the protocol as executions of ours: the id of a task is the id of its row, so that it outlives every server."""
+
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mcp.server.context import CallNext, HandlerResult
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    CallToolRequestParams,
+    CallToolResult,
+    ClientCapabilities,
+    GetTaskRequestParams,
+    PaginatedRequestParams,
+)
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+
+from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.errors import ExecutionNotFoundError, ResultTimeoutError
+from forge_tools.mcp.calling import Calls, Context, described, submit
+from forge_tools.mcp.identity import caller_of
+from forge_tools.mcp.offer import Offer
+from forge_tools.mcp.rendering import answered
+from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolResult
+from forge_tools.validation import shown
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+CORE_VERSION = "2025-11-25"
+"""The version of the protocol that has tasks in its core."""
+
+POLL_MS = 1_000
+LONGEST_TTL_MS = 10 * 365 * 86_400_000
+PAGE = 50
+CANCEL_PATIENCE = 5.0
+"""Seconds that `tasks/cancel` waits for the end of a call, so that it can say how it ended."""
+
+RELATED = "io.modelcontextprotocol/related-task"
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DECLARED = ClientCapabilities(extensions={EXTENSION: {}})
+
+
+class Tasks:
+    """Serves tasks in both forms: those of 2025-11-25, which clients ask for, and the later extension, where servers decide."""
+
+    def __init__(self, calls: Calls, client: ExecutorClient, offer: Offer) -> None:
+        self._calls = calls
+        self._client = client
+        self._offer = offer
+
+    async def create(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Answer a call that is to be a task (2025-11-25) at once; pass everything else on.
+
+        A middleware, because what handlers return is checked against the results that the protocol has without tasks.
+        """
+        is_call = ctx.method == "tools/call" and ctx.request_id is not None and "task" in (ctx.params or {})
+        if not is_call or ctx.protocol_version != CORE_VERSION or ctx.session.client_params is None:
+            return await call_next(ctx)
+        params = CallToolRequestParams.model_validate(ctx.params, by_name=False)
+        asked = params.task.ttl if params.task else None
+        ttl = None if asked is None else min(max(asked, 0), LONGEST_TTL_MS)
+        handle = await self._submit(ctx, params, ttl=ttl, is_long=True)
+        if isinstance(handle, ToolResult):
+            return answered(handle)
+        return {"task": _core(await handle.record())}
+
+    async def call(self, ctx: Context, params: CallToolRequestParams) -> HandlerResult:
+        """Call a tool for a client that takes a task for an answer: it gets one if the call is not over soon."""
+        handle = await self._submit(ctx, params, ttl=None, is_long=False)
+        if isinstance(handle, ToolResult):
+            return answered(handle)
+        if await self._calls.is_over(ctx, handle, self._offer.task_after):
+            return answered(await handle.result())
+        return {"resultType": "task", **_extended(await handle.record())}
+
+    async def get(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
+        record = await self._find(ctx, params.task_id)
+        if ctx.protocol_version == CORE_VERSION:
+            return _core(record)
+        outcome = {"result": _payload(record)} if _extended_status(record) == "completed" else {}
+        return {"resultType": "complete", **_extended(record), **outcome}
+
+    async def result(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
+        """Wait for the end of a task and answer with what its call would have answered."""
+        _require_core(ctx)
+        record = await self._find(ctx, params.task_id)
+        if not record.is_over:
+            await self._client.attach(record.id).result()
+            record = await self._find(ctx, params.task_id)
+        payload = _payload(record)
+        return {**payload, "_meta": {**payload.get("_meta", {}), RELATED: {"taskId": record.id}}}
+
+    async def cancel(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
+        record = await self._find(ctx, params.task_id)
+        is_core = ctx.protocol_version == CORE_VERSION
+        if record.is_over and is_core:
+            raise MCPError(code=INVALID_PARAMS, message=f"Task {record.id} is over already: {record.status.value}")
+        handle = self._client.attach(record.id)
+        await handle.cancel("cancelled as a task by an MCP client")
+        if not is_core:
+            return {"resultType": "complete"}
+        with suppress(ResultTimeoutError):
+            await handle.result(CANCEL_PATIENCE)
+        return _core(await handle.record())
+
+    async def update(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
+        """No tool of ours asks for input, so there is nothing that an answer could belong to."""
+        if ctx.protocol_version == CORE_VERSION:
+            raise _no_method(ctx)
+        await self._find(ctx, params.task_id)
+        return {"resultType": "complete"}
+
+    async def list(self, ctx: Context, params: PaginatedRequestParams) -> HandlerResult:
+        """The tasks of this session, newest first."""
+        _require_core(ctx)
+        session = caller_of(ctx, self._offer).session_id
+        before = _position(params.cursor)
+        records = await self._client.history(session_id=session, limit=PAGE + 1, before=before)
+        page = records[:PAGE]
+        more = {"nextCursor": page[-1].id} if len(records) > PAGE else {}
+        return {"tasks": [_core(record) for record in page if _is_task(record) and not _is_expired(record)], **more}
+
+    def handlers(self) -> "dict[str, tuple[type[Any], Callable[[Context, Any], Awaitable[HandlerResult]]]]":
+        """The methods that are served, with the type of their parameters."""
+        return {
+            "tasks/get": (GetTaskRequestParams, self.get),
+            "tasks/result": (GetTaskRequestParams, self.result),
+            "tasks/cancel": (GetTaskRequestParams, self.cancel),
+            "tasks/update": (GetTaskRequestParams, self.update),
+            "tasks/list": (PaginatedRequestParams, self.list),
+        }
+
+    async def _submit(
+        self, ctx: Context, params: CallToolRequestParams, *, ttl: int | None, is_long: bool
+    ) -> Handle | ToolResult:
+        spec = await self._calls.find(params.name)
+        context = self._offer.context(caller_of(ctx, self._offer), task=True, ttl=ttl)
+        queue = self._offer.long_queue(spec) if is_long else None
+        return await submit(self._client, Call(spec.name, params.arguments or {}, context, queue=queue))
+
+    async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:
+        """The execution behind a task. Ids cannot be guessed, and executions that are no tasks are not shown."""
+        _require_tasks(ctx)
+        try:
+            record = await self._client.get(task_id)
+        except ExecutionNotFoundError:
+            raise _unknown(task_id) from None
+        if record.id != task_id or not _is_task(record):
+            raise _unknown(task_id)
+        if _is_expired(record):
+            raise MCPError(code=INVALID_PARAMS, message=f"Task {record.id} has expired")
+        return record
+
+
+def takes_tasks(ctx: Context) -> bool:
+    """Whether the client declared the extension with its request."""
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and ctx.session.check_client_capability(_DECLARED)
+
+
+def _require_tasks(ctx: Context) -> None:
+    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        if not ctx.session.check_client_capability(_DECLARED):
+            raise MCPError(
+                code=MISSING_REQUIRED_CLIENT_CAPABILITY,
+                message="Missing required client capability",
+                data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+            )
+    else:
+        _require_core(ctx)
+
+
+def _require_core(ctx: Context) -> None:
+    if ctx.protocol_version != CORE_VERSION:
+        raise _no_method(ctx)
+
+
+def _no_method(ctx: Context) -> MCPError:
+    return MCPError(code=METHOD_NOT_FOUND, message="Method not found", data=ctx.method)
+
+
+def _unknown(task_id: str) -> MCPError:
+    return MCPError(code=INVALID_PARAMS, message=f"Unknown task: {shown(task_id)}")
+
+
+def _mark(record: ExecutionRecord) -> dict[str, Any]:
+    """What was noted in the call's context when it was made a task."""
+    metadata = record.context.get("metadata") or {}
+    found = metadata.get("mcp")
+    return found if isinstance(found, dict) else {}
+
+
+def _is_task(record: ExecutionRecord) -> bool:
+    return _mark(record).get("task") is True
+
+
+def _is_expired(record: ExecutionRecord) -> bool:
+    ttl = _mark(record).get("ttl")
+    return (
+        isinstance(ttl, int) and record.is_over and record.queued_at + timedelta(milliseconds=ttl) < datetime.now(UTC)
+    )
+
+
+def _core(record: ExecutionRecord) -> dict[str, Any]:
+    facts = _facts(record, _core_status(record))
+    return {**facts, "ttl": _mark(record).get("ttl"), "pollInterval": POLL_MS}
+
+
+def _extended(record: ExecutionRecord) -> dict[str, Any]:
+    return {**_facts(record, _extended_status(record)), "ttlMs": _mark(record).get("ttl"), "pollIntervalMs": POLL_MS}
+
+
+def _facts(record: ExecutionRecord, status: str) -> dict[str, Any]:
+    updated = record.completed_at or record.started_at or record.queued_at
+    return {
+        "taskId": record.id,
+        "status": status,
+        "statusMessage": described(record),
+        "createdAt": _iso(record.queued_at),
+        "lastUpdatedAt": _iso(updated),
+    }
+
+
+def _core_status(record: ExecutionRecord) -> str:
+    """For a call of a tool, 2025-11-25 calls failed what ended with an error of the tool."""
+    status = _extended_status(record)
+    return "failed" if status == "completed" and record.status is not ExecutionStatus.SUCCEEDED else status
+
+
+def _extended_status(record: ExecutionRecord) -> str:
+    """The extension has `failed` for errors of the protocol only; a failed tool completed its call."""
+    if not record.is_over:
+        return "working"
+    return "cancelled" if record.status is ExecutionStatus.CANCELLED else "completed"
+
+
+def _payload(record: ExecutionRecord) -> dict[str, Any]:
+    return as_result(record).model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def as_result(record: ExecutionRecord) -> CallToolResult:
+    """What the call of an execution that is over would have answered."""
+    return answered(
+        ToolResult(
+            success=record.status is ExecutionStatus.SUCCEEDED,
+            output=record.output,
+            error=record.error,
+            error_code=record.error_code,
+            metadata={**record.metadata, "execution_id": record.id},
+        )
+    )
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _position(cursor: str | None) -> str | None:
+    """The id of the last task on the page before."""
+    if cursor is not None and not _ID.fullmatch(cursor):
+        raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; list from the start, without one")
+    return cursor

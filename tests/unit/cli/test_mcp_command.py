@@ -1,0 +1,37 @@
+"""`forge-tools mcp` before it serves: what it asks for, and what it says where the SDK is missing."""
+
+import sys
+
+import pytest
+
+from forge_tools.cli import exits, main
+from forge_tools.cli.mcp import SERVING
+
+
+def test_without_the_sdk_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.delitem(sys.modules, SERVING, raising=False)
+
+    assert main(["mcp", "--local"]) == exits.CONFIGURATION
+    assert "pip install 'forge-tools[mcp]'" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--local", "--background-tools"], "not kept"),
+        (["--tools", "a:b"], "--local"),
+        (["--categories", "file,fiel"], "fiel"),
+        (["--task-after", "-1"], "task-after"),
+    ],
+)
+def test_what_does_not_fit_together_is_a_usage_error(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["mcp", *words])
+
+    assert caught.value.code == exits.USAGE
+    assert said in capsys.readouterr().err

@@ -1,0 +1,221 @@
+"""The standard streams as a wire: lines in, lines out, and an answer to whatever is no message."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCError
+
+from forge_tools.mcp.server import ToolServer
+from forge_tools.mcp.stdio import Wire, parsed, serve_stdio
+from tests.unit.mcp.conftest import Local
+
+LONGEST = 100_000
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
+}
+READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+PING = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
+
+
+class Peer:
+    """A client that writes bytes and reads lines."""
+
+    def __init__(self, to_server: int, lines: asyncio.StreamReader, stop_reading: Callable[[], None]) -> None:
+        self._out = to_server
+        self._lines = lines
+        self.stop_reading = stop_reading
+
+    async def send(self, data: bytes | dict[str, Any]) -> None:
+        raw = data if isinstance(data, bytes) else json.dumps(data).encode() + b"\n"
+        await asyncio.wait_for(asyncio.to_thread(self._write, raw), 10)
+
+    def _write(self, raw: bytes) -> None:
+        while raw:
+            raw = raw[os.write(self._out, raw) :]
+
+    async def line(self) -> Any:
+        return json.loads(await asyncio.wait_for(self._lines.readline(), 10))
+
+    def hang_up(self) -> None:
+        if self._out >= 0:
+            os.close(self._out)
+            self._out = -1
+
+
+@asynccontextmanager
+async def wired(local: Local) -> AsyncIterator[Peer]:
+    """A server on pipes; it ends when its client hangs up."""
+    (there_in, here_out), (here_in, there_out) = os.pipe(), os.pipe()
+    serving = asyncio.ensure_future(serve_stdio(ToolServer(local), Wire(there_in, there_out), LONGEST))
+    lines = asyncio.StreamReader(limit=2**24)
+    pipe = os.fdopen(here_in, "rb")
+    reading, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), pipe)
+    peer = Peer(here_out, lines, reading.pause_reading)
+    try:
+        yield peer
+    finally:
+        peer.hang_up()
+        await asyncio.wait_for(serving, 10)
+        reading.close()
+        while any(thread.name.startswith("mcp-") for thread in threading.enumerate()):
+            await asyncio.sleep(0.01)
+        os.close(there_in)
+        os.close(there_out)
+
+
+@asynccontextmanager
+async def served(local: Local) -> AsyncIterator[Peer]:
+    """A server that was greeted."""
+    async with wired(local) as peer:
+        await peer.send(HELLO)
+        assert (await peer.line())["result"]["serverInfo"]["name"] == "forge-tools"
+        await peer.send(READY)
+        yield peer
+
+
+MALFORMED: list[tuple[bytes, int, Any]] = [
+    (b"hello", -32700, None),
+    (b"{", -32700, None),
+    (b"\xff\xfe{}", -32700, None),
+    (b"[" * 50_000, -32700, None),
+    (b'{"jsonrpc":"2.0","id":4,"method":"ping","params":{"half":"\\ud800"}}', -32700, 4),
+    (b"[]", -32600, None),
+    (json.dumps([PING, PING]).encode(), -32600, None),
+    (b"7", -32600, None),
+    (b"null", -32600, None),
+    (b"{}", -32600, None),
+    (b'{"jsonrpc":"2.0","id":5,"method":7}', -32600, 5),
+    (b'{"jsonrpc":"2.0","id":"a","method":"ping","params":[]}', -32600, "a"),
+    (b'{"jsonrpc":"1.0","id":6,"method":"ping"}', -32600, 6),
+    (b'{"id":6,"method":"ping"}', -32600, 6),
+    (b'{"jsonrpc":"2.0","id":{},"method":"ping"}', -32600, None),
+    (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', -32600, None),
+    (b'{"jsonrpc":"2.0","id":8,"method":"no/such"}', -32601, 8),
+    (b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{}}', -32602, 8),
+    (b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":7}}', -32602, 8),
+    (b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"Say","arguments":[]}}', -32602, 8),
+    (b'{"jsonrpc":"2.0","id":8,"method":"tools/list","params":{"cursor":"?"}}', -32602, 8),
+    (b'{"jsonrpc":"2.0","id":8,"method":"tasks/get","params":{"taskId":"x"}}', -32601, 8),
+    (b'{"jsonrpc":"2.0","id":8,"method":"initialize","params":{}}', -32602, 8),
+    (b"x" * (LONGEST + 1), -32600, None),
+    (b"x" * (50 * LONGEST), -32600, None),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "id_"), MALFORMED, ids=[str(one[0][:60]) for one in MALFORMED])
+async def test_what_is_no_message_is_answered_and_the_next_one_served(
+    local: Local, line: bytes, code: int, id_: Any
+) -> None:
+    async with served(local) as peer:
+        await peer.send(line + b"\n")
+        answer = await peer.line()
+        assert (answer["error"]["code"], answer["id"]) == (code, id_), answer
+        await peer.send(PING)
+        assert await peer.line() == {"jsonrpc": "2.0", "id": 9, "result": {}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"   \r",
+        b'{"jsonrpc":"2.0","method":"no/such/notification"}',
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":404}}',
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{}}',
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1}}',
+        b'{"jsonrpc":"2.0","id":404,"result":{}}',
+        b'{"jsonrpc":"2.0","id":404,"error":{"code":1,"message":"no"}}',
+    ],
+)
+async def test_what_needs_no_answer_gets_none(local: Local, line: bytes) -> None:
+    async with served(local) as peer:
+        await peer.send(line + b"\n")
+        await peer.send(PING)
+        assert (await peer.line())["id"] == 9
+
+
+async def test_a_message_may_come_in_pieces_and_many_at_once(local: Local) -> None:
+    async with served(local) as peer:
+        raw = json.dumps(PING).encode()
+        for piece in (raw[:7], raw[7:20], raw[20:] + b"\n" + raw + b"\r\n" + raw + b"\n"):
+            await peer.send(piece)
+        assert [(await peer.line())["id"] for _ in range(3)] == [9, 9, 9]
+
+
+async def test_a_request_before_the_greeting_is_refused(local: Local) -> None:
+    async with wired(local) as peer:
+        await peer.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "Say"}})
+        assert (await peer.line())["error"]["code"] == -32602
+
+
+async def test_the_last_line_needs_no_end(local: Local) -> None:
+    async with served(local) as peer:
+        await peer.send(b'{"jsonrpc":"2.0","id":8,"met')
+        peer.hang_up()
+        assert (await peer.line())["error"]["code"] == -32700
+
+
+async def test_a_client_that_reads_nothing_does_not_keep_the_server_from_ending(local: Local) -> None:
+    async with wired(local) as peer:
+        peer.stop_reading()
+        await peer.send(HELLO)
+        big = {"name": "Say", "arguments": {"message": "x" * 90_000}}
+        for number in range(2, 12):
+            await peer.send({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": big})
+
+
+def test_messages_are_told_from_errors() -> None:
+    assert isinstance(parsed(b'{"jsonrpc":"2.0","id":1,"method":"ping"}'), SessionMessage)
+    assert isinstance(parsed(b'{"jsonrpc":"2.0","id":1}'), JSONRPCError)
+
+
+def test_a_claimed_stream_is_out_of_reach() -> None:
+    program = """
+import os, subprocess, sys
+from forge_tools.mcp.stdio import Wire
+print("before", flush=True)
+wire = Wire.claim()
+print("printed")
+sys.stdout.flush()
+os.write(1, b"written\\n")
+subprocess.run(["echo", "from a child"])
+assert os.read(0, 10) == b"", "standard input is empty"
+assert min(wire.read_fd, wire.write_fd) > 2
+os.write(wire.write_fd, b"the wire: " + os.read(wire.read_fd, 10))
+os.write(1, b"at the end\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", program], input=b"hello", capture_output=True, timeout=30)
+
+    assert done.stdout == b"before\nthe wire: hello", done.stderr
+    assert done.stderr.splitlines() == [b"printed", b"written", b"from a child", b"at the end"]
+
+
+def test_a_stream_is_claimed_where_there_is_no_error_stream() -> None:
+    program = "import os; from forge_tools.mcp.stdio import Wire; w = Wire.claim(); os.write(1, b'x'); os.write(w.write_fd, b'wire')"
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, program], capture_output=True, timeout=30
+    )
+
+    assert done.stdout == b"wire"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_without_standard_streams_it_says_so(closed: str) -> None:
+    program = "from forge_tools.mcp.stdio import Wire; Wire.claim()"
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, program], capture_output=True, timeout=30
+    )
+
+    assert b"ConfigurationError: Standard input or output is closed" in done.stderr
