@@ -75,12 +75,13 @@ class Fleet:
         queues: str = "default,background",
         concurrency: int = 2,
         supervised: bool = False,
+        tools: str = SAMPLE_TOOLS,
         **environment: str,
     ) -> WorkerProcess:
-        """Start one worker with the sample tools and wait until it serves; keywords are FORGE_* settings."""
+        """Start one worker with these tools and wait until it serves; keywords are FORGE_* settings."""
         log = self.folder / f"worker-{len(self.workers)}.log"
         argv = [sys.executable, "-P", "-m", "workers", "--lane", lane, "--queues", queues]
-        argv += ["--concurrency", str(concurrency), "--tools", SAMPLE_TOOLS, "--categories", "file,execution,other"]
+        argv += ["--concurrency", str(concurrency), "--tools", tools, "--categories", "file,execution,other"]
         handles = os.pipe() if supervised else ()
         if handles:
             argv = [sys.executable, "-I", "-S", LAUNCHER, "--parent-fd", str(handles[0]), "--grace", "10", "--", *argv]

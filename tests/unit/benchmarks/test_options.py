@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.__main__ import _options
-from benchmarks.measures import GROWTH, MEASURES
+from benchmarks.measures import GROWTH, MEASURES, SETS, TOOLS
 
 
 def names(*arguments: str) -> list[str]:
@@ -16,7 +16,8 @@ def test_without_names_all_but_the_long_ones_run() -> None:
 
 def test_a_set_runs_by_its_name_and_all_runs_everything() -> None:
     assert names("growth") == [measure.name for measure in GROWTH]
-    assert names("--all") == [measure.name for measure in (*MEASURES, *GROWTH)]
+    assert names("tools") == [measure.name for measure in TOOLS]
+    assert names("--all") == [measure.name for measures in SETS.values() for measure in measures]
 
 
 def test_a_measure_named_twice_runs_once() -> None:
@@ -31,11 +32,11 @@ def test_an_unknown_name_is_refused_with_those_that_there_are(capsys: pytest.Cap
 
 
 def test_no_two_measures_share_a_name() -> None:
-    known = [measure.name for measure in (*MEASURES, *GROWTH)]
+    known = [measure.name for measure in (*MEASURES, *GROWTH, *TOOLS)]
 
     assert len(known) == len(set(known))
     assert all(
         row.ours in measure.sides and row.raw in {None, *measure.sides}
-        for measure in (*MEASURES, *GROWTH)
+        for measure in (*MEASURES, *GROWTH, *TOOLS)
         for row in measure.rows
     )

@@ -5,9 +5,9 @@ import operator
 import pytest
 
 from benchmarks import runner
-from benchmarks.figures import Measure, Row
+from benchmarks.figures import LeftOutError, Measure, Readings, Row
 from benchmarks.measures import in_process
-from benchmarks.scene import QUICK
+from benchmarks.scene import QUICK, Scene
 
 
 def says_nothing(_: str) -> None: ...
@@ -32,6 +32,20 @@ def test_a_side_that_fails_takes_only_its_own_rows_and_no_round_is_run_that_is_n
 
     assert [(result.row.title, len(result.ours)) for result in outcome.results] == [("1,000 calls, bare", 1)]
     assert outcome.failures["try broken"].startswith("TypeError")
+
+
+def nowhere(_: Scene) -> Readings:
+    raise LeftOutError("it is not installed")
+
+
+def test_what_is_not_to_be_had_here_is_left_out_with_a_word_and_is_no_failure() -> None:
+    rows = [Row(title="calls", unit="us", key="each", ours="bare"), Row(title="no", unit="us", key="each", ours="gone")]
+    measure = Measure(name="try", sides={"bare": in_process.bare, "gone": nowhere}, rows=rows)
+
+    outcome = runner.run([measure], QUICK, 1, says_nothing, retake=False)
+
+    assert [result.row.title for result in outcome.results] == ["calls"]
+    assert (outcome.failures, outcome.left_out) == ({}, {"try gone": "LeftOutError: it is not installed"})
 
 
 @pytest.mark.parametrize(("number", "first"), [(0, "a"), (1, "b"), (2, "c"), (3, "a")])

@@ -29,6 +29,7 @@ ONE = StuckCalls(
         (StuckReason.OVERDUE, "runs on host-1 pid 11 beyond its time limit, for 1m", "kill 11"),
         (StuckReason.NOT_TAKEN, "workers with free slots do not take it, for 1m", "logs of its workers"),
         (StuckReason.NOT_HOSTED, "no worker of its queue hosts the tool, for 1m", "--lane async, --queues default"),
+        (StuckReason.DISABLED, "and the tool is disabled, for 1m", "forge-tools tools enable"),
     ],
 )
 def test_each_reason_is_a_sentence_with_a_way_out(reason: StuckReason, said: str, out: str) -> None:

@@ -76,6 +76,31 @@ def test_a_folder_that_is_moved_away_meanwhile_ends_the_removal(ws: Path, tree: 
     assert (ws.parent / "ws-evil/secret").exists()
 
 
+@pytest.mark.parametrize("name", ["a2/.env", "a2/b/id_rsa", "a2/.git"])
+def test_what_is_protected_and_came_after_the_survey_stays_and_what_is_gone_is_said(
+    ws: Path, tree: Path, name: str
+) -> None:
+    visited = []
+
+    def make_it_late() -> None:
+        visited.append(len(list(tree.rglob("f"))))
+        (tree / "a2").mkdir(exist_ok=True)
+        for number in (0, 1, 2):
+            if (tree / f"a{number}").exists():
+                target = tree / name.replace("a2", f"a{number}")
+                if target.parent.exists():
+                    target.mkdir(exist_ok=True) if name.endswith(".git") else target.write_text("x")
+
+    (tree / "first").write_text("x")
+    with Workspace(ws).place("tree", follow=False) as place:
+        survey(place, lambda: None)
+        with pytest.raises(SandboxError, match=r"The rest stays; \d files? of tree (is|are) deleted") as refused:
+            remove_tree(place, make_it_late)
+    assert refused.value.code == "PATH_PROTECTED"
+    assert not (tree / "first").exists()
+    assert list(tree.rglob(name.rpartition("/")[2]))
+
+
 def test_folders_that_are_swapped_for_links_under_way_lose_nothing_outside(ws: Path) -> None:
     outside = ws.parent / "ws-evil"
     for number in range(200):

@@ -77,7 +77,7 @@ def test_a_temporary_name_fits_beside_every_name(ws: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
-@pytest.mark.parametrize("where", ["write", "fsync", "rename", "open"])
+@pytest.mark.parametrize("where", ["write", "fsync", "link", "rename", "open"])
 def test_what_fails_leaves_the_old_file_and_nothing_else(
     ws: Path, monkeypatch: pytest.MonkeyPatch, where: str, code: int
 ) -> None:
@@ -85,7 +85,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(
     real = getattr(os, where)
 
     def fail(*arguments: object, **options: object) -> object:
-        if where == "open" and "forge-tmp" not in str(arguments[0]):
+        if where == "open" and arguments[0] != "." and "forge-tmp" not in str(arguments[0]):
             return real(*arguments, **options)
         raise OSError(code, os.strerror(code))
 
@@ -130,6 +130,16 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(ws: Path) -> None
     assert (refused.value.code, (ws / "f").read_bytes()) == ("STALE_FILE", b"theirs")
 
 
+def test_without_unnamed_files_the_new_bytes_get_a_name_at_once(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replacing, "_open_unnamed", lambda *_: None)
+    (ws / "f").write_bytes(b"old")
+    put(ws, "f", b"new")
+    assert ((ws / "f").read_bytes(), sorted(os.listdir(ws))) == (b"new", ["f", "src"])
+    with pytest.raises(SandboxError):
+        put(ws, "f", b"newer", check=lambda: (ws / "f").write_bytes(b"theirs") and None)
+    assert sorted(os.listdir(ws)) == ["f", "src"]
+
+
 KILLED = """
 import os, sys
 from pathlib import Path
@@ -154,15 +164,17 @@ print("done")
 
 
 def test_a_process_that_is_killed_at_any_step_leaves_the_old_or_the_new_file(ws: Path) -> None:
-    seen = set()
+    seen, left = set(), 0
     for step in range(1, 14):
         (ws / "f").write_bytes(b"old")
         (ws / ".f.tmp.forge-tmp").unlink(missing_ok=True)
         command = [sys.executable, "-c", KILLED, str(ws), str(step)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seen.add((ws / "f").read_bytes())
+        left += (ws / ".f.tmp.forge-tmp").exists()
         if "done" in done.stdout:
             break
     assert "done" in done.stdout
     assert step > 6
     assert seen == {b"old", b"new" * 1000}
+    assert left <= 2, "until it is complete and on the disk the new file has no name that a crash could leave"

@@ -8,7 +8,9 @@ import pytest
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext
 from forge_tools.sandbox.paths import Root, Workspace
+from forge_tools.sandbox.protection import Protection
 from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.sandbox.roots import OpenRoot
 
 
 @pytest.fixture
@@ -78,3 +80,78 @@ def test_a_root_that_was_moved_goes_on_being_the_same_folder(way: str, ws: Path)
     ws.rename(ws.parent / "moved")
     with workspace.open_file("src/foo.py") as file:
         assert workspace.inside(file) == "src/foo.py"
+
+
+@pytest.fixture
+def nested(ws: Path) -> Workspace:
+    """A read-only root in a writable one, and in that a writable one again; the first two are named by links, too."""
+    (ws / "src/deep/out").mkdir(parents=True)
+    (ws.parent / "alias").symlink_to(ws / "src")
+    (ws / "into").symlink_to("src")
+    return Workspace([Root(ws), Root(ws.parent / "alias", is_read_only=True), Root(ws / "src/deep/out")])
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["src/foo.py", "src/new", "src/a/b/new", "src/../src/new", "into/new", "src/deep/new", "src", "{ws}/src/new"],
+)
+def test_no_way_of_writing_a_path_gets_into_a_read_only_root(way: str, nested: Workspace, ws: Path, path: str) -> None:
+    with pytest.raises(SandboxError) as refused:
+        nested.place(path.format(ws=ws)).close()
+    assert refused.value.code == "READ_ONLY_WORKSPACE"
+
+
+@pytest.mark.parametrize("path", ["new", "srcs/new", "src/deep/out/new", "into/deep/out/new", "{ws}/src/deep/out/new"])
+def test_around_and_inside_of_it_what_may_be_written_is(way: str, nested: Workspace, ws: Path, path: str) -> None:
+    nested.place(path.format(ws=ws)).close()
+
+
+def test_a_folder_that_contains_a_read_only_root_cannot_be_replaced_or_deleted(way: str, ws: Path) -> None:
+    (ws / "a/b/kept").mkdir(parents=True)
+    workspace = Workspace([Root(ws), Root(ws / "a/b/kept", is_read_only=True)])
+    for path in ("a", "a/b"):
+        with pytest.raises(SandboxError, match=r"contains .*a/b/kept, which is read-only"):
+            workspace.place(path, follow=False)
+    workspace.place("a/b/other").close()
+
+
+def test_what_an_inner_root_protects_is_protected_by_every_path(way: str, ws: Path) -> None:
+    ours = Protection(secrets=("foo.*",))
+    workspace = Workspace([Root(ws), Root(ws / "src", protection=ours)])
+    (ws / "foo.txt").write_text("open")
+    for path in ("src/foo.py", f"{ws}/src/foo.py"):
+        with pytest.raises(SandboxError, match="protected by policy"):
+            workspace.open(path)
+    workspace.open("foo.txt").close()
+
+
+def test_an_inner_root_may_be_written_though_what_is_around_it_may_not(way: str, ws: Path) -> None:
+    workspace = Workspace([Root(ws, is_read_only=True), Root(ws / "src")])
+    workspace.place("src/new").close()
+    with pytest.raises(SandboxError, match="read-only"):
+        workspace.place("new")
+
+
+def test_a_call_may_name_a_workspace_of_its_reach(ws: Path, docs: Path) -> None:
+    token = REACH.set(Reach(root=ws, workspaces={"docs": [Root(docs, is_read_only=True)]}))
+    try:
+        with Workspace.for_context(ExecutionContext(working_dir=".", workspace="docs")).open("guide.md") as file:
+            assert file.name == "guide.md"
+        with pytest.raises(SandboxError, match=r"Unknown workspace: doc \(did you mean 'docs'\?\)\. Known here: docs"):
+            Workspace.for_context(ExecutionContext(working_dir=".", workspace="doc"))
+        Workspace.for_context(ExecutionContext(working_dir=".")).open("src/foo.py").close()
+    finally:
+        REACH.reset(token)
+
+
+@pytest.mark.parametrize("path", [".env", "way/.env", "other-name", "src/../.env"])
+def test_what_is_protected_is_not_opened_to_read_by_any_way(ws: Path, way: str, path: str) -> None:
+    (ws / ".env").write_text("secret")
+    (ws / "way").symlink_to(".")
+    (ws / "other-name").symlink_to("way/.env")
+    root = OpenRoot(Root(ws))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(SandboxError, match="may hold secrets"):
+        root.open_to_read(path, os.O_RDONLY, "shown")
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(root.open_to_read("way/src/foo.py", os.O_RDONLY, "shown"))

@@ -122,7 +122,10 @@ async def test_what_is_left_running_is_stopped_and_reported(bash: Call, left: st
     started = time.monotonic()
     result = await bash(command=f"{left} echo on; exit 3" if left.endswith("&") else f"{left}; echo on; exit 3")
     assert time.monotonic() - started < 5
-    assert result.output == "on\n[1 background process was stopped when the command ended]\n[exit code: 3]"
+    assert (
+        result.output
+        == "on\n[1 background process was stopped when the command ended; run_in_background=true keeps it]\n[exit code: 3]"
+    )
     assert result.metadata["leftovers"] == 1
 
 

@@ -28,6 +28,9 @@ NAMES = {
     "glob": "Glob",
     "grep": "Grep",
     "run_command": "Bash",
+    "bash_output": "BashOutput",
+    "kill_shell": "KillShell",
+    "list_shells": "ListShells",
 }
 
 
@@ -52,7 +55,12 @@ def test_both_kinds_of_names_find_them() -> None:
     registry.register_many([tool() for tool in BUILTINS])
     assert {alias: registry.get(alias).name for alias in NAMES} == NAMES
     assert set(NAMES.values()) <= set(registry.list_names())
-    assert {tool.name for tool in registry.list_by_category(ToolCategory.FILE)} >= set(NAMES.values()) - {"Bash"}
+    by_category = {
+        category: {tool.name for tool in registry.list_by_category(category)}
+        for category in (ToolCategory.FILE, ToolCategory.EXECUTION)
+    }
+    assert by_category[ToolCategory.EXECUTION] == {"Bash", "BashOutput", "KillShell", "ListShells"}
+    assert by_category[ToolCategory.FILE] == set(NAMES.values()) - by_category[ToolCategory.EXECUTION]
 
 
 def test_what_writes_says_so() -> None:

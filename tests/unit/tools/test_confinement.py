@@ -15,6 +15,8 @@ from forge_tools.records import ToolResult
 from forge_tools.sandbox import confine
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
+from forge_tools.tools.file.glob import Glob
+from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.list_directory import ListDirectory
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
@@ -30,7 +32,11 @@ TOOLS: list[tuple[type[BaseTool], dict[str, Any]]] = [
     (Delete, {"recursive": True}),
     (Delete, {"recursive": True, "missing_ok": True}),
     (ListDirectory, {"depth": 10}),
+    (Glob, {"pattern": "**"}),
+    (Grep, {"pattern": "."}),
+    (Grep, {"pattern": ".", "output_mode": "content", "respect_ignore": False}),
 ]
+LOOK_INTO_FOLDERS = (ListDirectory, Glob, Grep)
 OUTSIDE = [
     "..", "../", "../..", "../../../../../../etc/passwd", "../evil", "../evil/", "../evil/file", "../evil/new", "../evil/new/er",
     "../ws-evil", "../ws-evil/file", "../no-such", "../no/such", "d/../../evil/file", "d/./../../evil/new", "d//..//..//evil/file",
@@ -80,7 +86,7 @@ async def test_nothing_outside_is_touched_or_told_of(
     place: Path, caller: Callable[[BaseTool], Call], tool: type[BaseTool], options: dict[str, Any], is_dry: bool
 ) -> None:
     call, before = caller(tool()), outside(place)
-    name = "path" if tool is ListDirectory else "file_path"
+    name = "path" if tool in LOOK_INTO_FOLDERS else "file_path"
     for pattern in OUTSIDE:
         path = pattern.format(ws=place, parent=place.parent)
         if tool is Delete and (place / path.rstrip("/")).is_symlink():
@@ -100,7 +106,7 @@ async def test_odd_paths_are_refused_or_meant_as_they_stand(
     place: Path, caller: Callable[[BaseTool], Call], tool: type[BaseTool], options: dict[str, Any]
 ) -> None:
     call, before = caller(tool()), outside(place)
-    name = "path" if tool is ListDirectory else "file_path"
+    name = "path" if tool in LOOK_INTO_FOLDERS else "file_path"
     for path in ODD:
         result = await call(**{name: path}, **options)
         assert CANARY not in f"{result.output}{result.error}"
@@ -133,7 +139,7 @@ async def test_links_and_fifos_that_come_and_go_lead_no_tool_out(
             for call, tool, options in calls:
                 path = (
                     {"path": "flip"}
-                    if tool is ListDirectory
+                    if tool in LOOK_INTO_FOLDERS
                     else {"file_path": random.choice(("flip/file", "flip/new"))}
                 )
                 result = await asyncio.wait_for(call(**path, **options), 20)

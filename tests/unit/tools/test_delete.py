@@ -116,3 +116,22 @@ async def test_what_is_no_file_can_go_too(call: Call, ws: Path) -> None:
     assert (await call(path="fifo")).success
     (ws / "x").write_text("x")
     assert (await call(path="x/")).error == "x is a file; pass it without the slash"
+
+
+async def test_in_a_folder_where_all_keep_their_own_the_dry_run_knows(
+    call: Call, write: Put, ws: Path, as_nobody: Any
+) -> None:
+    if os.geteuid() != 0:
+        pytest.fail("only root can make a file of somebody else; run the tests as root")
+    theirs, mine = write("shared/theirs", b"x"), write("shared/mine", b"x")
+    os.chown(theirs, 1234, 1234)
+    os.chown(theirs.parent, 1234, 1234)
+    theirs.chmod(0o666)
+    theirs.parent.chmod(0o1777)
+    as_nobody(mine)
+    for arguments in ({"path": "shared/theirs"}, {"path": "shared", "recursive": True}):
+        dry, real = await call({"dry_run": True}, **arguments), await call(**arguments)
+        assert not dry.success
+        assert (dry.error, dry.error_code) == (real.error, "PERMISSION_DENIED")
+        assert dry.error.startswith("Permission denied: shared/theirs belongs to somebody else")
+    assert (await call(path="shared/mine")).success

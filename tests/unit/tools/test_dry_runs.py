@@ -13,7 +13,10 @@ from forge_tools.records import ToolResult
 from forge_tools.sandbox.etags import etag_of
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
+from forge_tools.tools.file.glob import Glob
+from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.list_directory import ListDirectory
+from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
 
 Call = Callable[..., Awaitable[ToolResult]]
@@ -33,6 +36,9 @@ FINE: list[tuple[type[BaseTool], dict[str, Any]]] = [
     (Delete, {"file_path": "d", "recursive": True}),
     (Delete, {"file_path": "no", "missing_ok": True}),
     (ListDirectory, {"path": ".", "depth": 3}),
+    (Read, {"file_path": "crlf"}),
+    (Glob, {"pattern": "**"}),
+    (Grep, {"pattern": "o", "output_mode": "content"}),
 ]
 WRONG: list[tuple[type[BaseTool], dict[str, Any]]] = [
     (Write, {"file_path": "d", "content": "x"}),
@@ -57,6 +63,12 @@ WRONG: list[tuple[type[BaseTool], dict[str, Any]]] = [
     (Delete, {"file_path": "f", "if_match": "b2:00"}),
     (ListDirectory, {"path": "f"}),
     (ListDirectory, {"path": "out"}),
+    (Read, {"file_path": "fifo"}),
+    (Read, {"file_path": "out"}),
+    (Glob, {"pattern": "[z-a]"}),
+    (Glob, {"pattern": "*", "path": "out"}),
+    (Grep, {"pattern": "("}),
+    (Grep, {"pattern": "x", "path": "no-such"}),
 ]
 
 

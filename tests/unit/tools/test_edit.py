@@ -270,3 +270,21 @@ async def test_an_edit_does_not_grow_a_file_beyond_what_tools_open(call: Call, w
 
     assert result.error_code == "FILE_TOO_LARGE"
     assert path.read_bytes() == b"a" * 20_000
+
+
+async def test_places_that_overlap_are_not_one_place(call: Call, write: Put) -> None:
+    path = write("f", b"aaa\n")
+    result = await call(**one("aa", "b"))
+    assert result.error_code == "EDIT_NOT_UNIQUE"
+    assert result.error == "old_string occurs at places that overlap in f (line 1): which one is meant? Add context"
+    assert (await call(**one("aa", "b", replace_all=True))).success
+    assert path.read_bytes() == b"ba\n"
+
+
+@pytest.mark.parametrize("more", [{"replace_all": True}, {"expected_replacements": 2}])
+async def test_one_place_and_all_of_them_are_not_asked_for_at_once(
+    call: Call, write: Put, more: dict[str, Any]
+) -> None:
+    path = write("f", b"a\na\n")
+    result = await call(**one("a", "b", near_line=2, **more))
+    assert (result.error_code, path.read_bytes()) == ("VALIDATION_ERROR", b"a\na\n")

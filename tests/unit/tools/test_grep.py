@@ -228,7 +228,7 @@ async def test_what_could_not_be_searched_is_said_beside_the_rest(
     grep: Call, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Search.arguments
-    monkeypatch.setattr(Search, "arguments", lambda self, **kw: [*real(self, **kw), "not-there"])
+    monkeypatch.setattr(Search, "arguments", lambda self, targets, **kw: [*real(self, targets, **kw), "not-there"])
     result = await grep(pattern="hit")
     assert "a.py" in lines(result)
     assert result.metadata["warnings"] == ["not-there: No such file or directory"]

@@ -47,6 +47,9 @@ async def test_a_depth_gives_a_tree_and_counts_where_it_ends(call: Call, tree: P
         ({"sort": "size", "ignore": ["src/"]}, ["é", "Z.py", "b.txt", ".hidden"]),
         ({"sort": "mtime", "ignore": ["src"]}, ["b.txt", ".hidden", "Z.py", "é"]),
         ({"limit": 2}, ["src", ".hidden"]),
+        ({"ignore": ["Z.py/", "b.txt/", "src/"]}, [".hidden", "Z.py", "b.txt", "é"]),
+        ({"ignore": ["/src/**", "/*.txt", "a.py"], "depth": 3}, ["src", ".hidden", "Z.py", "é"]),
+        ({"ignore": ["*", "!src", "!{Z,a}.py"], "depth": 2}, ["src", "src/a.py", "Z.py"]),
     ],
 )
 async def test_what_is_shown_can_be_chosen(call: Call, tree: Path, options: dict[str, Any], names: list[str]) -> None:
@@ -143,3 +146,8 @@ async def test_without_time_it_returns_what_it_has(call: Call, tree: Path, monke
     result = await call()
     assert (result.success, result.metadata["partial"]) == (True, True)
     assert result.output == "(0 entries shown: the time for this call was over)"
+
+
+@pytest.mark.parametrize("glob", ["[a", "{a,b", "a\nb"])
+async def test_what_to_leave_out_has_to_be_a_glob(call: Call, tree: Path, glob: str) -> None:
+    assert (await call(ignore=[glob])).error_code == "INVALID_GLOB"

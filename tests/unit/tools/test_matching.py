@@ -6,8 +6,8 @@ from forge_tools.tools.file.matching import Match, find_matches, reindented
 
 
 def spans(text: str, old: str, *, with_blanks: bool = False) -> tuple[str, list[tuple[int, int]]]:
-    way, found = find_matches(text, old, with_blanks=with_blanks)
-    return way, [(match.start, match.end) for match in found]
+    found = find_matches(text, old, lambda: None, with_blanks=with_blanks)
+    return found.way, list(found.spans(range(len(found))))
 
 
 @pytest.mark.parametrize(

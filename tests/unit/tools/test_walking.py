@@ -1,6 +1,7 @@
 """A walk lists what git would list, follows no link, and says what it could not look into."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,3 +135,25 @@ def test_a_walk_nobody_waits_for_ends(ws: Path, write: Write) -> None:
         for _ in walk.levels():
             is_cancelled.set()
     assert walk.is_partial
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        (b"name\n" * 210_000, "it is larger than 1,048,576 bytes"),
+        (b"".join(b"na*e%d\n" % number for number in range(5001)), "it has more than 5,000 rules with wildcards"),
+        (b"a\n!b\n" * 251, "it changes more than 500 times between ignoring and keeping"),
+    ],
+)
+def test_rules_that_would_take_seconds_are_not_applied_and_that_is_said(
+    ws: Path, write: Write, rules: bytes, why: str
+) -> None:
+    for name in ("x/name", "x/other", "y"):
+        write(name, b"")
+    write("x/.gitignore", rules)
+    write(".gitignore", b"other\n")
+    started = time.process_time()
+    found, walk = walked(ws)
+    assert time.process_time() - started < 2
+    assert found == [".gitignore", "x/.gitignore", "x/name", "y"]
+    assert walk.faults == [("x/.gitignore", f"its rules are not applied: {why}")]

@@ -1,6 +1,7 @@
 """Write on real files: what it keeps, what it refuses, and what two writers see."""
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -232,3 +233,19 @@ async def test_making_a_file_executable_leaves_what_shares_its_inode_alone(call:
     await call(file_path="f", content="same", executable=True)
 
     assert shared.stat().st_mode & 0o777 == 0o640
+
+
+async def test_folders_that_were_made_for_a_write_that_fails_are_taken_away_again(
+    call: Call, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ws / "kept").mkdir()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("forge_tools.sandbox.replacing.os.fsync", full)
+        result = await call(file_path="kept/a/b/c", content="x")
+    assert result.error_code == "DISK_FULL"
+    assert [str(path.relative_to(ws)) for path in ws.rglob("*")] == ["kept"]
+    assert (await call(file_path="kept/a/b/c", content="x")).success

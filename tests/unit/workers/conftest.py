@@ -1,10 +1,16 @@
-"""Lanes and children for the tests of both halves of the process lane."""
+"""Lanes and children for the tests of both halves of the process lane; a host with shells to watch."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from forge_tools.config import Settings
+from forge_tools.storage import open_store
+from forge_tools.storage.migrate import upgrade
 from tests.unit.workers.child_bench import Bench, Speaker, a_process
+from tests.unit.workers.watched_host import Host
+from workers import shells
 
 
 @pytest.fixture
@@ -34,3 +40,15 @@ async def other(bench: Bench) -> AsyncIterator[Speaker]:
         other = await bench.connect(pid)
         yield other
         other.die()
+
+
+@pytest.fixture
+async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+    settings = Settings.load(home=tmp_path, hostname="here", database_url=f"sqlite:///{tmp_path / 'forge.db'}")
+    upgrade(settings.database)
+    settings.shells_folder.mkdir()
+    async with await open_store(settings.database) as store:
+        host = Host(settings, store)
+        for name in ("survey", "renew", "forget"):
+            monkeypatch.setattr(shells, name, getattr(host, name))
+        yield host

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.config import Settings
-from forge_tools.dispatch import TASK
+from forge_tools.dispatch import BULK, TASK
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Lane, Ring
 from forge_tools.registry import ScopedRegistry
@@ -53,18 +53,19 @@ def test_a_worker_has_one_task_and_drains_its_own_engine(lane: Lane, tmp_path: P
     assert step.engine is engine
 
 
+@pytest.mark.parametrize(("priority", "is_bulk"), [(0, False), (BULK, True), (None, False), ("5", False)])
 def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority: object, is_bulk: bool
 ) -> None:
     app, engine = app_of("async", tmp_path)
-    taken: list[tuple[list[Ring], str]] = []
-    monkeypatch.setattr(engine, "take", lambda rings, queue: taken.append((rings, queue)))
+    taken: list[tuple[list[Ring], str, bool]] = []
+    monkeypatch.setattr(engine, "take", lambda rings, queue, is_bulk: taken.append((rings, queue, is_bulk)))
     task = app.tasks[TASK]
-    task.push_request(delivery_info={"routing_key": "forge.host.box.async"})
+    task.push_request(delivery_info={"routing_key": "forge.host.box.async", "priority": priority})
 
     task.run([["a", 0]], "a later release may add arguments")
 
-    assert taken == [([Ring("a", 0)], "host.box")]
+    assert taken == [([Ring("a", 0)], "host.box", is_bulk)]
 
 
 def test_a_message_of_the_process_lane_is_passed_on_by_the_child(

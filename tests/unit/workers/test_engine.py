@@ -282,7 +282,7 @@ async def test_a_beat_counts_from_when_it_was_sent(settings: Settings, monkeypat
         sent.append(time.monotonic())
         await asyncio.sleep(0.3)
         answered.set()
-        return Look(time.time(), (), {}, is_due=False, is_over=False, demoted=frozenset(), is_misplaced=False)
+        return Look(time.time(), (), {}, False, False, frozenset(), frozenset(), False)
 
     monkeypatch.setattr(engine._store.workers, "look", slow)
     await asyncio.to_thread(answered.wait, 10)

@@ -95,7 +95,9 @@ class Watch:
     async def _look(self) -> None:
         self.recovery.ask()
         self.now += self.answer_takes
-        self.recovery.hear(Look(self.now, (), dict(self.store.boots), False, self.is_over, frozenset(), False))
+        self.recovery.hear(
+            Look(self.now, (), dict(self.store.boots), False, self.is_over, frozenset(), frozenset(), False)
+        )
         await self.recovery.step()
 
     def _beat(self) -> None:

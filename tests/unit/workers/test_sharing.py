@@ -37,7 +37,7 @@ def sharing(rows: Rows, boot: str = "a") -> Sharing:
 
 
 async def taken(one: Sharing, free: int = 200) -> list[Ring]:
-    rings, _ = await one.due(lambda: free)
+    rings, _ = await one.due(one._scope, lambda: free)
     return rings
 
 
@@ -81,7 +81,7 @@ async def test_rows_that_are_taken_while_it_waits_were_being_rung() -> None:
 
 async def test_where_there_is_enough_for_everybody_every_slot_is_filled() -> None:
     rows = Rows(40, ["a", "b"])
-    rings, is_full = await sharing(rows).due(lambda: 10)
+    rings, is_full = await (one := sharing(rows)).due(one._scope, lambda: 10)
     assert (len(set(rings)), is_full) == (10, True)
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from forge_tools import plugins
 from forge_tools.base import BaseTool, ToolCategory
 from forge_tools.errors import ConfigurationError
-from forge_tools.plugins import admit, load_tools
+from forge_tools.plugins import admit, load_tools, loading
 from tests.spec.sample_tools import Bash, Echo, Read, Write
 
 SOURCE = """
@@ -114,6 +113,10 @@ def test_a_class_that_several_references_name_is_created_once() -> None:
         ("mytools:WRONG", "'mytools:WRONG' holds an object of type str. It must be"),
         ("mytools:NESTED", "'mytools:NESTED' holds an object of type list. It must be"),
         ("mytools:needs", "calling it without arguments failed with TypeError"),
+        (
+            "mytools:needs",
+            "missing 1 required positional argument: 'argument'. To make it a tool, decorate it with @tool.",
+        ),
         ("mytools:fails", "calling it without arguments failed with RuntimeError: no licence"),
         ("mytools:makes_text", "What 'mytools:makes_text' returns is an object of type str. It must be"),
         ("mytools:Half", "Half does not say its _execute, category, description, parameters. Define them."),
@@ -184,7 +187,7 @@ def test_installed_plugins_bring_their_tools(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(group)
         return [entry_point("mytools:TOOLS"), entry_point("mytools:Echo", package=None)]
 
-    monkeypatch.setattr(plugins, "installed_entry_points", points)
+    monkeypatch.setattr(loading, "installed_entry_points", points)
 
     found = load_tools(["mytools:Read"], builtins=False)
 
@@ -192,12 +195,22 @@ def test_installed_plugins_bring_their_tools(monkeypatch: pytest.MonkeyPatch) ->
     assert [tool.spec.name for tool in found] == ["Echo", "Read", "Bash"]
 
 
+@pytest.mark.usefixtures("module")
+def test_a_package_that_is_installed_is_found_by_its_metadata(tmp_path: Path) -> None:
+    metadata = tmp_path / "acme_tools-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tools\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[forge_tools.tools]\nacme = mytools:TOOLS\n")
+
+    assert {"Read", "Bash"} <= {tool.spec.name for tool in load_tools(builtins=False)}
+
+
 @pytest.mark.parametrize(("package", "said"), [("acme-tools", "package acme-tools"), (None, "an unknown package")])
 def test_a_broken_plugin_is_named_with_its_package(
     package: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        plugins, "installed_entry_points", lambda group: [entry_point("nowhere_at_all:TOOLS", package=package)]
+        loading, "installed_entry_points", lambda group: [entry_point("nowhere_at_all:TOOLS", package=package)]
     )
 
     with pytest.raises(ConfigurationError, match=f"^the plugin 'acme' of {said}: there is no module 'nowhere_at_all'"):

@@ -1,0 +1,94 @@
+"""A long output through the command line: shortened where it is shown, whole where it is asked for."""
+
+import asyncio
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools.storage import open_store
+from tests.contract.test_artifacts import put
+from tests.e2e.cli_driver import COMMAND, Cli, Up, wait_until
+
+EVERYTHING = "".join(f"{number}\n" for number in range(1, 200_001))
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    folder = tmp_path_factory.mktemp("stack")
+    running = Up(Cli(folder)).wait_ready()
+    yield Cli(folder)
+    assert running.stop() == 0, running.said()
+
+
+@pytest.fixture(scope="module")
+def handle(cli: Cli) -> str:
+    result = cli.json("run", "Bash", "command=seq 1 200000")
+    assert len(result["output"]) <= 100_000
+    return str(result["metadata"]["artifact"])
+
+
+def test_all_of_it_comes_out_byte_for_byte(cli: Cli, handle: str, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        command = [*COMMAND, "artifact", handle]
+        subprocess.run(command, cwd=cli.folder, env=cli.environment(), stdout=out, timeout=60, check=True)
+    assert (tmp_path / "out").read_text() == EVERYTHING
+
+
+def test_tools_read_it_too(cli: Cli, handle: str) -> None:
+    page = cli.json("run", "Read", f"file_path={handle}", "offset=150000", "limit=1", "line_numbers=false")
+    assert page["output"].splitlines()[0] == "150000"
+    assert cli.json("run", "Grep", f"path={handle}", "pattern=^77777$")["output"].splitlines()[0] == handle
+
+
+def test_a_reader_that_has_seen_enough_ends_it_without_a_word(cli: Cli, handle: str) -> None:
+    command = [*COMMAND, "artifact", handle]
+    with subprocess.Popen(
+        command, cwd=cli.folder, env=cli.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.read(2) == b"1\n"
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 0
+
+
+def test_a_terminal_is_not_written_to_raw(cli: Cli) -> None:
+    async def keep() -> str:
+        async with await open_store(f"sqlite:///{cli.folder / '.forge/forge.db'}") as store:
+            return (await put(store, b"\x1b[31mred\x07 end\n")).handle
+
+    reader, writer = pty.openpty()
+    command = [*COMMAND, "artifact", asyncio.run(keep())]
+    with subprocess.Popen(command, cwd=cli.folder, env=cli.environment(), stdout=writer) as running:
+        os.close(writer)
+        seen = b""
+        while not seen.endswith(b"end\r\n"):
+            seen += os.read(reader, 65536)
+    os.close(reader)
+    assert running.returncode == 0
+    assert b"red" in seen
+    assert not {7, 27} & set(seen)
+
+
+@pytest.mark.parametrize("name", ["artifact://" + "0" * 32, "x", "../../etc/passwd", ""])
+def test_what_is_not_there_is_said(cli: Cli, name: str) -> None:
+    done = cli.run("artifact", name)
+    assert done.returncode == 1
+    assert "There is no artifact" in done.stderr
+    assert done.stdout == ""
+
+
+def test_what_a_cancelled_command_wrote_is_found_by_its_execution(cli: Cli) -> None:
+    found = cli.json("run", "--background", "Bash", "command=seq 1 100000; touch seq-is-done; sleep 60")["id"]
+    wait_until((cli.folder / "seq-is-done").exists, 20, lambda: "the command does not start")
+    assert cli.json("cancel", found)["outcome"] == "requested"
+    story = cli.json("show", found, "--wait", code=1)
+    assert story["status"] == "cancelled"
+    [kept] = story["artifacts"]
+    assert kept["size"] == 588_895
+    assert kept["handle"] in cli.run("show", found).stdout

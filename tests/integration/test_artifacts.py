@@ -1,0 +1,142 @@
+"""Outputs over the limit on real workers: kept by one host, read from another, gone with whoever is killed half way."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.storage import migrate, open_store
+from forge_tools.storage.artifact_tables import artifact_parts, artifacts
+from forge_tools.storage.artifacts import Keeping
+from tests.contract.test_artifacts import artifact
+from tests.fleet import ROOT, Fleet, wait_until
+
+LINES = [f"{number:06} {'needle' if number % 10_000 == 7 else 'hay'} é{'-' * 58}" for number in range(70_000)]
+TEXT = "\n".join(LINES)
+
+PUTS = """
+import asyncio, os, sys
+from forge_tools.config import Settings
+from forge_tools.records import ExecutionContext
+from forge_tools.storage import open_store
+from workers.artifacts import ArtifactDesk, WorkerArtifacts
+
+async def main():
+    async def chunks():
+        for number in range(60):
+            yield bytes([number]) * (1 << 18)
+
+    desk = ArtifactDesk(Settings.load(database_url=sys.argv[1]))
+    async with await open_store(sys.argv[1]) as store:
+        desk.open(store)
+
+        async def ask(request, context):
+            print(request["want"], request.get("number", ""), flush=True)
+            return await desk.ask(request, context)
+
+        await WorkerArtifacts(1 << 26, ask).put(chunks(), ExecutionContext(working_dir=".", session_id="s"))
+        print("put", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def hosts(fresh_fleet: Fleet) -> Fleet:
+    """Two hosts that share nothing but the database and the broker."""
+    for host in ("a", "b"):
+        for lane in ("async", "process"):
+            fresh_fleet.start(lane, concurrency=2, hostname=host, home=str(fresh_fleet.folder / host))
+    return fresh_fleet
+
+
+async def on(client: ExecutorClient, host: str, tool: str, session: str | None = "s", **arguments: Any) -> ToolResult:
+    context = ExecutionContext(working_dir=".", session_id=session, timeout=60)
+    handle = await client.submit(tool, context, arguments, queue=f"host.{host}")
+    return await handle.result(timeout=60)
+
+
+@pytest.mark.parametrize("tool", ["Echo", "EchoInProcess"])
+async def test_what_one_host_kept_is_read_page_by_page_on_another(hosts: Fleet, tool: str) -> None:
+    async with ExecutorClient(hosts.settings) as client:
+        long = await on(client, "a", tool, message=TEXT)
+        assert long.success, long.error
+        assert len(TEXT.encode()) > 4_900_000
+        assert len(long.output) <= 100_000
+        handle = long.metadata["artifact"]
+        seen: list[str] = []
+        following: dict[str, int] | None = {"offset": 1}
+        while following:
+            page = await on(client, "b", "Read", file_path=handle, line_numbers=False, limit=20_000, **following)
+            assert page.success, page.error
+            seen.append(page.output)
+            following = page.metadata.get("next")
+        assert "\n".join(seen) == TEXT
+        found = await on(client, "b", "Grep", path=handle, pattern="needle", output_mode="count")
+        assert found.output == f"{handle}:7"
+        other = await on(client, "b", "Read", session="other", file_path=handle)
+        assert other.error_code == "ARTIFACT_NOT_FOUND"
+        assert b"".join([chunk async for chunk in client.artifact(handle)]).decode() == TEXT
+
+
+async def test_children_keep_outputs_while_others_work(fresh_fleet: Fleet) -> None:
+    fresh_fleet.start("process", concurrency=2)
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        context = ExecutionContext(working_dir=".", timeout=60)
+        texts = [f"{number} {TEXT}" for number in range(2)]
+        long = [client.execute("EchoInProcess", context, message=text) for text in texts]
+        short = [client.execute("EchoInProcess", context, message=str(number)) for number in range(20)]
+        results = await asyncio.gather(*long, *short)
+        assert [result.output for result in results[2:]] == [str(number) for number in range(20)]
+        for result, text in zip(results[:2], texts, strict=True):
+            assert b"".join([part async for part in client.artifact(result.metadata["artifact"])]).decode() == text
+
+
+def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(database_url: str, tmp_path: Path) -> None:
+    migrate.upgrade(database_url)
+    command = [sys.executable, "-c", PUTS, database_url]
+    with (tmp_path / "log").open("w") as log:
+        putter = subprocess.Popen(command, cwd=ROOT, stdout=log)
+        wait_until(lambda: "add 30" in (tmp_path / "log").read_text(), 30, "it puts nothing")
+        putter.kill()
+        putter.wait()
+    assert "finish" not in (tmp_path / "log").read_text()
+    new = artifact(b"".join(bytes([number]) * (1 << 18) for number in range(60)))
+
+    async def look() -> None:
+        async with await open_store(database_url) as store:
+            assert await store.artifacts.get(new.id) is None
+            assert await store.artifacts.find(new.id, "s") is None
+            assert await store.artifacts.finish(new, Keeping(ttl=60.0, quota=1 << 30)) is None
+            assert await store.artifacts.purge() == 0, "it might still be on its way"
+            expire = artifacts.update().values(expires_at=artifacts.c.created_at)
+            await store._database.write(lambda connection: connection.execute(expire))
+            assert await store.artifacts.purge() == 1
+            async with store._database.reading() as connection:
+                assert (await connection.execute(artifact_parts.select())).all() == []
+
+    asyncio.run(look())
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert again.stdout.endswith("put\n")
+
+
+def test_two_processes_that_put_the_same_at_once_both_succeed(database_url: str) -> None:
+    migrate.upgrade(database_url)
+    putters = [
+        subprocess.Popen([sys.executable, "-c", PUTS, database_url], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [putter.communicate(timeout=60)[0] for putter in putters]
+    assert all(text.endswith("put\n") for text in said), said
+
+    async def count() -> tuple[int, int]:
+        async with await open_store(database_url) as store, store._database.reading() as connection:
+            rows = [len((await connection.execute(table.select())).all()) for table in (artifacts, artifact_parts)]
+        return rows[0], rows[1]
+
+    assert asyncio.run(count()) == (1, 60)

@@ -1,0 +1,68 @@
+"""Functions that block, on a worker: whatever stops their call stops them too, and the next call finds a worker."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.records import ExecutionContext, ExecutionStatus
+from tests.fleet import Fleet, is_alive, wait_until
+
+PLACE = {"place": {"city": "Bonn"}}
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any) -> Iterator[Fleet]:
+    """A process worker with two children that hosts functions."""
+    folder = tmp_path_factory.mktemp("functions")
+    valkey_server.flush()
+    fleet = Fleet(folder, valkey_server.url, f"sqlite:///{folder / 'forge.db'}", kill_grace=1.0)
+    fleet.start("process", tools="tests.function_tools:make")
+    yield fleet
+    fleet.stop()
+
+
+async def blocked(client: ExecutorClient, mark: Path, **context: Any) -> Any:
+    """Submit a call that blocks, and wait until its body has said which process it is."""
+    handle = await client.submit(
+        "block", ExecutionContext(working_dir=".", **context), {"seconds": 60, "mark": str(mark)}
+    )
+    async with asyncio.timeout(20):
+        while not mark.exists() or not mark.read_text():
+            await asyncio.sleep(0.05)
+    return handle
+
+
+async def test_a_timeout_ends_a_function_that_blocks(functions: Fleet, tmp_path: Path) -> None:
+    async with ExecutorClient(functions.settings) as client:
+        handle = await blocked(client, tmp_path / "pid", timeout=1.0)
+        result = await handle.result(timeout=20)
+
+        assert (result.error_code, result.error) == ("TIMEOUT", "Tool timed out after 1s")
+        pid = int((tmp_path / "pid").read_text())
+        wait_until(lambda: not is_alive(pid), 10, "its process goes on")
+        assert (await client.call("greet", PLACE)).output["text"] == "Hello Bonn"
+
+
+async def test_a_cancel_ends_a_function_that_blocks(functions: Fleet, tmp_path: Path) -> None:
+    async with ExecutorClient(functions.settings) as client:
+        handle = await blocked(client, tmp_path / "pid")
+        await handle.cancel("enough")
+        await handle.result(timeout=20)
+
+        assert await handle.status() == ExecutionStatus.CANCELLED
+        pid = int((tmp_path / "pid").read_text())
+        wait_until(lambda: not is_alive(pid), 10, "its process goes on")
+        assert (await client.call("greet", PLACE)).output["text"] == "Hello Bonn"
+
+
+async def test_functions_of_both_children_run_at_once(functions: Fleet, tmp_path: Path) -> None:
+    async with ExecutorClient(functions.settings) as client:
+        marks = [tmp_path / "one", tmp_path / "two"]
+        results = await asyncio.gather(*(client.call("block", {"seconds": 2, "mark": str(mark)}) for mark in marks))
+
+        assert [result.output for result in results] == ["late", "late"]
+        assert len({mark.read_text() for mark in marks}) == 2

@@ -1,0 +1,100 @@
+"""Tools are switched off and on while clients and workers run: nobody restarts, and no call is lost for it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.errors import ErrorCode, ToolNotFoundError
+from forge_tools.records import ExecutionContext, ExecutionStatus
+from tests.fleet import Fleet
+
+HEARTBEAT = 1.0
+
+
+@pytest.fixture(autouse=True)
+async def all_enabled(client: ExecutorClient) -> AsyncIterator[None]:
+    yield
+    for tool in ("Echo", "EchoInProcess", "Sleep"):
+        await client.enable(tool)
+
+
+async def heard(seconds: float = 2.5 * HEARTBEAT) -> None:
+    """Let every worker take a look, and every client be older than its last."""
+    await asyncio.sleep(seconds)
+
+
+async def test_clients_that_are_connected_refuse_a_disabled_tool_and_offer_it_no_more(
+    client: ExecutorClient, fleet: Fleet, context: ExecutionContext
+) -> None:
+    async with ExecutorClient(fleet.settings) as other:
+        await client.disable("Echo")
+        await heard(1.1)
+        result = await other.execute("Echo", context, message="x")
+        record = await other.get(result.metadata["execution_id"])
+
+        assert result.error_code == ErrorCode.TOOL_DISABLED
+        assert result.error == "Tool disabled: Echo. It was switched off; use another tool, or ask an operator for it."
+        assert record.status == ExecutionStatus.REJECTED
+        for one in (client, other):
+            assert "Echo" not in {spec.name for spec in one.specs()}
+
+        await client.enable("Echo")
+        assert (await other.execute("Echo", context, message="x")).output == "x"
+
+
+@pytest.mark.parametrize("tool", ["Echo", "EchoInProcess"])
+async def test_workers_leave_calls_of_a_disabled_tool_alone_until_it_is_enabled(
+    client: ExecutorClient, fleet: Fleet, context: ExecutionContext, tool: str
+) -> None:
+    async with ExecutorClient(fleet.settings) as unaware:
+        await client.disable(tool)
+        await heard()
+        unaware._heeded_at = time.monotonic()  # a client whose last look is older than the switch
+        waiting = await unaware.submit_many([Call(tool, {"message": str(n)}, context) for n in range(5)])
+        handles = [one for one in waiting if isinstance(one, Handle)]
+        assert (await client.execute("Sleep", context, seconds=0.01)).success, "others run meanwhile"
+        await heard()
+        assert [await handle.status() for handle in handles] == [ExecutionStatus.QUEUED] * 5
+
+        await client.enable(tool)
+
+        results = await asyncio.gather(*(handle.result(timeout=30) for handle in handles))
+        assert [result.output for result in results] == list("01234")
+
+
+async def test_what_runs_when_its_tool_is_disabled_may_finish(
+    client: ExecutorClient, context: ExecutionContext
+) -> None:
+    handle = await client.submit("Sleep", context, {"seconds": 3})
+    async with asyncio.timeout(10):
+        while await handle.status() != ExecutionStatus.RUNNING:
+            await asyncio.sleep(0.05)
+
+    await client.disable("Sleep")
+
+    assert (await handle.result(timeout=20)).output == "slept 3s"
+
+
+async def test_a_tool_that_nobody_published_cannot_be_disabled(client: ExecutorClient) -> None:
+    with pytest.raises(ToolNotFoundError, match="did you mean 'Echo'"):
+        await client.disable("Ecko")
+
+
+async def test_a_worker_that_starts_knows_what_is_disabled(fresh_fleet: Fleet, context: ExecutionContext) -> None:
+    first = fresh_fleet.start("async")
+    async with ExecutorClient(fresh_fleet.settings) as client, ExecutorClient(fresh_fleet.settings) as unaware:
+        await client.disable("Echo")
+        first.stop()
+        unaware._heeded_at = time.monotonic()
+        handle = await unaware.submit("Echo", context, {"message": "x"})
+
+        fresh_fleet.start("async")
+        assert (await client.execute("Sleep", context, seconds=0.01)).success
+        await heard(1.5)
+        assert await handle.status() == ExecutionStatus.QUEUED
+
+        await client.enable("Echo")
+        assert (await handle.result(timeout=20)).output == "x"

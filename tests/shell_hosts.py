@@ -1,0 +1,77 @@
+"""A folder of shells for tests, in which nothing is running when they are over."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from forge_tools.records import ShellStatus
+from forge_tools.sandbox.shells import keeping
+from forge_tools.sandbox.shells.starting import NewShell, start
+from forge_tools.sandbox.shells.state import ShellFolder
+
+
+@contextlib.contextmanager
+def shell_host(folder: Path) -> Iterator[Path]:
+    """End every shell of the folder afterwards, and make sure that none of their processes is left."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    yield folder
+    shells = list(keeping.each(folder))
+    records = [record for record in keeping.survey(folder) if record.status is ShellStatus.RUNNING]
+    for record in records:
+        shell = keeping.find(folder, record.id)
+        assert shell is not None
+        shell.order("KILL", 0)
+        shell.close()
+    handles = {shell.id for shell in shells}
+    assert until(lambda: not processes_of(handles)), f"left behind: {processes_of(handles)}"
+    supervisors = [record.pid for record in records]
+    assert until(lambda: not [pid for pid in supervisors if is_alive(pid)]), f"left behind: {supervisors}"
+
+
+def run_shell(folder: Path, script: str, *, place: Path = Path("/"), **options: object) -> ShellFolder:
+    """Start bash in a folder of shells, as host h1."""
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        new = NewShell(command=script, cwd=".", **options)
+        return start(folder, "h1", new, ["/bin/bash", "-c", script], place=fd, stdin=b"")
+    finally:
+        os.close(fd)
+
+
+def processes_of(handles: set[str]) -> list[int]:
+    """Find the living processes that carry the mark of one of these shells."""
+    marks = {f"FORGE_SHELL={handle}".encode() for handle in handles}
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                if marks & set((path / "environ").read_bytes().split(b"\0")):
+                    found.append(int(path.name))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def output_of(shell: ShellFolder) -> bytes:
+    return b"".join(piece.data for piece in shell.output.read(0, 1 << 30))
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Wait for a condition, at most so long; say whether it came true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def has_ended(shell: ShellFolder) -> bool:
+    return shell.facts().get("state") != "running"

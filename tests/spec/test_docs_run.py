@@ -1,0 +1,75 @@
+"""Pages of the documentation run as their readers would run them."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+PAGES: Mapping[str, str | None] = {
+    "tools.md": None,
+}
+"""Each with the name of a fixture for variables of the environment, or None.
+
+Every `python` block of a page begins with the name of a file, `# name.py`. All are written to one folder; tests are run
+with pytest, other files with Python. Each line `$ command` of a `console` block is run there after that, and prints the
+lines that follow it.
+"""
+
+_BLOCK = re.compile(r"^```(?P<kind>python|console)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (?P<name>[a-z_]+\.py)\n")
+_CLI = f"{shlex.quote(sys.executable)} -P -m forge_tools.cli"
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    return [found["text"] for found in _BLOCK.finditer((DOCS / page).read_text()) if found["kind"] == kind]
+
+
+def files(page: str) -> dict[str, str]:
+    """The files of a page by name."""
+    named = [(_FILE.match(text), text) for text in blocks(page, "python")]
+    assert all(found for found, _ in named), "a python block begins with `# name.py`"
+    return {found["name"]: text for found, text in named if found}
+
+
+def commands(page: str) -> list[tuple[str, str]]:
+    """Each command of a page, and what it prints."""
+    parts = [part for text in blocks(page, "console") for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]]
+    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def run(argv: list[str], folder: Path, environment: Mapping[str, str]) -> str:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FORGE_", "COV_"))}
+    variables |= {"PYTHONPATH": f"{folder}:{DOCS.parent}", **environment}
+    done = subprocess.run(argv, cwd=folder, env=variables, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    fixture = PAGES[page]
+    environment: Mapping[str, str] = request.getfixturevalue(fixture) if fixture else {}
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text)
+
+    tests = [name for name in files(page) if name.startswith("test_")]
+    for name in files(page):
+        if name not in tests:
+            run([sys.executable, name], tmp_path, environment)
+    if tests:
+        run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], tmp_path, environment)
+    for command, output in commands(page):
+        line = re.sub(r"(?<![\w-])forge-tools ", f"{_CLI} ", command)
+        assert run(["/bin/sh", "-c", line], tmp_path, environment) == output, command
+
+
+def test_every_file_and_command_of_a_page_is_found() -> None:
+    assert [*files("tools.md")] == ["mytools.py", "counting.py", "service.py", "test_mytools.py"]
+    assert len(commands("tools.md")) == 4

@@ -1,0 +1,129 @@
+"""How a client hears of tools that are switched off or on while it is connected."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from forge_tools.client import Call, ExecutorClient
+from forge_tools.client.intake import Intake, Rejected
+from forge_tools.client.snapshot import Snapshot
+from forge_tools.config import Settings
+from forge_tools.errors import DatabaseUnavailableError, ErrorCode
+from forge_tools.records import ExecutionContext, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.storage import open_store
+from forge_tools.storage.catalogue import Catalogue
+from tests.unit.client.conftest import ECHO, publish
+
+LOGIN = ToolSpec(
+    name="Login",
+    description="Log in.",
+    category=ToolCategory.OTHER,
+    parameters=(ToolParameter(name="token", type="string", description="Secret.", sensitive=True),),
+    aliases=("sign_in",),
+)
+
+
+async def switch(settings: Settings, name: str, *, is_enabled: bool) -> None:
+    """Do what an operator does elsewhere."""
+    async with await open_store(settings.database) as store:
+        await store.catalogue.switch(name, is_enabled=is_enabled)
+
+
+def age(client: ExecutorClient) -> None:
+    """Let everything the client read be too old to be relied on."""
+    client._refreshed_at = client._heeded_at = 0.0
+
+
+@pytest.mark.parametrize("name", ["Login", "sign_in"])
+def test_a_disabled_tool_is_refused_by_any_name_and_its_secrets_are_not_kept(name: str) -> None:
+    prepared = Intake(Settings.load(), "me").prepare(
+        Call(name, {"token": "s3cret"}), Snapshot([ECHO], disabled=[LOGIN])
+    )
+
+    assert isinstance(prepared, Rejected)
+    assert prepared.result.error_code == ErrorCode.TOOL_DISABLED
+    assert str(prepared.result.error).startswith("Tool disabled: Login. It was switched off")
+    assert "s3cret" not in prepared.new.parameters
+
+
+async def test_a_switch_elsewhere_is_heard_by_the_next_call(settings: Settings) -> None:
+    async with ExecutorClient(settings) as client:
+        await switch(settings, "Echo", is_enabled=False)
+        age(client)
+        refused = await client.execute("Echo", ExecutionContext(working_dir="."), message="x")
+        offered = client.specs(), client.get_all_schemas(), client.get_schemas_by_category(ToolCategory.OTHER)
+
+        await switch(settings, "Echo", is_enabled=True)
+        handle = await client.submit("Echo", parameters={"message": "x"})
+
+        assert (refused.error_code, offered) == (ErrorCode.TOOL_DISABLED, ([], [], []))
+        assert (await handle.status()).value == "queued", "what was refused is looked up again at once"
+
+
+async def test_calls_of_one_moment_look_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    disabled = Catalogue.disabled
+
+    async def counted(self: Catalogue) -> frozenset[str]:
+        looks.append(1)
+        return await disabled(self)
+
+    monkeypatch.setattr(Catalogue, "disabled", counted)
+    async with ExecutorClient(settings) as client:
+        for _ in range(3):
+            await client.submit("Echo", parameters={"message": "x"})
+        assert looks == [], "what was read at the start is fresh"
+
+        age(client)
+        await asyncio.gather(*(client.submit("Echo", parameters={"message": "x"}) for _ in range(20)))
+        await client.submit_many([Call("Echo", {"message": "x"})] * 20)
+
+    assert looks == [1]
+
+
+@pytest.mark.parametrize("trouble", ["refuses", "hangs"])
+async def test_a_call_does_not_fail_because_nobody_can_say_what_is_disabled(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    async def troubled(self: Catalogue) -> Any:
+        if trouble == "refuses":
+            raise DatabaseUnavailableError("away")
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(Catalogue, "disabled", troubled)
+    monkeypatch.setattr("forge_tools.client.directory.HEED_SECONDS", 0.05)
+    async with ExecutorClient(settings) as client:
+        age(client)
+        handle = await client.submit("Echo", parameters={"message": "x"})
+
+        assert (await handle.status()).value == "queued"
+
+
+async def test_calls_that_wait_for_a_database_that_hangs_wait_once(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    async def hang(self: Catalogue) -> frozenset[str]:
+        looks.append(1)
+        await asyncio.sleep(60)
+        return frozenset()
+
+    monkeypatch.setattr(Catalogue, "disabled", hang)
+    monkeypatch.setattr("forge_tools.client.directory.HEED_SECONDS", 1.2)  # longer than an answer counts for
+    async with ExecutorClient(settings) as client:
+        age(client)
+        await asyncio.gather(*(client.submit("Echo", parameters={"message": "x"}) for _ in range(20)))
+
+    assert looks == [1]
+
+
+async def test_a_client_switches_tools_and_knows_it_at_once(settings: Settings) -> None:
+    await publish(settings, LOGIN)
+    async with ExecutorClient(settings) as client:
+        await client.disable("sign_in")
+        assert [spec.name for spec in client.specs()] == ["Echo"]
+
+        await client.enable("sign_in")
+        assert [spec.name for spec in client.specs()] == ["Echo", "Login"]

@@ -1,0 +1,231 @@
+"""A call with a shell's id goes to the host of that shell; where no worker could answer there, its agent is told at once."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from forge_tools.client import Call, ExecutorClient
+from forge_tools.client.intake import Accepted, Intake
+from forge_tools.client.snapshot import Snapshot
+from forge_tools.config import Settings
+from forge_tools.errors import DatabaseUnavailableError, ErrorCode
+from forge_tools.records import (
+    ExecutionContext,
+    ExecutionStatus,
+    ShellRecord,
+    ShellStatus,
+    ToolCategory,
+    ToolParameter,
+    ToolSpec,
+    WorkerRecord,
+    WorkspacePlaces,
+    new_id,
+    shell_id,
+)
+from forge_tools.records.places import host_queue
+from forge_tools.storage import open_store
+from forge_tools.storage.models import executions, from_now, workers
+from tests.unit.client.conftest import ECHO, publish
+
+CONTEXT = ExecutionContext(working_dir=".")
+ON_A = shell_id("a.example_1", "0123456789ab")
+PEEK = ToolSpec(
+    name="Peek",
+    description="Look at a shell.",
+    category=ToolCategory.EXECUTION,
+    parameters=(
+        ToolParameter(name="bash_id", type="string", description="Which.", names_host=True, aliases=("shell_id",)),
+        ToolParameter(name="since", type="integer", description="From where.", required=False, default=0),
+    ),
+    lane="async",
+)
+
+
+def routed(queue: str | None = None, **parameters: Any) -> Accepted:
+    prepared = Intake(Settings.load(routes={"Peek": "shells"}), "me").prepare(
+        Call("Peek", parameters, CONTEXT, queue=queue), Snapshot([PEEK])
+    )
+    assert isinstance(prepared, Accepted), prepared
+    return prepared
+
+
+@pytest.mark.parametrize("name", ["bash_id", "shell_id"])
+@pytest.mark.parametrize("queue", [None, "background", "host.b"])
+def test_a_handle_sends_the_call_to_its_host_whatever_was_asked_for(name: str, queue: str | None) -> None:
+    call = routed(queue, **{name: ON_A})
+
+    assert (call.new.queue, call.handle) == ("host.a.example_1", ON_A)
+
+
+def test_a_workspace_that_the_context_names_does_not_send_the_call_to_another_host() -> None:
+    context = ExecutionContext(working_dir=".", workspace="on-b", session_id="s", timeout=7)
+    snapshot = Snapshot([PEEK], WorkspacePlaces(hosts={"on-b": "b"}))
+    prepared = Intake(Settings.load(), "me").prepare(Call("Peek", {"bash_id": ON_A}, context), snapshot)
+
+    assert isinstance(prepared, Accepted)
+    sent = json.loads(prepared.new.context)
+    assert (sent["workspace"], sent["session_id"], prepared.new.timeout_source) == (None, "s", "call")
+    assert context.workspace == "on-b"
+
+
+@pytest.mark.parametrize("value", ["", "sh_a", "sh__0123456789ab", f"{ON_A} ", f"{ON_A}\n", "sh_a/b_0123456789ab"])
+def test_what_is_no_handle_is_for_the_tool_to_answer(value: str) -> None:
+    call = routed(bash_id=value)
+
+    assert (call.new.queue, call.handle) == ("shells", None)
+
+
+def test_the_longest_hostname_still_names_a_queue() -> None:
+    assert routed(bash_id=shell_id("h" * 200, "0" * 12)).new.queue == host_queue("h" * 200)
+
+
+def test_a_handle_in_another_parameter_names_no_host() -> None:
+    prepared = Intake(Settings.load(), "me").prepare(Call("Echo", {"message": ON_A}, CONTEXT), Snapshot([ECHO]))
+
+    assert isinstance(prepared, Accepted)
+    assert (prepared.new.queue, prepared.handle) == ("default", None)
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
+    """Of a catalogue that a worker has published, and no worker."""
+    await publish(settings, PEEK)
+    async with ExecutorClient.connect(settings) as client:
+        yield client
+
+
+async def worker_of(settings: Settings, silent_for: float, *, stopped: bool = False) -> None:
+    """The row of a worker on the host of the shell, as it was left when it was seen last."""
+    boot = new_id()
+    async with await open_store(settings.database) as store:
+        record = WorkerRecord(
+            id=boot, hostname="a.example_1", pid=1, lane="async", queues=("default", "host.a.example_1"),
+            concurrency=1, version="1",
+        )  # fmt: skip
+        await store.workers.register(record)
+        if stopped:
+            await store.workers.stop(boot)
+        seen = update(workers).where(workers.c.id == boot).values(last_seen_at=from_now(-silent_for))
+        await store._database.write(lambda connection: connection.execute(seen))
+
+
+async def test_a_live_host_gets_the_call(settings: Settings, client: ExecutorClient) -> None:
+    await worker_of(settings, 0)
+    client._refreshed_at = 0.0  # what the client knows is old by now
+
+    handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A})
+
+    record = await client.get(handle.id)
+    assert (record.status, record.queue) == (ExecutionStatus.QUEUED, "host.a.example_1")
+
+
+async def test_a_host_whose_workers_are_silent_is_said_so_at_once(settings: Settings, client: ExecutorClient) -> None:
+    await worker_of(settings, 90)
+
+    result = await client.execute("Peek", CONTEXT, bash_id=ON_A)
+
+    assert result.error_code == ErrorCode.SHELL_HOST_UNAVAILABLE
+    assert "Host 'a.example_1' cannot be reached: its workers have been silent for 90 s" in (result.error or "")
+    assert (result.metadata["host"], result.metadata["retryable"]) == ("a.example_1", True)
+    record = await client.get(result.metadata["execution_id"])
+    assert (record.status, record.tool) == (ExecutionStatus.REJECTED, "Peek")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "(make watch) ran when it was last heard of, and may go on there unseen."),
+        ({"status": ShellStatus.LOST}, "(make watch) is lost: nobody knows whether it goes on."),
+        (
+            {"status": ShellStatus.EXITED, "exit_code": 3},
+            "(make watch) is over (exited, code 3); its output is on that host.",
+        ),
+        ({"status": ShellStatus.KILLED, "signal": 15}, "(make watch) is over (killed, signal 15)"),
+    ],
+)
+async def test_what_is_known_of_a_shell_is_told_to_its_session_and_to_no_other(
+    settings: Settings, client: ExecutorClient, changes: dict[str, Any], said: str
+) -> None:
+    await worker_of(settings, 90)
+    shell = ShellRecord(
+        id=ON_A, hostname="a.example_1", command="make watch", cwd=".", status=ShellStatus.RUNNING, kernel="k", pid=1,
+        start_ticks=1, started_at=datetime(2026, 5, 17, tzinfo=UTC), session_id="mine",
+    )  # fmt: skip
+    async with await open_store(settings.database) as store:
+        await store.shells.record(replace(shell, **changes))
+
+    mine, other = [
+        await client.execute("Peek", ExecutionContext(working_dir=".", session_id=session), bash_id=ON_A)
+        for session in ("mine", "other")
+    ]
+
+    assert said in (mine.error or "")
+    assert "make watch" not in (other.error or "")
+    assert other.error_code == ErrorCode.SHELL_HOST_UNAVAILABLE
+
+
+async def test_a_host_that_never_had_a_worker_is_taken_for_a_wrong_id(client: ExecutorClient) -> None:
+    result = await client.execute("Peek", CONTEXT, bash_id=ON_A)
+
+    assert result.error_code == ErrorCode.SHELL_HOST_UNAVAILABLE
+    assert "it never had a worker. Compare the id with those that ListShells shows" in (result.error or "")
+    assert result.metadata["retryable"] is False
+
+
+@pytest.mark.parametrize(("asked", "waits"), [({}, 15.0), ({"expires_in": 90.0}, 90.0), ({"expires_in": 5.0}, 5.0)])
+async def test_a_host_whose_worker_has_just_stopped_is_waited_for_no_longer_than_a_restart_takes(
+    settings: Settings, client: ExecutorClient, asked: dict[str, Any], waits: float
+) -> None:
+    await worker_of(settings, 2, stopped=True)
+
+    handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A}, **asked)
+
+    async with client._open_store._database.reading() as connection:
+        query = select(executions.c.expires_in).where(executions.c.id == handle.id)
+        assert await connection.scalar(query) == waits
+
+
+@pytest.mark.parametrize("options", [{"delay": 60.0}, {"queue": "host.a.example_1", "expires_in": 86_400.0}])
+async def test_a_call_for_later_waits_for_its_host(client: ExecutorClient, options: dict[str, Any]) -> None:
+    handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A}, **options)
+
+    assert await handle.status() == ExecutionStatus.QUEUED
+
+
+async def test_of_many_calls_only_those_to_dead_hosts_are_refused(settings: Settings, client: ExecutorClient) -> None:
+    await worker_of(settings, 0)
+    gone = shell_id("gone", "0" * 12)
+
+    handles = await client.submit_many([Call("Peek", {"bash_id": id_}, CONTEXT) for id_ in (ON_A, gone, "?")])
+
+    statuses = [(await client.get(handle.id)).status for handle in handles]  # type: ignore[union-attr]  # no errors here
+    assert statuses == [ExecutionStatus.QUEUED, ExecutionStatus.REJECTED, ExecutionStatus.QUEUED]
+
+
+async def test_a_call_is_not_refused_because_the_database_cannot_say_who_lives(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> None:
+        raise DatabaseUnavailableError("The database is away")
+
+    monkeypatch.setattr(client, "refresh", away)
+    client._refreshed_at = 0.0
+
+    handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A})
+
+    assert await handle.status() == ExecutionStatus.QUEUED
+
+
+async def test_the_catalogue_keeps_what_names_a_host(settings: Settings) -> None:
+    await publish(settings, PEEK, ECHO)
+
+    async with await open_store(settings.database) as store:
+        kept = {spec.name: spec for spec in await store.catalogue.specs()}
+
+    assert [parameter.names_host for parameter in kept["Peek"].parameters] == [True, False]
+    assert not kept["Echo"].parameters[0].names_host

@@ -1,0 +1,159 @@
+"""Which workspace a call works in, and where that sends it; without a worker."""
+
+import json
+from typing import Any
+
+import pytest
+
+from forge_tools.client import Call, ExecutorClient
+from forge_tools.client.intake import Accepted, Intake, Rejected
+from forge_tools.client.snapshot import Snapshot
+from forge_tools.client.workspaces import in_workspace_of_session
+from forge_tools.config import Settings
+from forge_tools.errors import ErrorCode, InvalidCallError
+from forge_tools.records import (
+    ExecutionContext,
+    NamedWorkspace,
+    ToolCategory,
+    ToolParameter,
+    ToolSpec,
+    WorkerRecord,
+    WorkspacePlaces,
+    new_id,
+)
+from forge_tools.storage import Store, open_store
+
+TEXT = ToolSpec(name="Text", description="Any.", category=ToolCategory.OTHER)
+OUTPUT = ToolSpec(
+    name="Output",
+    description="Of a shell.",
+    category=ToolCategory.EXECUTION,
+    parameters=(ToolParameter(name="shell", type="string", description="Which.", names_host=True),),
+)
+PLACES = WorkspacePlaces(hosts={"repo": "box-1", "docs": None})
+SNAPSHOT = Snapshot([TEXT, OUTPUT], PLACES)
+
+
+def prepare(workspace: Any, name: str = "Text", parameters: Any = None, **fields: Any) -> Accepted | Rejected:
+    context = ExecutionContext.model_construct(
+        **ExecutionContext(working_dir=".").model_dump() | {"workspace": workspace}
+    )
+    call = Call(name, parameters or {}, context, **fields)
+    return Intake(Settings.load(routes={"Text": "text"}), "submitter").prepare(call, SNAPSHOT)
+
+
+@pytest.mark.parametrize(
+    ("workspace", "asked", "queue"),
+    [
+        ("repo", None, "host.box-1"),
+        ("repo", "mine", "mine"),
+        ("docs", None, "text"),
+        ("docs", "mine", "mine"),
+        (None, None, "text"),
+    ],
+)
+def test_a_call_goes_to_the_host_of_its_workspace_unless_it_asks_for_a_queue(
+    workspace: str | None, asked: str | None, queue: str
+) -> None:
+    prepared = prepare(workspace, queue=asked)
+    assert isinstance(prepared, Accepted)
+    assert prepared.new.queue == queue
+    assert json.loads(prepared.new.context)["workspace"] == workspace
+
+
+def test_a_handle_is_reached_on_its_host_even_when_the_workspace_is_no_longer_known() -> None:
+    prepared = prepare("gone", "Output", {"shell": "sh_box-2_0123456789ab"})
+    assert isinstance(prepared, Accepted)
+    assert (prepared.new.queue, json.loads(prepared.new.context)["workspace"]) == ("host.box-2", None)
+
+
+@pytest.mark.parametrize("workspace", ["rep", "", "REPO", "x" * 10_000, "a\x00b"])
+def test_an_unknown_workspace_is_rejected_with_those_that_are_known(workspace: str) -> None:
+    prepared = prepare(workspace)
+    assert isinstance(prepared, Rejected)
+    assert prepared.result.error_code == ErrorCode.WORKSPACE_NOT_FOUND
+    assert (prepared.result.error or "").endswith("Known workspaces: docs, repo")
+    assert len(prepared.result.error or "") < 400
+
+
+@pytest.mark.parametrize("workspace", [7, ["repo"], {"repo": 1}])
+def test_what_is_no_name_is_refused_as_one(workspace: object) -> None:
+    with pytest.raises(InvalidCallError, match=r"Unknown workspace: .*Known workspaces: docs, repo"):
+        SNAPSHOT.queue_of(workspace)
+
+
+def test_a_workspace_that_is_almost_right_is_suggested() -> None:
+    prepared = prepare("rep")
+    assert isinstance(prepared, Rejected)
+    assert "(did you mean 'repo'?)" in (prepared.result.error or "")
+
+
+def test_a_handle_that_names_a_host_counts_more_than_a_workspace() -> None:
+    prepared = prepare("repo", "Output", {"shell": "sh_box-2_0123456789ab"})
+    assert isinstance(prepared, Accepted)
+    assert prepared.new.queue == "host.box-2"
+    assert json.loads(prepared.new.context)["workspace"] is None  # or box-2 would send it on
+
+
+async def announce(store: Store, *names: str, host: str = "box-1") -> None:
+    boot = new_id()
+    worker = WorkerRecord(id=boot, hostname=host, pid=1, lane="async", queues=("default",), concurrency=1, version="1")
+    await store.workers.register(worker)
+    named = [NamedWorkspace(name=name, is_shared=False, roots=("/srv",)) for name in names]
+    await store.workspaces.announce(boot, host, named, within=15)
+
+
+async def queue_of(client: ExecutorClient, **context: Any) -> str:
+    handle = await client.submit("Echo", ExecutionContext(working_dir=".", **context), {"message": "hello"})
+    return (await client.get(handle.id)).queue
+
+
+async def test_a_workspace_that_came_after_the_client_is_found(settings: Settings) -> None:
+    async with ExecutorClient(settings) as client, await open_store(settings.database) as store:
+        await announce(store, "repo")
+        assert await queue_of(client, workspace="repo") == "host.box-1"
+
+
+async def test_calls_of_a_bound_session_work_in_its_workspace(settings: Settings) -> None:
+    async with ExecutorClient(settings) as client, await open_store(settings.database) as store:
+        await announce(store, "repo")
+        await announce(store, "docs", host="box-2")
+        await client.bind_session("s1", "repo")
+        assert await queue_of(client, session_id="s1") == "host.box-1"
+        assert await queue_of(client, session_id="s1", workspace="docs") == "host.box-2"
+        assert await queue_of(client, session_id="s2") == "default"
+        assert await queue_of(client) == "default"
+        await client.bind_session("s1", None)
+        assert await queue_of(client, session_id="s1") == "default"
+
+
+async def test_what_one_client_binds_another_one_knows_once_it_has_read_again(settings: Settings) -> None:
+    async with ExecutorClient(settings) as one, ExecutorClient(settings) as other:
+        async with await open_store(settings.database) as store:
+            await announce(store, "repo")
+        await one.bind_session("s1", "repo")
+        await other.refresh()
+        assert await queue_of(other, session_id="s1") == "host.box-1"
+
+
+async def test_a_session_is_asked_for_once_a_snapshot(settings: Settings) -> None:
+    async with await open_store(settings.database) as store:
+        await store.workspaces.bind_session("s1", "repo")
+        snapshot = Snapshot([TEXT], PLACES)
+        for session_id in ("s1", "s2", "", "s1", "s2"):
+            call = Call("Text", {}, ExecutionContext(working_dir=".", session_id=session_id))
+            await in_workspace_of_session(call, snapshot, store)
+        await store.workspaces.bind_session("s1", "docs")
+        call = Call("Text", {}, ExecutionContext(working_dir=".", session_id="s1"))
+        bound = await in_workspace_of_session(call, snapshot, store)
+    assert snapshot.sessions == {"s1": "repo", "s2": None}
+    assert bound.effective_context.workspace == "repo"
+
+
+async def test_a_session_bound_to_a_workspace_that_is_gone_is_told_so(settings: Settings) -> None:
+    async with ExecutorClient(settings) as client, await open_store(settings.database) as store:
+        await announce(store, "docs")
+        await client.bind_session("s1", "repo")
+        result = await client.execute("Echo", ExecutionContext(working_dir=".", session_id="s1"), message="hello")
+        assert result.error_code == ErrorCode.WORKSPACE_NOT_FOUND
+        assert "Unknown workspace: repo. Known workspaces: docs" in (result.error or "")

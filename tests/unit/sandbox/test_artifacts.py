@@ -1,0 +1,215 @@
+"""Artifacts in a folder: whole or not there, each session its own, within quota and time; and the files bytes pass through."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forge_tools.errors import SandboxError
+from forge_tools.records import ExecutionContext
+from forge_tools.sandbox.artifacts import FolderArtifacts
+from forge_tools.sandbox.spools import Gathered, Recent, Spool
+
+BYTES = random.Random(2).randbytes(700_000)
+ROOT = Path(__file__).parents[3]
+
+SLOW_PUT = """
+import asyncio, sys, time
+from pathlib import Path
+from forge_tools.records import ExecutionContext
+from forge_tools.sandbox import artifacts, spools
+
+class Slow(spools.Gathered):
+    def read(self, start, size):
+        print(start, flush=True)
+        time.sleep(0.01)
+        return super().read(start, size)
+
+artifacts.Gathered = Slow
+
+async def chunks():
+    for number in range(4000):
+        yield number.to_bytes(4, "big") * 4096
+
+kept = artifacts.FolderArtifacts(Path(sys.argv[1]), max_bytes=1 << 30)
+asyncio.run(kept.put(chunks(), ExecutionContext(working_dir=".")))
+"""
+
+
+async def chunks(data: bytes, size: int = 100_000) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def session(name: str | None) -> ExecutionContext:
+    return ExecutionContext(working_dir=".", session_id=name)
+
+
+async def read(artifacts: FolderArtifacts, handle: str, of: str | None = "s") -> bytes:
+    with open(await artifacts.open(handle, session(of)), "rb") as file:
+        return file.read()
+
+
+async def put(artifacts: FolderArtifacts, data: bytes, of: str | None = "s") -> str:
+    return (await artifacts.put(chunks(data), session(of))).handle
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> FolderArtifacts:
+    return FolderArtifacts(tmp_path / "kept")
+
+
+@pytest.mark.parametrize("data", [b"", b"x", BYTES, bytes(3_000_000)])
+async def test_what_was_put_is_read_byte_for_byte(kept: FolderArtifacts, data: bytes) -> None:
+    assert await read(kept, await put(kept, data)) == data
+
+
+async def test_the_same_bytes_are_kept_once(kept: FolderArtifacts, tmp_path: Path) -> None:
+    handles = await asyncio.gather(*(put(kept, BYTES, of) for of in ("s", "t", None, "s")))
+    assert len(set(handles)) == 1
+    assert len(list((tmp_path / "kept/files").iterdir())) == 1
+    for of in ("s", "t", None):
+        assert await read(kept, handles[0], of) == BYTES
+
+
+@pytest.mark.parametrize("other", [None, "", "t", "../s", "s/", "\x00\ud800", "s" * 9999])
+async def test_a_session_reads_only_what_it_kept(kept: FolderArtifacts, other: str | None) -> None:
+    handle = await put(kept, BYTES)
+    with pytest.raises(SandboxError, match="This session has no artifact"):
+        await read(kept, handle, other)
+    await put(kept, BYTES, other)
+    assert await read(kept, handle, other) == BYTES
+
+
+async def test_what_is_larger_than_an_artifact_may_be_is_refused(tmp_path: Path) -> None:
+    small = FolderArtifacts(tmp_path / "kept", max_bytes=1000)
+    assert await read(small, await put(small, BYTES[:1000])) == BYTES[:1000]
+    with pytest.raises(SandboxError, match="1,000 bytes"):
+        await put(small, BYTES[:1001])
+
+
+async def test_a_session_over_its_quota_loses_what_it_kept_first(tmp_path: Path) -> None:
+    small = FolderArtifacts(tmp_path / "kept", quota=2500)
+    other = await put(small, BYTES[:1000], "other")
+    handles = [await put(small, BYTES[number : number + 1000]) for number in range(4)]
+    for gone in handles[:2]:
+        with pytest.raises(SandboxError, match="no artifact"):
+            await read(small, gone)
+    assert await read(small, other, "other") == BYTES[:1000]
+    assert len(await read(small, handles[2]) + await read(small, handles[3])) == 2000
+    assert len(list((tmp_path / "kept/files").iterdir())) == 3
+
+
+async def test_what_expired_is_unknown_then_gone_and_may_be_kept_anew(tmp_path: Path) -> None:
+    kept = FolderArtifacts(tmp_path / "kept", ttl=60.0)
+    handle = await put(kept, BYTES)
+    [file] = (tmp_path / "kept/files").iterdir()
+    os.utime(file, (0, time.time() - 61))
+    with pytest.raises(SandboxError, match="expired"):
+        await read(kept, handle)
+    assert kept.purge() == 1
+    assert list((tmp_path / "kept/sessions").glob("*/*")) == []
+    assert await read(kept, await put(kept, BYTES)) == BYTES
+
+
+async def test_damaged_files_are_refused(kept: FolderArtifacts, tmp_path: Path) -> None:
+    handle = await put(kept, BYTES)
+    [file] = (tmp_path / "kept/files").iterdir()
+    whole = file.read_bytes()
+    for damage in (whole[:-9], b"no zlib", zlib.compress(b"other"), b""):
+        file.write_bytes(damage)
+        with pytest.raises(SandboxError, match="damaged"):
+            await read(kept, handle)
+
+
+async def test_a_read_that_is_cancelled_leaves_no_file_open(kept: FolderArtifacts) -> None:
+    handle = await put(kept, bytes(8 << 20))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        opening = asyncio.create_task(kept.open(handle, session("s")))
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOW_PUT, str(tmp_path / "kept")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as putter:
+        assert putter.stdout is not None
+        assert [putter.stdout.readline() for _ in range(5)][-1] == f"{4 * (256 << 10)}\n"
+        putter.send_signal(signal.SIGKILL)
+    [leftover] = (tmp_path / "kept/files").iterdir()
+    assert leftover.name.startswith(".")
+    kept = FolderArtifacts(tmp_path / "kept")
+    assert kept.purge() == 0, "it might still be on its way"
+    os.utime(leftover, (0, time.time() - 3700))
+    assert kept.purge() == 1
+
+
+def test_nobody_else_may_look_into_the_folder(kept: FolderArtifacts, tmp_path: Path) -> None:
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept", *(tmp_path / "kept").iterdir())} == {0o700}
+
+
+@given(st.lists(st.binary(max_size=400), max_size=12), st.integers(300, 700))
+def test_of_too_much_a_spool_keeps_the_first_and_the_last(parts: list[bytes], limit: int) -> None:
+    everything = b"".join(parts)
+
+    async def spooled() -> bytes:
+        spool = Spool(limit)
+        for part in parts:
+            spool.write(part)
+        assert spool.size == len(everything)
+        return b"".join([chunk async for chunk in spool.chunks()])
+
+    shown = asyncio.run(spooled())
+    if len(everything) <= limit:
+        assert shown == everything
+        return
+    head, _, rest = shown.rpartition(b"[... ")
+    number, _, tail = rest.partition(b" bytes left out: an artifact holds %d ...]\n" % limit)
+    assert len(shown) <= limit
+    assert everything.startswith(head)
+    assert everything.endswith(tail)
+    assert int(number.replace(b",", b"")) == len(everything) - len(head) - len(tail)
+
+
+async def test_a_spool_cuts_between_lines_and_never_inside_a_character() -> None:
+    for text in ("".join(f"{number}\n" for number in range(9000)), "é漢\U0001f600" * 9000):
+        spool = Spool(10_000)
+        spool.write(text.encode())
+        shown = b"".join([chunk async for chunk in spool.chunks()]).decode()
+        head, _, tail = shown.partition("[...")
+        assert text.startswith(head)
+        assert text.endswith(tail.partition("...]\n")[2])
+
+
+async def test_a_file_that_was_read_lately_is_read_again_from_where_it_was(tmp_path: Path) -> None:
+    recent = Recent(1_500_000)
+    for name in ("a", "b", "c"):
+        gathered = await Gathered.of(chunks(name.encode() + BYTES), 1 << 20)
+        fd = gathered.take(5.0)
+        recent.add(name, fd)
+        os.close(fd)
+    assert recent.open("a") is None, "there is room for two"
+    first, second = recent.open("c"), recent.open("c")
+    assert first is not None
+    assert second is not None
+    assert os.read(first, 5) == os.read(second, 5) == b"c" + BYTES[:4]
+    assert os.fstat(first).st_mtime == 5.0
+    for fd in (first, second):
+        os.close(fd)
+    recent.close()
+    assert recent.open("c") is None

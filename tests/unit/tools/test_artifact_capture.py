@@ -1,0 +1,141 @@
+"""What a command wrote beyond its limit: kept whole, up to what an artifact holds, however the command ended."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox import spools
+from forge_tools.sandbox.artifacts import FolderArtifacts
+from forge_tools.sandbox.output import HeadTail
+from forge_tools.sandbox.reach import Reach
+from forge_tools.tools.execution.bash import Bash
+
+Run = Callable[..., Awaitable[ToolResult]]
+
+
+@pytest.fixture
+def artifacts(tmp_path: Path) -> FolderArtifacts:
+    return FolderArtifacts(tmp_path / "kept", max_bytes=1 << 20)
+
+
+@pytest.fixture
+def bash(tmp_path: Path, artifacts: FolderArtifacts) -> Run:
+    (tmp_path / "ws").mkdir()
+    registry = ScopedRegistry()
+    registry.register(Bash())
+    executor = ToolExecutor(registry, reach=Reach(root=tmp_path / "ws", artifacts=artifacts))
+
+    async def run(command: str, *, limit: int = 1000, **arguments: Any) -> ToolResult:
+        context = ExecutionContext(working_dir=".", max_output_size=limit, timeout=30)
+        return await executor.execute("Bash", context, command=command, **arguments)
+
+    return run
+
+
+async def whole(artifacts: FolderArtifacts, result: ToolResult) -> str:
+    with open(await artifacts.open(result.metadata["artifact"], ExecutionContext(working_dir=".")), "rb") as file:
+        return file.read().decode()
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1, 2])
+async def test_exactly_what_cannot_be_shown_is_kept(bash: Run, artifacts: FolderArtifacts, over: int) -> None:
+    room = 1000 - 160
+    result = await bash(f"head -c {room + over} /dev/zero | tr '\\0' x")
+    assert len(result.output) <= 1000
+    assert result.metadata["truncated"] == (over > 0) == ("artifact" in result.metadata)
+    if over > 0:
+        assert await whole(artifacts, result) == "x" * (room + over)
+
+
+async def test_the_whole_output_is_the_text_that_is_shown_of_it(bash: Run, artifacts: FolderArtifacts) -> None:
+    result = await bash("for i in $(seq 1 3000); do printf '\\033[31mline %d é\\033[0m\\r\\n' $i; done; exit 3")
+    everything = await whole(artifacts, result)
+    assert everything == "".join(f"line {number} é\n" for number in range(1, 3001))
+    head, marker, tail = result.output.partition("[...")
+    assert everything.startswith(head)
+    assert everything.endswith(tail.partition("...]\n")[2].removesuffix("[exit code: 3]"))
+    following = result.metadata["next"]
+    assert f"Read it with offset={following['offset']} ...]" in tail
+    assert head.splitlines()[-1] == f"line {following['offset'] - 1} é"
+    assert (result.metadata["total_lines"], result.metadata["exit_code"], marker) == (3000, 3, "[...")
+
+
+@pytest.mark.parametrize("limit", [0, 1, 30, 64, 160, 161, 200, 300])
+async def test_however_little_may_be_shown_the_counts_and_the_whole_are_right(
+    bash: Run, artifacts: FolderArtifacts, limit: int
+) -> None:
+    result = await bash("seq 1 500", limit=limit)
+    everything = "".join(f"{number}\n" for number in range(1, 501))
+    assert await whole(artifacts, result) == everything
+    assert (result.metadata["total_chars"], result.metadata["total_lines"]) == (len(everything), 500)
+    assert "omitted" in result.output
+    assert len(result.output) <= max(limit, 50)
+
+
+async def test_of_more_than_an_artifact_holds_the_ends_are_kept(bash: Run, artifacts: FolderArtifacts) -> None:
+    result = await bash("seq 1 1000000; echo the end")
+    everything = await whole(artifacts, result)
+    lines = everything.splitlines()
+    assert 1_000_000 < len(everything) <= 1 << 20
+    assert (lines[0], lines[-2:]) == ("1", ["1000000", "the end"])
+    [marker] = [line for line in lines if line.startswith("[")]
+    left_out = 6_888_896 + len("the end\n") - (len(everything) - len(marker) - 1)
+    assert marker == f"[... {left_out:,} bytes left out: an artifact holds 1,048,576 ...]"
+
+
+async def test_what_a_command_wrote_before_its_time_was_up_is_kept(bash: Run, artifacts: FolderArtifacts) -> None:
+    result = await bash("seq 1 2000; sleep 60", timeout=500)
+    assert (result.success, result.error_code) == (False, "TIMEOUT")
+    assert result.metadata["artifact"] in (result.error or "")
+    assert await whole(artifacts, result) == "".join(f"{number}\n" for number in range(1, 2001))
+
+
+async def test_what_a_cancelled_command_wrote_is_kept(bash: Run, artifacts: FolderArtifacts, tmp_path: Path) -> None:
+    call = asyncio.create_task(bash("seq 1 2000; touch done; sleep 60"))
+    async with asyncio.timeout(10):
+        while not (tmp_path / "ws/done").exists():
+            await asyncio.sleep(0.01)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert len(list((tmp_path / "kept/files").iterdir())) == 1
+
+
+async def test_a_full_disk_costs_the_artifact_and_not_the_result(bash: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(spools.os, "pwrite", full)
+    result = await bash("seq 1 2000; echo end")
+    assert result.success
+    assert result.output.endswith("end\n")
+    assert "artifact" not in result.metadata
+
+
+def test_a_short_text_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forge_tools.sandbox.output.Spool", None)
+    kept = HeadTail(100, 1 << 20)
+    for _ in range(100):
+        kept.add("x")
+    assert kept.whole is None
+
+
+async def test_a_gigabyte_costs_little_memory(bash: Run, artifacts: FolderArtifacts) -> None:
+    await bash("seq 1 300000")
+    before = resident()
+    result = await bash("yes 'a line of a command that does not stop by itself' | head -c 300000000; echo the end")
+    assert result.metadata["total_chars"] == 300_000_000 + len("the end\n")
+    assert (await whole(artifacts, result)).endswith("the end\n")
+    assert resident() - before < 20 << 20
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,96 @@
+"""Commands that have made other shells hang, lose output or leave processes behind."""
+
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from forge_tools.records import ToolResult
+from forge_tools.sandbox.spawner import SPAWNER
+from forge_tools.tools.execution.bash import Bash
+from tests.shell_hosts import until
+
+Call = Callable[..., Awaitable[ToolResult]]
+
+
+@pytest.fixture
+def bash(caller: Callable[[Bash], Call], ws: Path) -> Call:
+    return caller(Bash())
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "nohup sleep 61",
+        "sleep 61 >/dev/null",
+        "sleep 61 2>/dev/null",
+        "sleep 61 >/dev/null 2>&1 </dev/null",
+        "bash -c 'setsid bash -c \"sleep 61 & disown\" & disown'",
+        "env -i setsid sleep 61",
+        "FORGE_SHELL=sh_box_000000000000 setsid sleep 61",
+        "env -i FORGE_SHELL=sh_box_000000000000 setsid sleep 61",
+        "(trap '' TERM HUP; exec sleep 61)",
+        "yes",
+    ],
+)
+async def test_nothing_that_is_left_holds_the_call_up_or_stays(bash: Call, left: str) -> None:
+    started = time.monotonic()
+    result = await bash({"max_output_size": 400}, command=f"{left} & sleep 0.1; echo on")
+    assert time.monotonic() - started < 5
+    assert "stopped when the command ended" in result.output
+    assert until(lambda: not children_of_the_launcher())
+
+
+async def test_a_child_that_is_stopped_is_ended_too(bash: Call) -> None:
+    result = await bash(command="sleep 61 & sleep 0.05; kill -STOP $!; echo on")
+    assert result.metadata["leftovers"] == 1
+    assert until(lambda: not children_of_the_launcher())
+
+
+async def test_a_shell_that_stops_itself_is_ended_when_its_time_is_over(bash: Call) -> None:
+    result = await bash({"timeout": 5}, command="echo on; kill -STOP $$; echo off", timeout=300)
+    assert result.error_code == "TIMEOUT"
+    assert "off" not in result.error
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("python3 -i -c 'print(1)' 2>/dev/null", "1\n"),
+        ("echo a\recho b", "echo b\n"),
+        ("echo a \\", "a \\\n"),
+        ("echo a #", "a\n"),
+        ("printf '\\033[6n\\033[c\\033]11;?\\007x'", "x"),
+        ("printf '\\xf0\\x9f'; sleep 0.05; printf '\\x98\\x80'", "😀"),
+        ("sudo true >/dev/null 2>&1; echo on", "on\n"),
+        ("echo '!x' $!", "!x\n"),
+    ],
+)
+async def test_what_asks_or_confuses_a_terminal_is_answered_or_shown(bash: Call, command: str, output: str) -> None:
+    started = time.monotonic()
+    assert (await bash(command=command)).output == output
+    assert time.monotonic() - started < 10
+
+
+async def test_a_commit_without_a_message_does_not_wait_for_an_editor(bash: Call) -> None:
+    setup = "git init -q . && git config user.email a@b && git config user.name a && touch f && git add f"
+    result = await bash(command=f"{setup} && git commit")
+    assert "empty commit message" in result.output
+    assert result.metadata["exit_code"] == 1
+
+
+async def test_a_command_whose_time_is_over_before_it_starts_is_no_riddle(bash: Call) -> None:
+    result = await bash(command="echo on; sleep 61", timeout=1)
+    assert (result.error_code, result.error.startswith("Command timed out after 0s")) == ("TIMEOUT", True)
+
+
+async def test_a_hundred_commands_leave_no_zombie(bash: Call) -> None:
+    for _ in range(100):
+        await bash(command="(sleep 0 &); true")
+    assert until(lambda: not children_of_the_launcher())
+
+
+def children_of_the_launcher() -> list[str]:
+    """Its children, those that are over and have not been buried included."""
+    return Path(f"/proc/{SPAWNER.pid}/task/{SPAWNER.pid}/children").read_text().split()

@@ -1,0 +1,99 @@
+"""Slices of output: whatever it holds and however it is cut, together they are the whole."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forge_tools.sandbox.shells.reading import Output
+from forge_tools.sandbox.shells.segments import Segments
+from forge_tools.tools.execution.pages import Line, fitting, head_of, read_slice
+
+PARTS = st.lists(
+    st.one_of(
+        st.sampled_from([b"\n", b"\r\n", b"a\rb", b"\x1b[31m", b"\x1b[0", b"\x1b", b"\x00", b"line\n", "é😀".encode()]),
+        st.text(max_size=12).map(lambda text: text.encode("utf-8", "replace")),
+        st.binary(max_size=8),
+    ),
+    max_size=30,
+)
+
+
+PRINTABLE = st.characters(codec="utf-8", exclude_categories=["Cc"])
+
+
+@contextlib.contextmanager
+def spooled(data: bytes) -> Iterator[Output]:
+    with tempfile.TemporaryDirectory() as path:
+        folder = os.open(path, os.O_RDONLY)
+        Segments(folder, 1 << 20).write(data)
+        yield Output(folder)
+        os.close(folder)
+
+
+@settings(deadline=None)
+@given(parts=PARTS, limit=st.integers(8, 60), room=st.sampled_from([0, 20, 1000]))
+def test_slices_follow_one_another_and_are_the_whole(parts: list[bytes], limit: int, room: int) -> None:
+    data = b"".join(parts)
+    with spooled(data) as output:
+        lines: list[Line] = []
+        at, has_more = 0, True
+        while has_more:
+            found = read_slice(output, at, limit, len(data), is_over=True, room=room)
+            assert found.next > at or not found.has_more
+            lines += found.lines
+            at, has_more = found.next, found.has_more
+        assert at == len(data)
+        assert [line.start for line in lines] == [0, *(line.end for line in lines)][: len(lines)]
+        assert sum(line.end - line.start for line in lines) == len(data)
+
+
+@settings(deadline=None)
+@given(
+    text=st.text(PRINTABLE, max_size=60),
+    cuts=st.lists(st.integers(0, 60)),
+)
+def test_text_that_comes_in_any_parts_is_never_torn(text: str, cuts: list[int]) -> None:
+    data = text.encode()
+    shown, at = "", 0
+    for end in sorted({min(cut, len(data)) for cut in cuts} | {len(data)}):
+        with spooled(data[:end]) as output:
+            found = read_slice(output, at, 1 << 16, end, is_over=end == len(data))
+            shown += "".join(line.text for line in found.lines)
+            at = found.next
+    assert (shown, at) == (text, len(data))
+
+
+@settings(deadline=None)
+@given(text=st.text(PRINTABLE, min_size=1, max_size=40), since=st.integers(0, 160))
+def test_reading_may_start_inside_a_character(text: str, since: int) -> None:
+    data = text.encode()
+    with spooled(data) as output:
+        since = min(since, len(data))
+        found = read_slice(output, since, 1 << 16, len(data), is_over=True)
+        start = next(at for at in range(since, -1, -1) if at == len(data) or not 0x80 <= data[at] < 0xC0)
+        assert "".join(line.text for line in found.lines) == data[start:].decode()
+
+
+@pytest.mark.parametrize("line", ["é" * 50, "x" * 99, "\x1b[31m" * 30 + "red"])
+@pytest.mark.parametrize("room", [1, 2, 7])
+def test_a_line_may_be_cut_into_parts_that_are_the_whole(line: str, room: int) -> None:
+    data = line.encode()
+    with spooled(data) as output:
+        text, at = "", 0
+        while at < len(data):
+            (rest,) = read_slice(output, at, 1 << 16, len(data), is_over=True).lines
+            part = head_of(rest, output, room)
+            assert at < part.end <= rest.end
+            text, at = text + part.text, part.end
+        if "\x1b" not in line:
+            assert text == line
+
+
+def test_lines_are_counted_as_far_as_there_is_room() -> None:
+    lines = [Line(0, 3, "abc"), Line(3, 6, "def"), Line(6, 7, "g")]
+    assert [fitting(lines, room) for room in (0, 2, 3, 6, 7)] == [0, 0, 1, 2, 3]

@@ -1,0 +1,56 @@
+"""Shells of hosts that have no worker any more are given up, by one worker, and not because of one bad look."""
+
+from sqlalchemy import update
+
+from forge_tools.records import WorkerRecord
+from forge_tools.storage.models import from_now, workers
+from tests.unit.workers.watched_host import Host, shell
+
+
+async def worker_on(host: Host, hostname: str, silent_for: float) -> None:
+    boot = f"boot of {hostname}"
+    await host.store.workers.register(
+        WorkerRecord(id=boot, hostname=hostname, pid=1, lane="async", queues=(), concurrency=1, version="1")
+    )
+    seen = update(workers).where(workers.c.id == boot).values(last_seen_at=from_now(-silent_for))
+    await host.store._database.write(lambda connection: connection.execute(seen))
+
+
+async def test_the_eldest_worker_gives_up_what_ran_on_hosts_that_are_gone(host: Host) -> None:
+    await worker_on(host, "dead", 400)
+    await worker_on(host, "live", 40)
+    told = [shell(1, hostname="dead"), shell(2, hostname="live")]
+    await host.store.shells.record_many(told)
+    host.is_eldest, watch = True, host.watch()
+
+    await watch.give_up_deserted()
+    await watch.give_up_deserted()  # too soon to count as another look
+    assert await host.statuses() == {told[0].id: "running", told[1].id: "running"}
+    host.now += 75
+    await watch.give_up_deserted()
+
+    assert await host.statuses() == {told[0].id: "lost", told[1].id: "running"}
+
+
+async def test_who_is_silent_at_one_look_only_keeps_its_shells(host: Host) -> None:
+    await worker_on(host, "slow", 400)
+    await host.store.shells.record(shell(1, hostname="slow"))
+    host.is_eldest, watch = True, host.watch()
+
+    for silent_for in (400, 0, 400):
+        await worker_on(host, "slow", silent_for)
+        await watch.give_up_deserted()
+        host.now += 75
+
+    assert await host.statuses() == {shell(1).id: "running"}
+
+
+async def test_younger_workers_give_nobody_up(host: Host) -> None:
+    await host.store.shells.record(shell(1, hostname="dead"))
+    watch = host.watch()
+
+    for _ in range(3):
+        await watch.give_up_deserted()
+        host.now += 75
+
+    assert await host.statuses() == {shell(1).id: "running"}

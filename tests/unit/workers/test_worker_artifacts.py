@@ -1,0 +1,271 @@
+"""Artifacts between a tool and the engine: over a hop between threads, and over the line of a child."""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.config import Settings
+from forge_tools.errors import DatabaseUnavailableError, SandboxError
+from forge_tools.records import ExecutionContext
+from forge_tools.sandbox.journal import EXECUTION_ID
+from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage.artifact_tables import artifact_parts
+from forge_tools.storage.artifacts import PART_BYTES, pack
+from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
+from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts, from_text, to_text
+
+BYTES = os.urandom(3 * PART_BYTES + 5)
+CONTEXT = ExecutionContext(working_dir=".", session_id="s", metadata={EXECUTION_ID: "e"})
+ANYTHING = "0" * 32
+
+
+async def chunks(data: bytes = BYTES, size: int = 100_000) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    url = f"sqlite:///{tmp_path / 'forge.db'}"
+    await asyncio.to_thread(migrate.upgrade, url)
+    async with await open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def desk(store: Store) -> ArtifactDesk:
+    return ArtifactDesk(Settings(artifact_max_bytes=1 << 20))
+
+
+@pytest.fixture
+async def artifacts(store: Store, desk: ArtifactDesk) -> WorkerArtifacts:
+    desk.open(store)
+    return WorkerArtifacts(1 << 20, desk.ask)
+
+
+def content(fd: int) -> bytes:
+    with open(fd, "rb") as file:
+        return file.read()
+
+
+async def test_what_is_put_from_another_loop_is_read_from_there(artifacts: WorkerArtifacts, store: Store) -> None:
+    def elsewhere() -> tuple[str, bytes]:
+        async def use() -> tuple[str, bytes]:
+            handle = (await artifacts.put(chunks(), CONTEXT)).handle
+            return handle, content(await artifacts.open(handle, CONTEXT))
+
+        return asyncio.run(use())
+
+    handle, data = await asyncio.to_thread(elsewhere)
+    assert data == BYTES
+    [kept] = await store.artifacts.of_execution("e")
+    assert (kept.handle, kept.session_id, kept.size) == (handle, "s", len(BYTES))
+
+
+async def test_bytes_are_fetched_once_for_many_reads(artifacts: WorkerArtifacts, desk: ArtifactDesk) -> None:
+    wanted: list[str] = []
+
+    async def ask(request: Message, context: ExecutionContext) -> Message:
+        wanted.append(request["want"])
+        return await desk.ask(request, context)
+
+    artifacts.ask = ask
+    kept = await artifacts.put(chunks(), CONTEXT)
+    for _ in range(3):
+        fd = await artifacts.open(kept.handle, CONTEXT)
+        assert os.fstat(fd).st_mtime == pytest.approx(kept.created_at.timestamp() if kept.created_at else 0)
+        assert content(fd) == BYTES
+    assert wanted == ["begin", *["add"] * 4, "finish", "find", *["part"] * 4, "find", "find"]
+    wanted.clear()
+    await artifacts.put(chunks(), CONTEXT)
+    assert wanted == ["begin"], "the same bytes are there already"
+
+
+async def test_what_was_fetched_for_one_session_is_not_given_to_another(artifacts: WorkerArtifacts) -> None:
+    kept = await artifacts.put(chunks(), CONTEXT)
+    os.close(await artifacts.open(kept.handle, CONTEXT))
+    for session in ("t", None):
+        with pytest.raises(SandboxError, match="This session has no artifact"):
+            await artifacts.open(kept.handle, ExecutionContext(working_dir=".", session_id=session))
+
+
+async def test_more_than_the_limit_is_refused_before_anything_is_stored(
+    artifacts: WorkerArtifacts, store: Store
+) -> None:
+    with pytest.raises(SandboxError, match="1,048,576 bytes"):
+        await artifacts.put(chunks(bytes((1 << 20) + 1)), CONTEXT)
+    assert await store.artifacts.of_execution("e") == []
+
+
+async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
+    early = WorkerArtifacts(1 << 20, ArtifactDesk(Settings()).ask)
+    with pytest.raises(DatabaseUnavailableError, match="has not opened its database yet"):
+        await early.open(f"artifact://{ANYTHING}", CONTEXT)
+    late, over = ArtifactDesk(Settings()), threading.Event()
+
+    def engine() -> None:
+        async def live() -> None:
+            late.open(store_of_nobody)
+
+        asyncio.run(live())
+        over.set()
+
+    store_of_nobody: Any = type("Nobody", (), {"artifacts": None})()
+    threading.Thread(target=engine).start()
+    await asyncio.to_thread(over.wait, 5)
+    with pytest.raises(DatabaseUnavailableError, match="has closed its database"):
+        await WorkerArtifacts(1 << 20, late.ask).put(chunks(), CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"want": "steal", "id": ANYTHING, "size": 1},
+        {"want": "find", "id": "../../etc/passwd", "size": 1},
+        {"want": "begin", "id": ANYTHING, "size": 2 << 20},
+        {"want": "begin", "id": ANYTHING, "size": -1},
+        {"want": "begin", "id": ANYTHING, "size": "many"},
+        {"want": "add", "id": ANYTHING, "size": 9, "number": 1, "data": b""},
+        {"want": "add", "id": ANYTHING, "size": 9, "number": 0, "data": "text"},
+        {"want": "add", "id": ANYTHING, "size": 9, "number": 0, "data": bytes(PART_BYTES * 2)},
+    ],
+)
+async def test_a_request_that_none_of_us_wrote_is_refused(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, request_: Message
+) -> None:
+    answer = await desk.ask(request_, CONTEXT)
+    assert answer["error"].startswith("Malformed request")
+
+
+async def test_a_body_asks_over_the_line_of_its_child_and_for_itself_alone(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, bench: Bench, child: Speaker
+) -> None:
+    bench.lane._answer = desk.answer_child
+    bench.lane.run([replace(CLAIM, context='{"working_dir": ".", "session_id": "s"}')])
+    await child.hear()
+
+    async def ask(request: Message, _: ExecutionContext) -> Message:
+        child.say(ask=7, id=ID, artifact=to_text(request))
+        frame = await child.hear()
+        assert frame["answer"] == 7
+        return from_text(frame["artifact"])
+
+    there = WorkerArtifacts(1 << 20, ask)
+    liar = ExecutionContext(working_dir=".", session_id="another's")
+    kept = await there.put(chunks(), liar)
+    assert content(await there.open(kept.handle, liar)) == BYTES
+    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
+    with pytest.raises(SandboxError, match="no artifact"):
+        await artifacts.open(kept.handle, liar)
+
+
+async def test_a_child_that_asks_nonsense_or_for_others_is_answered_or_ignored(
+    desk: ArtifactDesk, store: Store, bench: Bench, child: Speaker
+) -> None:
+    desk.open(store)
+    bench.lane._answer = desk.answer_child
+    bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
+    await child.hear()
+    child.say(ask=1, id="another execution", artifact={"want": "find", "id": ANYTHING, "size": 0})
+    for number, artifact in enumerate(({}, {"want": "add", "data": "no base64!"}, 5, None)):
+        child.say(ask=number + 2, id=ID, artifact=artifact)
+        frame = await child.hear()
+        assert frame["answer"] == number + 2
+        assert frame["artifact"]["error"].startswith("Malformed")
+    child.finish(CLAIM)
+    await bench.until(lambda: bench.outcomes)
+
+
+def asking(desk: ArtifactDesk, session: str) -> WorkerArtifacts:
+    """The side of the tools in a child of that session."""
+    claimed = ExecutionContext(working_dir=".", session_id=session, metadata={EXECUTION_ID: f"of {session}"})
+
+    async def ask(request: Message, _: ExecutionContext) -> Message:
+        return await desk.answer_child(request, claimed)
+
+    return WorkerArtifacts(1 << 20, ask)
+
+
+async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store
+) -> None:
+    kept = await artifacts.put(chunks(), CONTEXT)
+    thief, what = asking(desk, "thief"), {"id": kept.id, "size": kept.size}
+    assert await thief._asked("begin", CONTEXT, **what) == {}
+    with pytest.raises(SandboxError, match="Malformed"):
+        await thief._asked("finish", CONTEXT, **what)
+    await thief._asked("begin", CONTEXT, **what)
+    for number in range(4):
+        assert await thief._asked("add", CONTEXT, **what, number=number, data=pack(b"x")) == {"is_waiting": True}
+    with pytest.raises(SandboxError, match="other bytes"):
+        await thief._asked("finish", CONTEXT, **what)
+    assert await store.artifacts.find(kept.id, "thief") is None
+    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES, "nor can it change what is there"
+
+
+async def test_a_child_that_has_the_bytes_shares_what_is_there(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store
+) -> None:
+    kept = await artifacts.put(chunks(), CONTEXT)
+    for _ in range(2):
+        assert (await asking(desk, "t").put(chunks(), CONTEXT)).id == kept.id
+    assert content(await asking(desk, "t").open(kept.handle, CONTEXT)) == BYTES
+    assert (await store.artifacts.find(kept.id, "t")) is not None
+
+
+async def test_parts_out_of_order_or_of_nothing_that_was_begun_are_refused(desk: ArtifactDesk, store: Store) -> None:
+    desk.open(store)
+    child, what = asking(desk, "s"), {"id": ANYTHING, "size": PART_BYTES * 3}
+    for is_begun in (False, True):
+        with pytest.raises(SandboxError, match="Malformed"):
+            await child._asked("add", CONTEXT, **what, number=int(is_begun), data=pack(b"x"))
+        await child._asked("begin", CONTEXT, **what)
+
+
+async def test_children_that_never_finish_hold_no_more_than_so_much(
+    desk: ArtifactDesk, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.artifacts.MOST_PROOFS", 5)
+    desk.open(store)
+    for number in range(20):
+        await asking(desk, "s")._asked("begin", CONTEXT, id=f"{number:032}", size=1)
+    assert len(desk._proofs._sent) == 5
+
+
+async def test_what_has_expired_is_purged_now_and_then(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.artifacts.PURGE_SECONDS", 0.01)
+    desk._keeping = replace(desk._keeping, ttl=0.0)
+    await artifacts.put(chunks(), CONTEXT)
+    purging = asyncio.create_task(desk.purge_for_ever())
+    async with asyncio.timeout(10), store._database.reading() as connection:
+        while (await connection.execute(artifact_parts.select())).first() is not None:
+            await connection.rollback()
+            await asyncio.sleep(0.01)
+    purging.cancel()
+
+
+def test_a_quota_that_holds_no_artifact_is_refused() -> None:
+    with pytest.raises(ValueError, match="must hold an artifact"):
+        Settings(artifact_quota=1000)
+
+
+async def test_a_lane_without_artifacts_says_so(bench: Bench, child: Speaker) -> None:
+    bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
+    await child.hear()
+    child.say(ask=1, id=ID, artifact={"want": "find", "id": ANYTHING, "size": 0})
+    assert (await child.hear())["artifact"]["error"] == "This worker has no artifacts."
+
+
+def test_messages_with_bytes_survive_their_way_as_text() -> None:
+    message = {"want": "add", "data": pack(BYTES), "number": 3}
+    assert from_text(to_text(message)) == message
+    assert from_text(to_text({"want": "find"})) == {"want": "find"}
