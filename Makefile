@@ -4,6 +4,8 @@
 # make check  lint, format, types, import contracts, dependencies
 # make bench  ours beside raw Celery, in one run; make bench-growth  the same as work, history and workers grow
 # make bench-peers  ours beside other task queues, each in a venv of its own; writes benchmarks/RESULTS.md and its charts
+# make bench-tools  file tools and Bash beside ripgrep, plain Python, asyncio and the MCP filesystem server
+# make soak   file tools on paths that are swapped under them, and very many calls in one process, for MINUTES=30
 # make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
 
 VENV := .venv
@@ -22,7 +24,7 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py closing.py tool_loop.py engine.py)
 
-.PHONY: demo test coverage check bench bench-growth bench-peers chaos install clean
+.PHONY: demo test coverage check bench bench-growth bench-peers bench-tools soak chaos install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo
@@ -53,7 +55,13 @@ bench-peers: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.charts
 
+bench-tools: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks tools
+
 MINUTES ?= 30
+
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(RECORD),--record)

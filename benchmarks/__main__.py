@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measures=[measure.name for measure in options.measures],
     )
     report.print(console)
+    for side, reason in outcome.left_out.items():
+        console.print(f"left out: {side}: {reason}", style="dim", highlight=False, markup=False)
     console.print(f"kept in {report.save()}", style="dim", highlight=False, soft_wrap=True)
     return EXIT_FAILED if outcome.failures else 0
 

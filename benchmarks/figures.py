@@ -14,6 +14,10 @@ Readings = Mapping[str, float]
 Side = Callable[["Scene"], Readings]
 
 
+class LeftOutError(RuntimeError):
+    """Something to compare with is not to be had on this machine: the rows that need it are left out, with this word."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A promise about one row: its own value, or its ratio to the other side, is at most or at least `limit`."""

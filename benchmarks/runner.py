@@ -1,11 +1,11 @@
 """Lets the sides of every measure take turns, round after round, and gathers what they read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 
-from benchmarks.figures import Measure, Readings, Result, Side
+from benchmarks.figures import LeftOutError, Measure, Readings, Result, Side
 from benchmarks.quiet import NOISY, Watch
 from benchmarks.scene import Scene, Sizes
 from benchmarks.stage import stage
@@ -16,10 +16,11 @@ REPEATABLE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The rows of a run, and the sides that failed with the reason; their rows are missing."""
+    """The rows of a run, and the sides that failed or are not to be had here, with the reason; their rows are missing."""
 
     results: list[Result]
     failures: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,18 @@ def run(
         for measure in measures:
             tell(f"{measure.name}: starting servers and workers")
             turns, failures = _perform(measure, bare.set_for(measure.needs), rounds, tell, retake=retake)
-            outcome.failures.update({f"{measure.name} {side}": reason for side, reason in failures.items()})
+            for side, error in failures.items():
+                missing = outcome.left_out if isinstance(error, LeftOutError) else outcome.failures
+                missing[f"{measure.name} {side}"] = f"{type(error).__name__}: {error}"
             outcome.results.extend(_results(measure, turns, failures, sizes))
     return outcome
 
 
 def _perform(
     measure: Measure, scene: Scene, rounds: int, tell: Callable[[str], None], *, retake: bool
-) -> tuple[Turns, dict[str, str]]:
+) -> tuple[Turns, dict[str, Exception]]:
     turns: Turns = {}
-    failures: dict[str, str] = {}
+    failures: dict[str, Exception] = {}
     rounds = min(rounds, measure.rounds_at_most or rounds)
     for number in range(rounds):
         for side, perform in _order(measure, number):
@@ -63,7 +66,7 @@ def _perform(
             try:
                 turns.setdefault(side, []).append(_take_turn(perform, scene, retake=retake))
             except Exception as error:  # one side that cannot run must not cost the others their figures
-                failures[side] = f"{type(error).__name__}: {error}"
+                failures[side] = error
     return turns, failures
 
 
@@ -90,10 +93,10 @@ def _watched(perform: Side, scene: Scene) -> Turn:
         return Turn(readings, watch.others(), watch.seconds())
 
 
-def _results(measure: Measure, turns: Turns, failures: dict[str, str], sizes: Sizes) -> list[Result]:
+def _results(measure: Measure, turns: Turns, failures: Collection[str], sizes: Sizes) -> list[Result]:
     results = []
     for row in measure.rows:
-        if {row.ours, row.raw} & failures.keys():
+        if {row.ours, row.raw} & set(failures):
             continue
         ours, raw = turns[row.ours], turns[row.raw] if row.raw else []
         results.append(

@@ -40,7 +40,14 @@ class Sizes:
     large_burst: int = 10_000
     huge_burst: int = 100_000
     full_tables: int = 1_000_000
+    history: int = 10_000_000
     idle_seconds: float = 20
+    tool_pairs: int = 15
+    tool_calls: int = 300
+    corpus_files: int = 5_500
+    listed: int = 10_000
+    replacements: int = 100_000
+    shell_bytes: int = 1 << 30
 
 
 QUICK = Sizes(
@@ -61,7 +68,14 @@ QUICK = Sizes(
     large_burst=300,
     huge_burst=600,
     full_tables=5_000,
+    history=20_000,
     idle_seconds=2,
+    tool_pairs=3,
+    tool_calls=20,
+    corpus_files=400,
+    listed=500,
+    replacements=1_000,
+    shell_bytes=1 << 24,
 )
 
 

@@ -4,13 +4,19 @@ from benchmarks.measures import (
     backlog,
     burst,
     clients,
+    file_tools,
+    filesystem_server,
     growth,
+    history,
     idle,
     in_process,
+    mcp,
     memory,
     payload,
     process_lane,
     round_trip,
+    search_tools,
+    shell_tool,
     sleeps,
     start_up,
     submit,
@@ -29,10 +35,13 @@ MEASURES = (
     idle.MEASURE,
     in_process.MEASURE,
     validation.MEASURE,
+    mcp.MEASURE,
     start_up.MEASURE,
 )
 
 GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
 
-SETS = {"default": MEASURES, "growth": GROWTH}
+TOOLS = (search_tools.MEASURE, file_tools.MEASURE, shell_tool.MEASURE, filesystem_server.MEASURE)
+
+SETS = {"default": MEASURES, "growth": GROWTH, "history": (history.MEASURE,), "tools": TOOLS}
 """What is run by one name, and shown as one table."""

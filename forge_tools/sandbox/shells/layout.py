@@ -41,6 +41,21 @@ def replace(folder: int, name: str, content: dict[str, Any]) -> None:
         raise
 
 
+def restate(folder: int, name: str, content: dict[str, Any]) -> None:
+    """Replace a small file, or write it anew where it lies: even a disk that is full has room for that.
+
+    It grows by a byte at least, so that whoever looks at its size sees that it is another.
+    """
+    try:
+        replace(folder, name, content)
+    except OSError:
+        fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.pwrite(fd, json.dumps(content).encode().ljust(os.fstat(fd).st_size + 1), 0)
+        finally:
+            os.close(fd)
+
+
 @cache
 def kernel_id() -> str:
     """The boot id of this host's kernel; empty where it has none."""

@@ -31,7 +31,7 @@ class Segments:
                     self._next()
                 count = os.write(self._fd, left[: self._room])
             except OSError:
-                self._close()
+                self._give_up()
                 self.size += len(left)
                 return
             self.size += count
@@ -40,13 +40,22 @@ class Segments:
 
     def _next(self) -> None:
         self._close()
+        if len(self._names) == _SEGMENTS:  # first, for the next one may need the room
+            self._remove(1)
         name = segment(self.size)
         self._fd = os.open(name, _NEW, 0o600, dir_fd=self._folder)
         self._room = self._each
         self._names.append(name)
-        if len(self._names) > _SEGMENTS:
-            with contextlib.suppress(OSError):
-                os.unlink(self._names.pop(1), dir_fd=self._folder)
+
+    def _give_up(self) -> None:
+        """What follows needs a file of its own. One in which nothing found room must not count, or it would cost another."""
+        if self._fd >= 0 and self._room == self._each:
+            self._remove(-1)
+        self._close()
+
+    def _remove(self, index: int) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._names.pop(index), dir_fd=self._folder)
 
     def _close(self) -> None:
         if self._fd >= 0:

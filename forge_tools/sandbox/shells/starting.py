@@ -142,7 +142,6 @@ def _write_down(folder: int, shell: NewShell) -> None:
         "session_id": shell.session_id,
         "agent_id": shell.agent_id,
         "execution_id": shell.execution_id,
-        "env": sorted(shell.env),  # names alone: values may be secrets
         "started_at": time.time(),
     }
     replace(folder, RECORD, asked)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import time
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 from forge_tools.records import ShellRecord, ShellStatus, host_of
 from forge_tools.sandbox.leftovers import Quarry, end
-from forge_tools.sandbox.shells.layout import LEASE, ORDERS, READ, RECORD, STATUS, kernel_id, replace
+from forge_tools.sandbox.shells.layout import LEASE, ORDERS, READ, RECORD, STATUS, kernel_id, replace, restate
 from forge_tools.sandbox.shells.reading import Output
 from forge_tools.sandbox.trees import SHELL, start_ticks
 
@@ -75,6 +76,7 @@ class ShellFolder:
             return False
         finally:
             os.close(fd)
+        _wake(self.facts())
         return True
 
     def renew(self) -> None:
@@ -118,7 +120,7 @@ class ShellFolder:
             _sweep(self.id, facts)
         facts = facts | {"state": ShellStatus.LOST.value, "ended_at": time.time(), "size": self.output.size}
         with suppress(OSError):
-            replace(self.fd, STATUS, facts)
+            restate(self.fd, STATUS, facts)
         return facts
 
     def _described(self, facts: dict[str, Any]) -> ShellRecord:
@@ -151,7 +153,7 @@ class ShellFolder:
             if not stat.S_ISREG(seen.st_mode):
                 return {}
             identity = seen.st_ino, seen.st_mtime_ns, seen.st_size
-            if self._read.get(name, ((), {}))[0] != identity:
+            if not (known := self._read.get(name)) or known[0] != identity or not known[1]:
                 self._read[name] = identity, _json(os.open(name, READ, dir_fd=self.fd))
         except OSError:
             return {}
@@ -174,6 +176,16 @@ def _sweep(handle: str, facts: dict[str, Any]) -> None:
         end(f"{SHELL}={handle}".encode(), root=root if is_its else None)
     finally:
         root.close()
+
+
+def _wake(facts: dict[str, Any]) -> None:
+    """A supervisor that was stopped (its own command may do that) hears of no order."""
+    supervisor = Quarry(_whole(facts, "pid") or 0)
+    try:
+        if _is_supervised(facts):  # held first, as above
+            supervisor.send(signal.SIGCONT)
+    finally:
+        supervisor.close()
 
 
 def _json(fd: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from forge_tools.sandbox.launcher import Status, keep_private, receive, spawn, status_of
-from forge_tools.sandbox.shells.layout import LEASE, ORDERS, STATUS, kernel_id, replace
+from forge_tools.sandbox.shells.layout import LEASE, ORDERS, STATUS, kernel_id, replace, restate
 from forge_tools.sandbox.shells.segments import Segments
 from forge_tools.sandbox.trees import Ending, Signals, adopt_orphans, descendants, start_ticks
 
@@ -48,6 +48,7 @@ class Shell:
         Raises:
             OSError: it cannot be started.
         """
+        replace(self._folder, STATUS, {})  # room for what is to be told, or there is no shell that nobody could see
         self._output, write = os.pipe()
         with contextlib.suppress(OSError):  # more than a user may have; the usual size will do
             fcntl.fcntl(write, _F_SETPIPE_SZ, _PIPE_BYTES)
@@ -150,8 +151,8 @@ class Shell:
         self._tell()
 
     def _tell(self) -> None:
-        with contextlib.suppress(OSError):  # the disk is full, or the folder gone: the shell goes on all the same
-            replace(self._folder, STATUS, self._facts)
+        with contextlib.suppress(OSError):  # the folder is gone: the shell goes on all the same
+            restate(self._folder, STATUS, self._facts)
 
 
 class _Lease:

