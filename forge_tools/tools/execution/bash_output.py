@@ -21,6 +21,7 @@ from forge_tools.tools.execution.wording import state_of
 _NOTES_ROOM = 500
 _MAX_SHOWN_LINE = 200
 _WAIT_FOR_MS = 30_000
+_MAX_POSITION = 1 << 62
 
 
 class BashOutput(BaseTool):
@@ -50,6 +51,7 @@ class BashOutput(BaseTool):
             description="Read from this byte on: next_cursor of the answer before. Else from the last since you gave, or 0.",
             required=False,
             minimum=0,
+            maximum=_MAX_POSITION,
         ),
         ToolParameter(
             name="filter",
@@ -112,7 +114,8 @@ class BashOutput(BaseTool):
             if wait_ms or wait_for:
                 awaited = Pattern(wait_for, shell.fd) if wait_for else None
                 line = await following.wait(begin, (wait_ms or _WAIT_FOR_MS) / 1000, awaited)
-                facts = {"matched": line is not None, "matched_line": line} if wait_for else {}
+                if wait_for:
+                    facts = {"matched": line is not None, "matched_line": line, "searched_to": following.left_at}
             record = await following.status()
             room = max(1, context.max_output_size - min(_NOTES_ROOM, context.max_output_size // 2))
             chosen = Pattern(filter, shell.fd) if filter else None
@@ -172,5 +175,6 @@ def _notes(facts: dict[str, Any]) -> list[str]:
     if line := facts.get("matched_line"):
         notes.append(f"[found: {line[:_MAX_SHOWN_LINE]}]")
     elif facts.get("matched") is False:
-        notes.append("[no line has matched wait_for]")
+        to = facts["searched_to"]
+        notes.append(f"[no line has matched wait_for{'' if to is None else f' before byte {to:,}: the time was over'}]")
     return notes

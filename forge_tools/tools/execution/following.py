@@ -45,26 +45,31 @@ class Following:
         self._effort = Effort(context)
         self._deadline = Deadline(context)
         self._is_over = False
+        self._searched_to = 0
+        self.left_at: int | None = None
+        """How far `wait` has come with its search, where the time was over before it had seen all."""
 
     async def wait(self, since: int, seconds: float, pattern: Pattern | None) -> str | None:
         """Wait until there is output behind `since`, or a line there that matches; return that line.
 
-        Nothing more can come of a shell that is over, and the time of the call is a limit too.
+        Nothing more can come of a shell that is over, and the time of the call is a limit too. What was written may be more
+        than can be searched in the time.
         """
         until = time.monotonic() + min(seconds, self._deadline.remaining)
-        at, seen, searched, pause = since, since, 0.0, _FIRST_PAUSE
+        self._searched_to = seen = since
+        searched, pause = 0.0, _FIRST_PAUSE
         while True:
-            is_over = not self._shell.is_going_on()
+            is_over, is_late = not self._shell.is_going_on(), time.monotonic() >= until
             size = self._shell.size
             if pattern is None and size > since:
                 return None
             is_due = pattern is not None and (pattern.is_plain or time.monotonic() - searched >= _SEARCH_EVERY)
-            if pattern is not None and size > seen and (is_due or is_over):
-                at, found = await self._search(at, pattern, is_over=is_over)
+            if pattern is not None and size > seen and (is_due or is_over or is_late):
+                found = await self._search(pattern, until, is_over=is_over)
                 seen, searched = size, time.monotonic()
                 if found is not None:
                     return found
-            if is_over or time.monotonic() >= until:
+            if is_over or is_late:
                 return None
             await asyncio.sleep(min(pause, max(0.0, until - time.monotonic())))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
@@ -111,20 +116,21 @@ class Following:
             if not page.has_more or self._deadline.is_over:
                 return page, list(kept)
 
-    async def _search(self, at: int, pattern: Pattern, *, is_over: bool) -> tuple[int, str | None]:
-        """Search from a position on; return the first line that matches, and where the next search has to begin."""
+    async def _search(self, pattern: Pattern, until: float, *, is_over: bool) -> str | None:
+        """Search on to the end, or until it is time to answer; return the first line that matches."""
         size = self._shell.size
         while True:
-            read = partial(read_slice, self._shell.output, at, SLICE_BYTES, size, is_over=is_over)
+            read = partial(read_slice, self._shell.output, self._searched_to, SLICE_BYTES, size, is_over=is_over)
             found = await self._effort.run(read)
             matching = await pattern.matches([line.text for line in found.lines], self._deadline.remaining)
             hits = [found.lines[index] for index in matching if not found.lines[index].is_gap]
             if hits:
-                return found.next, hits[0].text.rstrip("\n")
-            if not found.has_more or self._deadline.is_over:
-                is_open = bool(found.lines) and not found.lines[-1].text.endswith("\n")
-                return (found.lines[-1].start if is_open else found.next), None  # a line that grows may match yet
-            at = found.next
+                return hits[0].text.rstrip("\n")
+            is_open = not found.has_more and bool(found.lines) and not found.lines[-1].text.endswith("\n")
+            self._searched_to = found.lines[-1].start if is_open else found.next  # a line that grows may match yet
+            self.left_at = found.next if found.has_more and time.monotonic() >= until else None
+            if not found.has_more or self.left_at is not None:
+                return None
 
     async def _read(self, page: Page, limit: int, pattern: Pattern | None, room: int = 0) -> Sequence[Line]:
         at, size, is_over = page.next, self._shell.size, self._is_over

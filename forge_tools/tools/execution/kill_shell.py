@@ -115,6 +115,7 @@ async def _ended(shell: ShellFolder, context: ExecutionContext, seconds: float) 
     """Wait until it is over, at most so long."""
     until, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while shell.is_going_on() and time.monotonic() < until:
+        shell.rouse()
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)
     return await Effort(context).run(shell.record)

@@ -12,7 +12,7 @@ from forge_tools.records import ToolResult
 from forge_tools.sandbox.etags import Digest
 from forge_tools.sandbox.paths import Handle
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, tail_start
+from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
 from forge_tools.tools.file.text import SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
 
 SURVEYED_BYTES = 64 << 20
@@ -66,7 +66,7 @@ class Reading:
         if not encoding.bom and not self._wish.encoding and (kind := binary_kind(sample)):
             return self._refuse_binary(kind, sample)
         count, digest = self._survey(encoding)
-        page = self._page(*self._lines(encoding, count))
+        page = self._plain_page(encoding, sample) or self._page(*self._lines(encoding, count))
         if not page.lines and not self._is_partial:
             known = "" if count is None else f" ({count.lines:,} lines)"
             raise InvalidCallError(f"offset {self._wish.offset} is past the end of {self._file.name}{known}")
@@ -117,6 +117,19 @@ class Reading:
             return None, iter(last_lines(as_utf8(self._chunks(start), encoding), wish.count))
         position = tail_start(self._read, start, self._file.stat.st_size, wish.count, SAMPLE_BYTES)
         return None, lines_from(self._chunks(position), 1, wish.column)
+
+    def _plain_page(self, encoding: Encoding, sample: bytes) -> _Page | None:
+        """The page all at once, where nothing in it needs a look of its own: nearly every reading of nearly every file."""
+        wish = self._wish
+        if len(sample) == SAMPLE_BYTES or encoding.codec is not None or wish.is_tail or wish.column or self._is_partial:
+            return None
+        lines, has_more = plain_lines(sample[len(encoding.bom) :], wish.offset, wish.count)
+        if not lines:
+            return None
+        records = [f"{number:6}\t{line}" for number, line in enumerate(lines, wish.offset)] if wish.is_numbered else lines
+        if sum(map(len, records)) + len(records) > self._room:
+            return None
+        return _Page(wish.offset, records, {"offset": wish.offset + wish.count} if has_more else None)
 
     def _page(self, first: int | None, lines: Iterator[Line]) -> _Page:
         """Take as many whole lines as are wanted and fit; only a first line that does not fit is cut."""

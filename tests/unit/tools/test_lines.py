@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.tools.file.lines import MAX_LINE_CHARS, Count, Line, last_lines, lines_from, tail_start
+from forge_tools.tools.file.lines import (
+    MAX_LINE_CHARS,
+    Count,
+    Line,
+    last_lines,
+    lines_from,
+    plain_lines,
+    tail_start,
+)
 
 PIECES = st.lists(st.sampled_from(["a", "é", "€", "😀", "\n", "\r\n", "\r", "\u2028", "\x85", "x" * 50]), max_size=60)
 
@@ -63,3 +71,16 @@ def test_the_line_ends_of_a_file_have_a_name(data: bytes, eol: str | None) -> No
     count = Count()
     count.add(data)
     assert count.eol == eol
+
+
+@given(st.text(alphabet="ab \t\r\nç\x07\x85\u2028", max_size=60), st.integers(1, 8), st.integers(1, 8))
+def test_plain_lines_are_those_that_the_slow_way_gives(text: str, first: int, count: int) -> None:
+    utf8 = text.encode()
+    slow = [line.text for line in lines_from([utf8], first)]
+
+    lines, has_more = plain_lines(utf8, first, count)
+
+    assert lines in ([], slow[:count])
+    assert not has_more or len(slow) > count
+    if lines:
+        assert has_more == (len(slow) > count)
