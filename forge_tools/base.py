@@ -260,8 +260,7 @@ class BaseTool(ABC):
         name = self.spec.name
         shown = _disguised(error, _Censor(self.spec, parameters)) if self.spec.sensitive else error
         _logger.error("Unexpected error in %s", name, exc_info=shown, extra={"tool": name})
-        unreachable = isinstance(error, ConnectionError | socket.gaierror)
-        prefix = "Service unavailable" if unreachable else "Unexpected error"
+        prefix = "Service unavailable" if _is_unreachable(error) else "Unexpected error"
         return ToolResult.fail(
             f"{prefix}: {text}",
             error_code=ErrorCode.EXECUTION_ERROR,
@@ -278,6 +277,17 @@ class BaseTool(ABC):
                 "metadata": censor(failure.metadata),
             }
         )
+
+
+def _is_unreachable(error: BaseException | None) -> bool:
+    """Whether a connection failed at the bottom of it: HTTP libraries wrap that in errors of their own."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, ConnectionError | socket.gaierror):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False
 
 
 def preview(spec: ToolSpec, parameters: Mapping[str, Any]) -> str:

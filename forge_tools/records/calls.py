@@ -65,12 +65,18 @@ class ToolResult(BaseModel):
         return str(self.output) if self.success else f"Error: {self.error}"
 
     def to_text(self) -> str:
-        """Render for a model: strings as they are, anything else as JSON with indent 2 (contradiction C39)."""
+        """Render for a model: strings as they are, anything else as JSON with indent 2 (contradiction C39).
+
+        What JSON cannot hold (in process a tool may return anything) is named by its type.
+        """
         if not self.success:
             return f"Error: {self.error}"
         if isinstance(self.output, str):
             return self.output
-        return json.dumps(self.output, indent=2, ensure_ascii=False, default=str)
+        try:
+            return json.dumps(self.output, indent=2, ensure_ascii=False, default=str)
+        except (TypeError, ValueError, RecursionError):
+            return f"<{type(self.output).__name__} that cannot be written as JSON>"
 
     def to_dict(self, style: Literal["flat", "nested"] = "flat") -> dict[str, Any]:
         """Render as a dict: `flat` has these fields; `nested` has `data` and an `error` object (spec S1-08)."""

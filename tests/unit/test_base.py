@@ -168,6 +168,14 @@ async def test_unchecked_calls_fill_in_defaults_without_validating(context: Exec
 # Errors
 
 
+def wrapped(cause: Exception) -> Exception:
+    """As HTTP libraries do it."""
+    error = RuntimeError("all attempts failed")
+    error.__cause__ = OSError("connect")
+    error.__cause__.__context__ = cause
+    return error
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise ValueError
@@ -186,6 +194,7 @@ class Unprintable(Exception):
         (ResultTimeoutError("waited 5s"), "waited 5s", "RESULT_TIMEOUT"),
         (SandboxError("outside", "PATH_OUTSIDE"), "outside", "PATH_OUTSIDE"),
         (BrokenPipeError("gone"), "Service unavailable: gone", "EXECUTION_ERROR"),
+        (wrapped(BrokenPipeError("gone")), "Service unavailable: all attempts failed", "EXECUTION_ERROR"),
     ],
 )
 async def test_what_a_body_raises_is_told_in_one_sentence(

@@ -170,6 +170,13 @@ def test_text_for_a_model_shows_what_json_cannot_carry_as_text() -> None:
     }
 
 
+def test_text_for_a_model_is_text_whatever_a_tool_returned() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    for output in (circle, {(1, 2): 3}):
+        assert ToolResult.ok(output).to_text() == f"<{type(output).__name__} that cannot be written as JSON>"
+
+
 def test_the_monotonic_duration_wins_over_the_wall_clock() -> None:
     result = ToolResult.ok(1)
     result.duration_ms = 1.5

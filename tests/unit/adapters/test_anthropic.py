@@ -1,5 +1,6 @@
 """What is Anthropic's own: blocks, thinking, pauses, refusals, and input that is no JSON."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -90,6 +91,40 @@ async def test_input_that_is_no_json_goes_back_wrapped(scene: Scene) -> None:
     assert turn.is_answered
     assert stage.server.requests[1]["messages"][1]["content"][0]["input"] == {"INVALID_JSON": '{"message": "x'}
     assert "not valid JSON" in stage.told()[0][1]
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+async def test_input_with_a_number_that_no_request_may_hold_goes_back_wrapped(
+    scene: Scene, streams: bool, number: str
+) -> None:
+    arguments = f'{{"message": {number}}}'
+    stage = scene(MESSAGES, Say(calls=(("toolu_1", "Echo", arguments),)), Say("Done."), **hook(streams))
+
+    turn = await stage.conversation.run("Go")
+
+    assert turn.is_answered
+    [text] = stage.server.requests[1]["messages"][1]["content"][0]["input"].values()
+    assert json.loads(text) == pytest.approx(json.loads(arguments), nan_ok=True)
+    assert stage.told() == [("toolu_1", "Error: Invalid type for message: expected string", True)]
+
+
+class Uncounted(MessagesServer):
+    def body(self, say: Say, request: dict[str, Any]) -> dict[str, Any]:
+        return super().body(say, request) | {"usage": None}
+
+    def events(self, say: Say, request: dict[str, Any]) -> Iterator[Event]:
+        for kind, event in super().events(say, request):
+            assert isinstance(event, dict)
+            head = {"message": event["message"] | {"usage": None}} if "message" in event else {}
+            yield kind, event | {"usage": None} | head
+
+
+async def test_servers_that_count_no_tokens_are_understood(scene: Scene, streams: bool) -> None:
+    stage = scene(replace(MESSAGES, server=Uncounted), Say(calls=CALLS), Say("Done."), **hook(streams))
+
+    turn = await stage.conversation.run("Go")
+
+    assert (turn.text, turn.usage.requests, turn.usage.input_tokens) == ("Done.", 2, 0)
 
 
 async def test_input_given_at_the_start_of_a_block_counts_where_no_fragments_follow(scene: Scene) -> None:

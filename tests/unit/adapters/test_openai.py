@@ -19,10 +19,11 @@ from pydantic import TypeAdapter
 from forge_tools.adapters.openai import ChatCompletions, Responses
 from forge_tools.errors import InvalidToolError
 from forge_tools.executor import ToolExecutor
+from tests.model_servers.chat import ChatServer
 from tests.model_servers.providers import CHAT, RESPONSES, Provider, Stage
 from tests.model_servers.responses import ResponsesServer
 from tests.model_servers.rules import check_names, check_parameters
-from tests.model_servers.wire import Event, Say
+from tests.model_servers.wire import Event, ModelServer, Say
 
 Scene = Callable[..., Stage]
 CALL = Say("Hm.", (("call_1", "Echo", '{"message": "x"}'),))
@@ -119,6 +120,51 @@ async def test_a_response_that_failed_is_a_result_and_may_be_asked_for_again(sce
     assert (await stage.conversation.run()).text == "Done."
 
 
+def other(server: type[ModelServer], change: dict[str, Any]) -> type[ModelServer]:
+    """A server that tells things its own way."""
+
+    def changed(sent: Any) -> Any:
+        if not isinstance(sent, dict):
+            return sent
+        inner = {"response": changed(sent["response"])} if "response" in sent else {}
+        return sent | {name: part for name, part in change.items() if name in sent} | inner
+
+    class Other(server):  # type: ignore[misc, valid-type]  # whichever is given
+        def body(self, say: Say, request: dict[str, Any]) -> dict[str, Any]:
+            return dict(changed(super().body(say, request)))
+
+        def events(self, say: Say, request: dict[str, Any]) -> Iterator[Event]:
+            yield from ((kind, changed(event)) for kind, event in super().events(say, request))
+
+    return Other
+
+
+@pytest.mark.parametrize("usage", [{"total_tokens": 5}, {"prompt_tokens": None, "input_tokens": None}, None])
+@pytest.mark.parametrize("provider", [CHAT, RESPONSES], ids=["chat", "responses"])
+async def test_servers_that_do_not_count_tokens_are_understood(
+    scene: Scene, provider: Provider, streams: bool, usage: Any
+) -> None:
+    stage = scene(
+        replace(provider, server=other(provider.server, {"usage": usage})), CALL, Say("Done."), **hook(streams)
+    )
+
+    turn = await stage.conversation.run("Go")
+
+    assert (turn.text, turn.usage.requests, turn.usage.input_tokens) == ("Done.", 2, 0)
+
+
+class Failing(ChatServer):
+    def body(self, say: Say, request: dict[str, Any]) -> dict[str, Any]:
+        return self.error("No credit left.")
+
+
+async def test_an_error_in_the_place_of_a_reply_is_told(scene: Scene) -> None:
+    turn = await scene(replace(CHAT, server=Failing), CALL).conversation.run("Go")
+
+    assert turn.stop == "failed"
+    assert "No credit left." in str(turn.problem)
+
+
 class Bare(ResponsesServer):
     """Leave the items out of the last event, as some servers of this API do."""
 
@@ -182,6 +228,15 @@ async def chunks(*deltas: dict[str, Any]) -> AsyncIterator[ChatCompletionChunk]:
         yield ChatCompletionChunk.construct(**head, choices=[choice])  # unchecked, as the SDK does it
 
 
+async def test_a_chunk_whose_choices_are_null_is_passed_over() -> None:
+    async def stream() -> AsyncIterator[ChatCompletionChunk]:
+        yield ChatCompletionChunk.construct(id="x", choices=None)  # type: ignore[arg-type]  # as it came
+        async for chunk in chunks({"content": "Done."}):
+            yield chunk
+
+    assert (await ChatCompletions("m").assemble(stream())).text == "Done."
+
+
 async def test_servers_that_leave_the_index_out_are_understood() -> None:
     parts = (("a", "Echo", '{"message"'), (None, None, ': "x"}'), ("b", "Table", "{}"))
     stream = chunks(*({"tool_calls": [{"id": i, "function": {"name": n, "arguments": a}}]} for i, n, a in parts))
@@ -192,8 +247,11 @@ async def test_servers_that_leave_the_index_out_are_understood() -> None:
     assert (second.id, second.name, second.arguments) == ("b", "Table", "{}")
 
 
-async def test_a_call_without_an_id_gets_one_that_its_answer_has_too(scene: Scene, streams: bool) -> None:
-    calls = (("", "Echo", '{"message": "x"}'), ("", "Echo", '{"message": "y"}'))
+@pytest.mark.parametrize("id", ["", "call_1"])
+async def test_calls_without_ids_of_their_own_get_such_as_their_answers_have_too(
+    scene: Scene, streams: bool, id: str
+) -> None:
+    calls = ((id, "Echo", '{"message": "x"}'), (id, "Echo", '{"message": "y"}'))
     stage = scene(CHAT, Say(calls=calls), Say("Done."), **hook(streams))
 
     turn = await stage.conversation.run("Go")

@@ -1,0 +1,228 @@
+"""The tools of any executor for callers that expect text: functions of arguments, and calls that a person may confirm."""
+
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from forge_tools.adapters.calls import Answer, BlockingExecutor, ToolCall, Toolset
+from forge_tools.adapters.face import Executor
+from forge_tools.base import brief
+from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
+from forge_tools.langchain import run_in_thread
+from forge_tools.records import CallOptions, ExecutionContext, Schema, ToolParameter, ToolSpec
+from forge_tools.schemas import render, require_format
+from forge_tools.validation import shown, suggestion
+
+Arguments = Mapping[str, Any] | str | None
+"""An object, or the JSON text of one."""
+
+Confirm = Callable[[str], bool | Awaitable[bool]]
+"""Asks a person whether a call may run; gets a sentence that says what it may do, and with which arguments."""
+
+_EFFECTS = {
+    "writes_files": "write files",
+    "executes_commands": "execute commands",
+    "accesses_network": "reach the network",
+}
+"""The capabilities that are asked about."""
+
+_UNAVAILABLE = frozenset({ErrorCode.STORAGE_UNAVAILABLE, ErrorCode.SHELL_HOST_UNAVAILABLE})
+"""Failures of what tools run on, which say so only in its own words."""
+
+
+class TextTools:
+    """Tools that answer with text (spec S1-53..56), and tools as functions (spec S2-08..13).
+
+    execute_tool = TextTools(executor).execute_tool
+    print(await execute_tool("Write", {"file_path": "a.txt", "content": "a"}, confirm))
+
+    Calls run in `context`, by default that of the executor. An executor that is not connected raises ConfigurationError.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | BlockingExecutor,
+        *,
+        context: ExecutionContext | None = None,
+        options: CallOptions | None = None,
+    ) -> None:
+        self._toolset = Toolset(executor, context=context, options=options)
+        self._changes_nothing = context is not None and context.dry_run
+
+    def declarations(self, format: str = "openai") -> list[Schema]:
+        """The tools as a provider is told of them.
+
+        Raises:
+            ValueError: for a format that is not known.
+        """
+        require_format(format)
+        return [render(spec, format) for spec in self._toolset.specs()]
+
+    async def execute_tool(self, name: str, args: Arguments = None, confirm: Confirm | None = None) -> str:
+        """Run a tool and return its output, JSON where that is data, or `Error: ...`.
+
+        `confirm` is asked before tools that write files, execute commands or reach the network, and before those of which
+        that is not known. Where it answers anything but True, the call does not run. What it raises passes.
+        """
+        call = self.prepare(name, args)
+        if confirm is not None and call.question is not None:
+            answer = confirm(call.question)
+            if (await answer if inspect.isawaitable(answer) else answer) is not True:
+                return call.refusal
+        return await self.run(call)
+
+    def function(self, name: str) -> Callable[[Arguments], Awaitable[str]]:
+        """A tool as a function from arguments to text: what `ToolExecutor.function` is, for any executor.
+
+        Raises:
+            ToolNotFoundError: when there is no such tool. The function raises ToolError, its message fit to be shown.
+        """
+        tool = self._require(name)
+
+        async def run(arguments: Arguments) -> str:
+            return await self.run_or_raise(self.prepare(tool, arguments))
+
+        return run
+
+    def functions(self) -> dict[str, Callable[[Arguments], Awaitable[str]]]:
+        """All tools as functions, by name."""
+        return {spec.name: self.function(spec.name) for spec in self._toolset.specs()}
+
+    def prepare(self, name: str, args: Arguments) -> "TextCall":
+        """Look at a call before it runs."""
+        spec, arguments = self._by_name().get(name), _read(args)
+        if arguments is None:
+            return _refused(name, spec, f"must be one JSON object with names as keys, not {brief(args)}.")
+        try:
+            question = None if self._changes_nothing else _question(name, spec, arguments)
+        except RecursionError:
+            return _refused(name, spec, "are nested too deeply to be shown. Flatten them.")
+        return TextCall(ToolCall("", name, arguments), spec, question)
+
+    async def run(self, call: "TextCall") -> str:
+        """Run a call that is prepared; whatever happens is text."""
+        answer = await self._answer(call)
+        return _output(answer) if not answer.is_error else f"Error: {_problem(answer, call.spec)}"
+
+    async def run_or_raise(self, call: "TextCall") -> str:
+        """Run a call that is prepared.
+
+        Raises:
+            ToolError: when it fails.
+        """
+        answer = await self._answer(call)
+        if answer.is_error:
+            raise ToolError(call.asked.name, _problem(answer, call.spec))
+        return _output(answer)
+
+    async def _answer(self, call: "TextCall") -> Answer:
+        [answer] = await self._toolset.answer([call.asked])
+        return answer
+
+    def _by_name(self) -> dict[str, ToolSpec]:
+        specs = self._toolset.specs()
+        aliases = {alias: spec for spec in specs for alias in spec.aliases}
+        return aliases | {spec.name: spec for spec in specs}  # a name before aliases of others, as executors find them
+
+    def _require(self, name: str) -> str:
+        known = self._by_name()
+        if name not in known:
+            raise ToolNotFoundError(name, f"not found: there is no such tool{suggestion(name, sorted(known))}")
+        return known[name].name
+
+
+class SyncTextTools:
+    """`TextTools` without `await`, also where an event loop runs: for a ToolExecutor or a SyncExecutorClient.
+
+    Calls run on a thread of their own; `confirm` is asked on the caller's.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | BlockingExecutor,
+        *,
+        context: ExecutionContext | None = None,
+        options: CallOptions | None = None,
+    ) -> None:
+        self._tools = TextTools(executor, context=context, options=options)
+
+    def declarations(self, format: str = "openai") -> list[Schema]:
+        return self._tools.declarations(format)
+
+    def execute_tool(self, name: str, args: Arguments = None, confirm: Callable[[str], bool] | None = None) -> str:
+        call = self._tools.prepare(name, args)
+        if confirm is not None and call.question is not None and confirm(call.question) is not True:
+            return call.refusal
+        return run_in_thread(lambda: self._tools.run(call))
+
+    def function(self, name: str) -> Callable[[Arguments], str]:
+        run = self._tools.function(name)
+        return lambda arguments: run_in_thread(lambda: run(arguments))
+
+    def functions(self) -> dict[str, Callable[[Arguments], str]]:
+        return {name: self.function(name) for name in self._tools.functions()}
+
+
+class TextCall(NamedTuple):
+    """A call before it runs; `question` is what a person is asked, None where nobody needs to be."""
+
+    asked: ToolCall
+    spec: ToolSpec | None
+    question: str | None
+
+    @property
+    def refusal(self) -> str:
+        return f"Error: {shown(self.asked.name)} was not run: the call was not confirmed."
+
+
+def _refused(name: str, spec: ToolSpec | None, why: str) -> TextCall:
+    return TextCall(ToolCall("", name, {}, f"The arguments of {shown(name)} {why}"), spec, None)
+
+
+def _read(args: Arguments) -> dict[str, Any] | None:
+    """Read arguments once, so that what runs is what a person was shown; None where they are no object."""
+    given: Any = args
+    if isinstance(args, str | bytes):
+        try:
+            given = json.loads(args) if args.strip() else {}
+        except (ValueError, RecursionError):
+            return None
+    elif args is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else None
+
+
+def _question(name: str, spec: ToolSpec | None, arguments: dict[str, Any]) -> str | None:
+    """Ask with all the arguments, on one line: what were cut off would be confirmed unseen."""
+    if spec is None:
+        return f"What {shown(name)} may do is not known here. Run it with {arguments!r}?"
+    effects = [words for flag, words in _EFFECTS.items() if getattr(spec.capabilities, flag)]
+    if not effects:
+        return None
+    return f"{spec.name} may {' and '.join(effects)}. Run it with {spec.redact(arguments)!r}?"
+
+
+def _output(answer: Answer) -> str:
+    return answer.text if answer.result.to_text() else ""  # adapters say "(no output)"; here text is as it is
+
+
+def _problem(answer: Answer, spec: ToolSpec | None) -> str:
+    """Say what went wrong as a person may be told: what is not there for now, or what the tool takes (spec S2-20, S2-21)."""
+    result = answer.result
+    if result.error_code != ErrorCode.VALIDATION_ERROR:
+        text = answer.text.removeprefix("Error: ")
+        return f"Service unavailable: {text}" if result.error_code in _UNAVAILABLE else text
+    text = "\n".join(map(str, result.metadata.get("errors") or [result.error]))
+    return f"{text}\n{_takes(spec)}" if spec is not None else text
+
+
+def _takes(spec: ToolSpec) -> str:
+    required = [_described(parameter) for parameter in spec.parameters if parameter.required]
+    optional = [parameter.name for parameter in spec.parameters if not parameter.required]
+    told = f"{spec.name} requires {', '.join(required) or 'no parameters'}."
+    return f"{told} Optional: {', '.join(optional)}." if optional else told
+
+
+def _described(parameter: ToolParameter) -> str:
+    return f"{parameter.name} ({parameter.type}: {parameter.description.rstrip('.')})"

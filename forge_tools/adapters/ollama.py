@@ -1,0 +1,227 @@
+"""Ollama's chat API: tools, calls and results as `client.chat` takes and gives them."""
+
+import json
+from collections.abc import AsyncIterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from forge_tools.adapters.calls import Answer, ToolCall
+from forge_tools.adapters.conversation import (
+    BROKEN_OFF,
+    CALL_CUT_OFF,
+    CUT_OFF,
+    PAUSED,
+    Hook,
+    Message,
+    Reply,
+    Usage,
+    told,
+)
+from forge_tools.adapters.extras import own_tools
+from forge_tools.records import Schema, ToolSpec, new_id
+from forge_tools.schemas import render
+
+_KEPT = frozenset({"type", "items", "description", "enum"})
+"""What the SDK's `Tool` type keeps of the schema of a parameter; the rest is said in the description."""
+
+_UNREADABLE = "INVALID_JSON"
+"""Under which arguments that are no object go back to the model, since requests take objects only."""
+
+_UNPARSED = "error parsing tool call"
+"""How the server's error begins that fails a request when the model wrote a call that is not valid JSON."""
+
+_EXCERPT = 500
+"""Characters that a model is shown again of each end of such an error, which quotes the whole call."""
+
+
+class Chat:
+    """A model behind Ollama's chat API."""
+
+    def __init__(self, model: str, client: Any = None, *, instructions: str | None = None, **request: Any) -> None:
+        """Name the model; `client` is an `ollama.AsyncClient`, by default one for OLLAMA_HOST.
+
+        `instructions` are the system prompt; further keywords, such as `think` and `options`, go into each request.
+
+        Raises:
+            TypeError: for a client that is not asynchronous, or a keyword that is set here.
+        """
+        if client is not None and isinstance(client, _sdk().Client):
+            raise TypeError(
+                "This is a synchronous Ollama client. Give an AsyncClient; a script runs it with asyncio.run()."
+            )
+        if own_tools(request):
+            raise TypeError("Ollama runs no tools itself. Register them, and offer them with a Toolset.")
+        self._client = client
+        self._instructions = instructions
+        self._request = {"model": model, **request}
+
+    @property
+    def client(self) -> Any:
+        """The SDK's client, made at its first use.
+
+        Raises:
+            ImportError: without the SDK.
+        """
+        if self._client is None:
+            self._client = _sdk().AsyncClient()
+        return self._client
+
+    def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
+        """The `tools` of a request, whole after the SDK has put them into its own type."""
+        return [_tool(spec) for spec in specs]
+
+    async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
+        """Send one request; with `on_event`, stream, and hand on each chunk.
+
+        A call that the model wrote as invalid JSON fails the request in Ollama: the model is told, and asked again.
+        """
+        request = {"messages": self._with_instructions(messages), "tools": list(tools), **self._request}
+        sdk, client = _sdk(), self.client
+        try:
+            if on_event is None:
+                return self.read(await client.chat(**request))
+            async with aclosing(await client.chat(**request, stream=True)) as stream:
+                return await self.assemble(stream, on_event)
+        except sdk.ResponseError as error:
+            if _UNPARSED not in (problem := str(error.error)):
+                raise
+            return _asked_again(problem)
+        except ValidationError as error:
+            if error.title != sdk.ChatResponse.__name__:  # a hook raised it
+                raise
+            return Reply.failure(_unreadable(error), Usage(requests=1))
+
+    def read(self, response: Any) -> Reply:
+        """Take a `ChatResponse` apart, or the JSON object that it is made of."""
+        fields = _fields(response)
+        return _reply(dict(fields["message"]), fields, response)
+
+    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+        """Put the chunks of a stream together; text and thinking come in pieces, each call whole."""
+        message: Message = {"role": "assistant"}
+        last: Mapping[str, Any] = {}
+        async for chunk in stream:
+            await told(on_event, chunk)
+            fields = _fields(chunk)
+            _add(message, fields.get("message") or {})
+            last = fields if fields.get("done") else last
+        if not last:
+            return Reply.failure(BROKEN_OFF, Usage(requests=1), message)
+        return _reply(message, last, message)
+
+    def results(self, answers: Sequence[Answer]) -> list[Message]:
+        """One `tool` message for each call. Ollama knows calls by their order; the text of failures begins with `Error:`."""
+        return [{"role": "tool", "tool_name": answer.call.name, "content": answer.text} for answer in answers]
+
+    def _with_instructions(self, messages: Sequence[Message]) -> list[Message]:
+        if self._instructions is None:
+            return list(messages)
+        return [{"role": "system", "content": self._instructions}, *messages]
+
+
+def _tool(spec: ToolSpec) -> Schema:
+    tool = render(spec, "ollama")
+    parameters = tool["function"]["parameters"]
+    parameters["properties"] = {name: _told(schema) for name, schema in parameters["properties"].items()}
+    return tool
+
+
+def _told(schema: Schema) -> Schema:
+    """Say in the description what the SDK drops: nested members, limits, defaults, alternatives."""
+    kept = {keyword: part for keyword, part in schema.items() if keyword in _KEPT}
+    if types := _types(schema.get("anyOf") or ()):
+        kept.setdefault("type", types)
+    if dropped := {keyword: part for keyword, part in schema.items() if keyword not in _KEPT}:
+        rest = json.dumps(dropped, ensure_ascii=False, default=str)
+        kept["description"] = f"{schema.get('description', '')} JSON Schema: {rest}".strip()
+    return kept
+
+
+def _types(alternatives: Sequence[Schema]) -> list[str]:
+    """The types of alternatives, where each has one."""
+    types = [part.get("type") for part in alternatives]
+    named = [name for name in types if isinstance(name, str)]
+    return list(dict.fromkeys(named)) if len(named) == len(types) else []
+
+
+def _fields(response: Any) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = response if isinstance(response, Mapping) else response.model_dump(exclude_none=True)
+    return fields
+
+
+def _add(message: Message, delta: Mapping[str, Any]) -> None:
+    for name, part in delta.items():
+        if name != "role" and isinstance(part, str):
+            message[name] = message.get(name, "") + part
+    if calls := delta.get("tool_calls"):
+        message["tool_calls"] = [*message.get("tool_calls", ()), *calls]
+
+
+def _reply(message: Message, fields: Mapping[str, Any], raw: Any) -> Reply:
+    asked = [one["function"] for one in message.get("tool_calls") or ()]
+    calls = [ToolCall(f"call_{new_id()}", one.get("name") or "", one.get("arguments")) for one in asked]
+    is_cut_off = fields.get("done_reason") == "length"
+    if calls and is_cut_off:
+        calls[-1] = replace(calls[-1], problem=CALL_CUT_OFF)
+    reply = Reply(
+        text=message.get("content") or "",
+        messages=_kept(message, calls),
+        calls=calls,
+        usage=Usage(
+            requests=1,
+            input_tokens=fields.get("prompt_eval_count") or 0,
+            output_tokens=fields.get("eval_count") or 0,
+        ),
+        raw=raw,
+    )
+    return replace(reply, stop="cut_off", problem=CUT_OFF) if is_cut_off else reply
+
+
+def _kept(message: Message, calls: Sequence[ToolCall]) -> list[Message]:
+    """What the history gets: nothing of an empty reply, thinking with the rest, as Ollama's templates want it."""
+    kept = {name: message[name] for name in ("content", "thinking") if message.get(name)}
+    if calls:
+        kept["tool_calls"] = [{"function": {"name": call.name, "arguments": _object(call.arguments)}} for call in calls]
+    return [{"role": "assistant", **kept}] if kept else []
+
+
+def _object(arguments: Any) -> dict[str, Any]:
+    """Arguments as requests take them; servers that imitate Ollama may give text."""
+    given = arguments
+    if isinstance(arguments, str):
+        try:
+            given = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError):
+            given = arguments
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {_UNREADABLE: arguments}
+
+
+def _asked_again(error: str) -> Reply:
+    """Ollama gives nothing of such a reply but its error, so what the model is told stands where the call would."""
+    if len(error) > 2 * _EXCERPT:
+        error = f"{error[:_EXCERPT]} ... {error[-_EXCERPT:]}"
+    problem = f"Your tool call did not run, since it is not valid JSON: {error}. Send it again, its arguments as one JSON object."
+    message = {"role": "user", "content": problem}
+    return Reply(text="", messages=[message], usage=Usage(requests=1), stop=PAUSED, problem=problem, raw=error)
+
+
+def _unreadable(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return (
+        f"The server's reply is not one of Ollama's: {where}: {first['msg']}. "
+        "Servers that only imitate Ollama mostly speak OpenAI's API too: use ChatCompletions with them."
+    )
+
+
+def _sdk() -> Any:
+    try:
+        import ollama
+    except ImportError as error:
+        raise ImportError("The Ollama SDK is not installed. Install forge-tools[ollama].") from error
+    return ollama
