@@ -199,7 +199,9 @@ def expanded(text: str) -> str:
     def value(match: re.Match[str]) -> str:
         found = os.environ.get(match["name"], match["default"])
         if found is None:
-            raise ConfigurationError(f"${{{match['name']}}} is not set. Set it, or write ${{{match['name']}:-default}}.")
+            raise ConfigurationError(
+                f"${{{match['name']}}} is not set. Set it, or write ${{{match['name']}:-default}}."
+            )
         return found
 
     return _VARIABLE.sub(value, text)

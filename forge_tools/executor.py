@@ -24,7 +24,7 @@ from forge_tools.records import (
 )
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.truncation import limit_output, overlong
+from forge_tools.truncation import is_overlong, limit_output
 from forge_tools.validation import clean_text, shown, suggestion
 
 __all__ = ["SLOW_MS", "CallOptions", "ToolExecutor", "may_be_retried"]
@@ -215,9 +215,9 @@ class ToolExecutor:
         token = REACH.set(self._reach) if self._reach is not None else None
         try:
             result = await _attempts(tool, arguments, context, options)
-            if (text := overlong(result, context.max_output_size)) is not None:
+            if is_overlong(result, context.max_output_size):
                 left = tool.spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
-                result = await limit_output(result, text, context, left)
+                result = await limit_output(result, context, left)
         except asyncio.CancelledError:
             cancelled = ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
             self._record(tool, arguments, context, cancelled)

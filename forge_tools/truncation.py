@@ -1,5 +1,6 @@
 """Keeps an output within `max_output_size`: its head and tail, what was left out, and where all of it is."""
 
+import asyncio
 import json
 from functools import partial
 from typing import Any
@@ -16,23 +17,22 @@ LEAST_SECONDS = 0.5
 """What a call whose time is nearly over has left for keeping its output."""
 
 
-def overlong(result: ToolResult, limit: int) -> str | None:
-    """Return an output of more than `limit` characters as text; None where it is as it may be."""
+def is_overlong(result: ToolResult, limit: int) -> bool:
+    """Whether an output is more than `limit` characters, as text or as JSON."""
     output = result.output
     if not result.success or output is None or isinstance(output, bool | int | float):
-        return None
-    if not isinstance(output, str):
-        if len(_json(output)) <= limit:
-            return None
-        output = _json(output, indent=2)
-    return output if len(output) > limit else None
+        return False
+    return len(output if isinstance(output, str) else _json(output)) > limit
 
 
-async def limit_output(result: ToolResult, text: str, context: ExecutionContext, seconds: float) -> ToolResult:
-    """Replace an output that is `overlong` by its head and tail, and say so in `metadata`.
+async def limit_output(result: ToolResult, context: ExecutionContext, seconds: float) -> ToolResult:
+    """Replace an output that `is_overlong` by its head and tail, and say so in `metadata`.
 
     All of it is kept as an artifact where there are any and that takes no longer than about `seconds`.
     """
+    text = result.output
+    if not isinstance(text, str):  # in a thread: indenting megabytes would hold up every other tool of the loop
+        text = await asyncio.to_thread(_json, text, 2)
     if result.metadata.get("truncated") is True and len(text) <= MARKER_CHARS:
         return result  # the tool has cut it itself, and a marker of ours would count the characters of its own
     kept = await keep_text(text, context, max(seconds, LEAST_SECONDS))
@@ -55,10 +55,10 @@ def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, di
         head = line_end
     if (line_end := text.find("\n", tail, tail + slack)) >= 0:
         tail = line_end + 1
-    omitted = text[head:tail]
-    omitted_lines = omitted.count("\n") + 1 - omitted.startswith("\n") - omitted.endswith("\n")
+    breaks = text.count("\n", head, tail)  # without a copy of what may be megabytes
+    omitted_lines = breaks + 1 - text.startswith("\n", head, tail) - text.endswith("\n", head, tail)
     at = position_after(text[: head + (head > 0 and text[head] == "\n")])
-    parts = (text[:head], omissions(len(omitted), omitted_lines, at, artifact)[form], text[tail:])
+    parts = (text[:head], omissions(tail - head, omitted_lines, at, artifact)[form], text[tail:])
     shown = text[:head].count("\n") + text[tail:].count("\n") + bool(head) + bool(total - tail)
     facts: dict[str, Any] = {"truncated": True, "total_chars": total, "total_lines": lines, "shown_lines": shown}
     if artifact:

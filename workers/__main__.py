@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from celery import signals
@@ -26,6 +27,9 @@ from workers.artifacts import ArtifactDesk, WorkerArtifacts
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine, Post
 from workers.shells import Book
+
+HOSTING = "forge_tools.mcp.hosting.offering"
+"""What needs the SDK of MCP; workers without configured servers do without."""
 
 EXIT_CONFIGURATION = 78
 EXIT_UNAVAILABLE = 69
@@ -90,7 +94,24 @@ def offered(options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
     if categories is None and not settings.is_embedded:
         categories = [category for category in ToolCategory if category != ToolCategory.EXECUTION]
     names = {tool.name for tool in named}
+    if options.lane == "async" and settings.mcp_config and (categories is None or ToolCategory.MCP in categories):
+        hosted = from_servers(settings.mcp_config, settings)
+        if categories == [ToolCategory.MCP]:  # that none of the servers is there is no mistake in the configuration
+            return named + hosted
+        named += hosted
     return named + [tool for tool in admit(found, categories) if tool.name not in names]
+
+
+def from_servers(configuration: Path, settings: Settings) -> list[BaseTool]:
+    """The tools of the MCP servers that are configured. They only await, so that the async lane has them all."""
+    try:
+        hosting = import_module(HOSTING)
+    except ModuleNotFoundError as error:
+        if error.name not in {"mcp", "mcp_types"}:
+            raise
+        raise ConfigurationError("FORGE_MCP_CONFIG needs an extra: pip install 'forge-tools[mcp]'.") from error
+    tools: list[BaseTool] = hosting.offered_tools(configuration, settings.max_output_bytes, settings.home / "mcp")
+    return tools
 
 
 def parser() -> argparse.ArgumentParser:

@@ -64,7 +64,7 @@ class ArtifactDesk:
             return await self._do(self._opened()[1], request, context)
         except ForgeError as error:
             return {"error": error.message, "code": error.code}
-        except (KeyError, TypeError, ValueError) as error:  # whoever wrote it is not one of us
+        except (KeyError, TypeError, ValueError, OverflowError) as error:  # whoever wrote it is not one of us
             return {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
 
     async def answer_child(self, request: Message, context: ExecutionContext) -> Message:
@@ -111,7 +111,7 @@ class ArtifactDesk:
             case "find":
                 return _facts(await stored.find(new.id, new.session_id))
             case "part":
-                data_or_none = await stored.part(new, int(request["number"]))
+                data_or_none = await stored.part(new, self._number(request, new))
                 return {} if data_or_none is None else {"data": data_or_none}
             case other:
                 raise ValueError(other)
@@ -128,9 +128,15 @@ class ArtifactDesk:
             raise ValueError(new.id[:60])
         return new
 
+    def _number(self, request: Message, new: Artifact) -> int:
+        number = int(request["number"])
+        if not 0 <= number < count_parts(new.size):
+            raise ValueError(f"part {number}")
+        return number
+
     def _part(self, request: Message, new: Artifact) -> tuple[int, bytes]:
-        number, data = int(request["number"]), request["data"]
-        if not 0 <= number < count_parts(new.size) or not isinstance(data, bytes) or len(data) > _PACKED_BYTES:
+        number, data = self._number(request, new), request["data"]
+        if not isinstance(data, bytes) or len(data) > _PACKED_BYTES:
             raise ValueError(f"part {number}")
         return number, data
 

@@ -61,6 +61,7 @@ class Claiming:
         self._overdue: list[Ring] = []
         self._sending: set[asyncio.Task[None]] = set()
         self._reserved = 0
+        self._straying = 0
         self._under_way = 0
         self._is_closed = False
 
@@ -103,6 +104,7 @@ class Claiming:
         """Claim for a lane that has its slots at hand."""
         self.rung_at = time.monotonic()
         await self._read_overdue()
+        await self._changes.until(lambda: self._is_closed or not self._straying)
         waiting = self._overdue_first(rings)
         self._overdue += waiting[len(rings) :]  # what had to give way is next
         return await self._claim(waiting[: len(rings)])
@@ -161,30 +163,36 @@ class Claiming:
                 await self._changes.announce()
 
     def _kept_here(self, claims: list[Claim]) -> list[Claim]:
-        """Send on what belongs on other hosts; return the rest, which does not wait for that."""
+        """Send on what belongs on other hosts; return the rest, which does not wait for that.
+
+        What is sent holds its slots meanwhile: claims are faster, and the death of this worker would lose all that it owns.
+        """
         strays = self._affinity.strays(claims)
         if not strays:
             return claims
-        self._under_way += 1
-        sending = asyncio.create_task(self._send_home(strays))
-        self._sending.add(sending)
-        sending.add_done_callback(self._sending.discard)
+        self._under_way += len(strays)
+        self._straying += len(strays)
+        for claim, name in strays:
+            sending = asyncio.create_task(self._send_home(claim, name))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
         away = {claim.token for claim, _ in strays}
         return [claim for claim in claims if claim.token not in away]
 
-    async def _send_home(self, strays: Sequence[tuple[Claim, str]]) -> None:
-        left = [claim for claim, _ in strays]
+    async def _send_home(self, claim: Claim, name: str) -> None:
+        is_settled = False
         try:
-            for claim, name in strays:
-                queue = await self._affinity.send_home(self._store, claim, name)
-                left.remove(claim)
-                if queue is not None:
-                    self._ring_elsewhere([Ring(claim.id, claim.attempt - 1)], queue)
+            queue = await self._affinity.send_home(self._store, claim, name)
+            is_settled = True
+            if queue is not None:
+                self._ring_elsewhere([Ring(claim.id, claim.attempt - 1)], queue)
         except ForgeError as error:
-            logger.warning("Calls of other hosts cannot be sent there", extra={"error": str(error)})
+            logger.warning("A call of another host cannot be sent there", extra={"error": str(error)})
         finally:
-            self._hand_back(left)
+            if not is_settled:
+                self._hand_back([claim])
             self._under_way -= 1
+            self._straying -= 1
         await self._changes.announce()
 
     def _hand_back(self, claims: Sequence[Claim]) -> None:
@@ -233,7 +241,7 @@ class Claiming:
         return self._withdrawal.within(self._demotion.within(self._scope))
 
     def _free(self) -> int:
-        return self._lane.free_slots() - self._reserved
+        return self._lane.free_slots() - self._reserved - self._straying
 
     def _may_claim(self) -> bool:
         return not self._is_closed and self._is_acknowledged()

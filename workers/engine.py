@@ -230,9 +230,7 @@ class Engine:
         self._acknowledged_at = time.monotonic()
         beat, lease = self._settings.heartbeat, self._settings.lease
         recovery = Recovery(self._store, self.boot, lease, ClockWatch(self._store, self.boot, lease))
-        watch = ShellWatch(
-            self._store.shells, self._settings, lambda: self.boot == min(recovery.living, default=self.boot)
-        )
+        watch = ShellWatch(self._store.shells, self._settings, self.boot, lambda: recovery.living)
         self._claiming.open(self._store, self.lane)
         services = (
             self._recorder.run(self._store, self._ringer),

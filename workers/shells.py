@@ -5,8 +5,8 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -83,7 +83,8 @@ class ShellWatch:
         self,
         shells: Shells,
         settings: Settings,
-        is_eldest: Callable[[], bool],
+        boot: str,
+        living: Callable[[], Set[str]],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -93,12 +94,15 @@ class ShellWatch:
         self._interval = settings.shell_interval
         self._kept = settings.shell_kept
         self._lost_after = settings.shell_lost_after
-        self._is_eldest = is_eldest
+        self._boot = boot
+        self._living = living
         self._clock = clock
         self._lock: int | None = None
         self._told: dict[str, tuple[ShellRecord, float]] = {}
         self._checked_at = self._asked_at = NEVER
         self._suspects: set[str] = set()
+        self._known: Set[str] | None = None
+        self._alert_until = NEVER
         self._complaint = ("", NEVER)
 
     async def keep(self) -> None:
@@ -111,6 +115,7 @@ class ShellWatch:
                 except (ForgeError, OSError) as error:
                     self._checked_at = NEVER  # in an outage others may have given our shells up
                     self._complain(str(error))
+                    await self._renew_meanwhile()
                 await asyncio.sleep(self._interval)
         finally:
             self._unlock()
@@ -120,30 +125,52 @@ class ShellWatch:
         if not self._may_watch():
             self._told, self._checked_at = {}, NEVER  # should whoever watches die, this one begins
             return
-        is_due = self._clock() - self._checked_at >= CHECK_SECONDS and bool(self._told or self._checked_at == NEVER)
+        is_first = self._checked_at == NEVER
+        is_due = is_first or (bool(self._told) and self._clock() - self._checked_at >= CHECK_SECONDS)
+        runs = any(shell.status == ShellStatus.RUNNING for shell, _ in self._told.values())
         # Asked before the look, so that whatever is said to run has its folder by then.
-        said = await self._shells.running_of(self._hostname) if is_due else None
-        seen = await asyncio.to_thread(_seen, self._folder) if self._folder.is_dir() else []
+        said = await self._shells.running_of(self._hostname) if is_first or (is_due and runs) else None
+        seen = self._own(await asyncio.to_thread(_seen, self._folder)) if self._folder.is_dir() else []
         await self._tell(seen, said)
         if said is not None:
-            self._checked_at = self._clock()
             await self._miss(said, seen)
+        if is_due:
+            self._checked_at = self._clock()
             await asyncio.to_thread(_look_after, self._folder, self._kept)
         if any(shell.status == ShellStatus.RUNNING for shell, _ in self._forget_vanished(seen)):
             self._checked_at = NEVER
+
+    async def _renew_meanwhile(self) -> None:
+        """An outage of the database, however long, is no reason for shells to end."""
+        if self._lock is not None:
+            with suppress(ForgeError, OSError):
+                await asyncio.to_thread(_renew, self._folder)
 
     async def give_up_deserted(self) -> None:
         """Mark shells as lost whose host had no worker at two looks in a row: a clock that was set, and an outage after
         which nobody has beaten yet, look the same once.
         """
-        if self._clock() - self._asked_at < self._lost_after / 4 or not self._is_eldest():
+        if not self._is_time_to_ask():
             return
         suspects = await self._shells.deserted_hosts(self._lost_after)
         lost = await self._shells.desert(suspects & self._suspects, self._lost_after)
         self._suspects = suspects
         self._asked_at = self._clock()
+        if suspects:
+            self._alert_until = self._asked_at + self._lost_after
         if lost:
             logger.warning("Their host has no worker any more; these shells are lost", extra={"shells": lost})
+
+    def _is_time_to_ask(self) -> bool:
+        """The eldest asks often for as long as the last workers that went may have deserted a host, and else seldom."""
+        now, living = self._clock(), self._living()
+        if self._boot != min(living, default=self._boot):
+            self._known = None
+            return False
+        if self._known is None or self._known - living:
+            self._alert_until = now + 2 * self._lost_after
+        self._known = living
+        return now - self._asked_at >= self._lost_after * (0.25 if now < self._alert_until else 4.0)
 
     def _may_watch(self) -> bool:
         """Hold the lock of the folder, which the kernel drops with us; where there is no folder there is none to hold."""
@@ -164,6 +191,17 @@ class ShellWatch:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _own(self, seen: Sequence[ShellRecord]) -> Sequence[ShellRecord]:
+        """Without those that this host started under another name: calls go to that one, which may be given up."""
+        own = [shell for shell in seen if shell.hostname == self._hostname]
+        if len(own) < len(seen):
+            other = next(shell.hostname for shell in seen if shell.hostname != self._hostname)
+            self._complain(
+                f"{len(seen) - len(own)} shells of host {other} are in {self._folder}, and no call reaches them. "
+                f"Give host {self._hostname} its old FORGE_HOSTNAME until they have ended, or end them by hand."
+            )
+        return own
 
     async def _tell(self, seen: Sequence[ShellRecord], said: Sequence[ShellRecord] | None) -> None:
         """Write what is new, and what is alive but not said to run: it was given up while this host was away."""
@@ -223,6 +261,11 @@ class ShellWatch:
 def _seen(folder: Path) -> list[ShellRecord]:
     with _files_of_others(folder):
         return survey(folder)
+
+
+def _renew(folder: Path) -> None:
+    with _files_of_others(folder):
+        renew(folder)
 
 
 def _look_after(folder: Path, kept_seconds: float) -> None:

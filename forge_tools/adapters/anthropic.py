@@ -84,24 +84,24 @@ class Messages:
 
     def read(self, message: Any) -> Reply:
         """Take a `Message` apart."""
-        usage = _usage(message.usage.to_dict())
+        usage = _usage(_counts(message.usage))
         return _reply([block.to_dict() for block in message.content], message.stop_reason, usage, message)
 
     async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
         """Put the events of a stream together; the input of tools comes in fragments of JSON, which need not be valid."""
         blocks: dict[int, dict[str, Any]] = {}
-        stop, is_complete, usage = None, False, {}
+        stop, is_complete, usage = None, False, dict[str, Any]()
         async for event in stream:
             await told(on_event, event)
             if event.type == "message_start":
-                usage = event.message.usage.to_dict()
+                usage = _counts(event.message.usage)
             elif event.type == "content_block_start":
                 blocks[event.index] = event.content_block.to_dict()
             elif event.type == "content_block_delta":
                 _add(blocks[event.index], event.delta.to_dict())
             elif event.type == "message_delta":
                 stop = event.delta.stop_reason
-                usage |= {name: count for name, count in event.usage.to_dict().items() if count is not None}
+                usage |= _counts(event.usage)
             is_complete = is_complete or event.type == "message_stop"
         content = [_finished(blocks[index]) for index in sorted(blocks)]
         if not is_complete:
@@ -135,8 +135,17 @@ def _finished(block: dict[str, Any]) -> dict[str, Any]:
     return block
 
 
+def _sendable(block: dict[str, Any]) -> dict[str, Any]:
+    """Input that holds NaN or an infinity goes back as its text: the SDK refuses a request with either."""
+    try:
+        json.dumps(block.get("input"), allow_nan=False)
+    except ValueError:
+        return block | {"input": {_UNREADABLE: json.dumps(block["input"])}}
+    return block
+
+
 def _reply(content: list[dict[str, Any]], stop: str | None, usage: Usage, raw: Any) -> Reply:
-    kept = [{name: part for name, part in block.items() if part is not None} for block in content]
+    kept = [_sendable({name: part for name, part in block.items() if part is not None}) for block in content]
     kept = [
         block for block in kept if block["type"] != "text" or block["text"]
     ]  # the API sends, and refuses, empty ones
@@ -165,6 +174,11 @@ def _call(block: dict[str, Any]) -> ToolCall:
 def _result(answer: Answer) -> Message:
     result = {"type": "tool_result", "tool_use_id": answer.call.id, "content": answer.text}
     return result | {"is_error": True} if answer.is_error else result
+
+
+def _counts(usage: Any) -> dict[str, Any]:
+    """What was counted; other servers of this API may say nothing."""
+    return {name: count for name, count in usage.to_dict().items() if count is not None} if usage is not None else {}
 
 
 def _usage(usage: dict[str, Any]) -> Usage:

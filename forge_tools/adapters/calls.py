@@ -204,17 +204,13 @@ def _without_nulls(arguments: dict[str, Any], spec: ToolSpec) -> dict[str, Any]:
     Those of parameters themselves the executor takes for absent already (contradiction C38).
     """
     for parameter in spec.parameters:
-        if parameter.name in arguments and (parameter.properties or parameter.items):
-            schema = {
-                "properties": parameter.properties,
-                "required": parameter.required_properties,
-                "items": parameter.items,
-            }
-            arguments[parameter.name] = _pruned(arguments[parameter.name], schema)
+        if isinstance(given := arguments.get(parameter.name), dict | list):
+            arguments[parameter.name] = _pruned(given, parameter.to_json_schema())
     return arguments
 
 
 def _pruned(value: Any, schema: Schema) -> Any:
+    schema = next((part for part in schema.get("anyOf") or () if _has_the_members_of(part, value)), schema)
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
         return [_pruned(item, schema["items"]) for item in value]
     declared = schema.get("properties")
@@ -228,7 +224,16 @@ def _pruned(value: Any, schema: Schema) -> Any:
     }
 
 
+def _has_the_members_of(schema: Schema, value: Any) -> bool:
+    """Whether this is the alternative that a list or an object follows: strict ones name all members of theirs."""
+    if isinstance(value, dict):
+        return value.keys() <= (schema.get("properties") or {}).keys()
+    return isinstance(value, list) and "items" in schema
+
+
 def _takes_null(schema: Schema) -> bool:
+    if "const" in schema or "enum" in schema:
+        return None in schema.get("enum", [schema.get("const")])
     types = schema.get("type")
     if types is None and "anyOf" in schema:
         return any(_takes_null(part) for part in schema["anyOf"])

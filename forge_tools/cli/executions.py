@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +26,10 @@ _STYLES = {
 }
 _LEFT_OUT = frozenset({"output", "context", "error_details", "metadata"})
 """What `history` leaves to `show`: it may be megabytes."""
+
+
+DOCUMENT_FIELDS = (*(field.name for field in fields(ExecutionRecord)), "queue_wait_ms")
+"""The names in `document`, in its order."""
 
 
 def styled(status: ExecutionStatus) -> Text:

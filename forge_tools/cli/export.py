@@ -2,22 +2,24 @@
 
 import csv
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Protocol, TextIO
 
 import typer
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from forge_tools.cli import filters
 from forge_tools.cli.database import with_store
-from forge_tools.cli.executions import document
-from forge_tools.cli.face import Face, OutputOption, face_of
+from forge_tools.cli.executions import DOCUMENT_FIELDS, document
+from forge_tools.cli.face import Face, OutputOption, face_of, printable
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.moments import compact
+from forge_tools.errors import ForgeError
 from forge_tools.records import ExecutionRecord
 from forge_tools.storage import Store
 
@@ -47,9 +49,11 @@ def export(  # noqa: PLR0913 one option a filter
     until: filters.UntilOption = None,
     error_code: filters.CodeOption = None,
     error: filters.ErrorOption = None,
+    slower_than: filters.SlowerOption = None,
+    faster_than: filters.FasterOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Write executions with all that is kept of them, oldest first, as they are at the start of the command.
+    """Write executions with all that is kept of them, oldest first; what is queued meanwhile is left out.
 
     A file appears whole or not at all.
     """
@@ -64,15 +68,18 @@ def export(  # noqa: PLR0913 one option a filter
         until=until,
         error_code=error_code,
         error_text=error,
+        min_ms=slower_than,
+        max_ms=faster_than,
     )
     face = face_of(context)
 
     async def write(store: Store) -> int:
         count = 0
-        with _opened(to) as stream, _progress(face, shown=to is not None) as told:
+        with _opened(to, face) as stream, _progress(face, shown=to is not None) as told:
             rows = _Rows(stream, format)
             async for page in store.history.pages(**chosen):
-                rows.add(page)
+                for record in page:
+                    rows.add(record)
                 count += len(page)
                 told(count, page[-1])
         return count
@@ -85,39 +92,63 @@ def export(  # noqa: PLR0913 one option a filter
             face.note(f"{count:,} executions in {to}")
 
 
-class _Rows:
-    """Writes records in one of the formats; the columns of CSV are those of the first row, nested values as JSON."""
+class _Stream(Protocol):
+    def write(self, text: str, /) -> object: ...
 
-    def __init__(self, stream: TextIO, format: Format) -> None:
+
+class _Rows:
+    """Writes records in one of the formats; CSV begins with the names of its columns, and has nested values as JSON."""
+
+    def __init__(self, stream: _Stream, format: Format) -> None:
         self._stream = stream
         self._csv = csv.writer(stream) if format is Format.CSV else None
-        self._is_begun = False
+        if self._csv is not None:
+            self._csv.writerow(DOCUMENT_FIELDS)
 
-    def add(self, records: "list[ExecutionRecord] | Any") -> None:
-        for record in records:
-            row = document(record)
-            if self._csv is None:
-                self._stream.write(json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=str) + "\n")
-                continue
-            if not self._is_begun:
-                self._csv.writerow(row)
-                self._is_begun = True
-            self._csv.writerow([_cell(value) for value in row.values()])
+    def add(self, record: ExecutionRecord) -> None:
+        row = document(record)
+        if self._csv is None:
+            self._stream.write(json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=str) + "\n")
+        else:
+            self._csv.writerow([_cell(row[name]) for name in DOCUMENT_FIELDS])
 
 
 def _cell(value: object) -> object:
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else value
 
 
+class _Terminal:
+    """Shows rows without what could harm a terminal."""
+
+    def write(self, row: str, /) -> object:
+        return sys.stdout.write(printable(row.rstrip("\r\n")) + "\n")
+
+
 @contextmanager
-def _opened(path: Path | None) -> Iterator[TextIO]:
-    """The file under another name until it is whole; the standard output as it is."""
+def _opened(path: Path | None, face: Face) -> Iterator[_Stream]:
+    """Where rows go to. What is there already and is no file, such as a device or a pipe, is written to as it is."""
     if path is None:
-        yield sys.stdout
+        yield _Terminal() if face.out.is_terminal else sys.stdout
         return
-    part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as stream:
+        with _whole(path.resolve()) if path.is_file() or not path.exists() else _written(path) as stream:
+            yield stream
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ForgeError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _written(path: Path) -> TextIO:
+    return path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[TextIO]:
+    """The file under another name until it is whole."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with _written(part) as stream:
             yield stream
         part.replace(path)
     finally:
@@ -125,7 +156,7 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _progress(face: Face, *, shown: bool) -> Iterator[Any]:
+def _progress(face: Face, *, shown: bool) -> Iterator[Callable[[int, ExecutionRecord], object]]:
     """A line on the error stream that tells how far it is; nothing where nobody looks."""
     if not shown or not face.err.is_terminal:
         yield lambda count, last: None

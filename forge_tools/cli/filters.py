@@ -46,4 +46,11 @@ FasterOption = Annotated[
 
 def given(**filters: Any) -> dict[str, Any]:
     """The filters that were asked for, by the names of `Selection`."""
-    return {name: value for name, value in filters.items() if value is not None}
+    asked = {name: value for name, value in filters.items() if value is not None}
+    for low, high, options in (
+        ("since", "until", "--since / --until"),
+        ("min_ms", "max_ms", "--slower-than / --faster-than"),
+    ):
+        if low in asked and high in asked and asked[low] > asked[high]:
+            raise typer.BadParameter("Nothing lies between them: the first is beyond the second.", param_hint=options)
+    return asked

@@ -319,6 +319,7 @@ def settings_environment(settings: Settings) -> Mapping[str, str]:
     return {
         f"{prefix}{name}".upper(): value if isinstance(value, str) else json.dumps(value)
         for name, value in values.items()
+        if value is not None  # a variable would be read as the text "null"
     }
 
 

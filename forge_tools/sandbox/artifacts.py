@@ -211,14 +211,14 @@ class FolderArtifacts:
 
     def _evict(self, session: Path) -> None:
         """Take from a session that holds too much what it kept first; what is nobody's any more goes."""
-        marks = sorted(session.iterdir(), key=lambda mark: mark.stat().st_mtime_ns, reverse=True)
         held = 0
-        for mark in marks:
-            held += int(mark.read_text() or 0)
-            if held > self._quota:
-                mark.unlink()
-                if not any(self._owners.glob(f"*/{mark.name}")):
-                    (self._files / mark.name).unlink(missing_ok=True)
+        for mark in _latest_first(session):
+            with suppress(FileNotFoundError):  # another call takes it at the same time
+                held += int(mark.read_text() or 0)
+                if held > self._quota:
+                    mark.unlink()
+                    if not any(self._owners.glob(f"*/{mark.name}")):
+                        (self._files / mark.name).unlink(missing_ok=True)
 
     def _session(self, context: ExecutionContext) -> Path:
         """Of any id a name that a folder can have."""
@@ -232,6 +232,14 @@ class FolderArtifacts:
 def damaged(handle: str) -> SandboxError:
     """The refusal of bytes that are not those that were kept."""
     return SandboxError(f"{handle} is damaged. Run again the call whose output it was", UNAVAILABLE)
+
+
+def _latest_first(folder: Path) -> list[Path]:
+    dated: list[tuple[int, Path]] = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            dated.append((path.stat().st_mtime_ns, path))
+    return [path for _, path in sorted(dated, reverse=True)]
 
 
 def _unpacked(path: Path) -> Iterator[bytes]:

@@ -112,7 +112,8 @@ def marked_boots() -> set[str]:
 
 def has_unmarked_descendants(pid: int) -> bool:
     """Whether something below that process cleared its environment, so that only its place in the tree tells whose it is."""
-    return any(not marks_of(process.pid) for process in descendants(pid))
+    ours = (f"{BOOT}=".encode(), f"{EXECUTION}=".encode())
+    return any(not any(mark.startswith(ours) for mark in marks_of(process.pid)) for process in descendants(pid))
 
 
 def adopt_orphans() -> None:

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from forge_tools.sandbox.trees import SHELL
-
 BOOT = "FORGE_BOOT"
 EXECUTION = "FORGE_EXECUTION"
 
@@ -34,12 +32,8 @@ def marks_of(pid: int) -> frozenset[bytes]:
 
 
 def mark_worker(boot: str) -> None:
-    """Let whatever this process starts from now on belong to that worker boot; this process itself does not show it.
-
-    Nor does it belong to the shell that the worker may have been started in: that would keep it from being ended.
-    """
+    """Let whatever this process starts from now on belong to that worker boot; this process itself does not show it."""
     os.environ[BOOT] = boot
-    os.environ.pop(SHELL, None)
 
 
 class Marking:

@@ -46,6 +46,17 @@ class Forker:
         Raises:
             OSError: the program cannot be started, or takes no request.
         """
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            return self._request(handles, fields)
+        # Somebody killed it on the way. Of a request that is not whole nothing comes, so that there may be another.
+        return self._request(handles, fields)
+
+    def close(self) -> None:
+        """End the program, and with it the commands of a `Spawner`."""
+        with self._lock:
+            self._stop()
+
+    def _request(self, handles: Sequence[int], fields: Sequence[str]) -> socket.socket:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -55,11 +66,6 @@ class Forker:
             ours.close()
             raise
         return ours
-
-    def close(self) -> None:
-        """End the program, and with it the commands of a `Spawner`."""
-        with self._lock:
-            self._stop()
 
     def _ask(self, handles: list[int]) -> None:
         with self._lock:

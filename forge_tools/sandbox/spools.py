@@ -200,7 +200,11 @@ class Recent:
         size = os.fstat(fd).st_size
         if id in self._files or size > self._max_bytes:
             return
-        self._files[id], self._sizes[id] = os.dup(fd), size
+        try:
+            self._files[id] = os.dup(fd)
+        except OSError:  # out of handles: who reads it next fetches it again
+            return
+        self._sizes[id] = size
         while sum(self._sizes.values()) > self._max_bytes:
             oldest = next(iter(self._files))
             os.close(self._files.pop(oldest))

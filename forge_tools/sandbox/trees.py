@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 SHELL = "FORGE_SHELL"
-"""The variable that everything of a shell carries which outlives its call: only its own supervisor ends that."""
+"""The variable that everything of a shell carries which outlives its call."""
 
+KEEPS = "keeper."
+"""How its value begins in programs that keep shells, and in the supervisors that they fork."""
+
+_KEEPER = f"{SHELL}={KEEPS}".encode()
 _ON_LINUX = sys.platform.startswith("linux")
 _PR_SET_CHILD_SUBREAPER = 36
 _UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
@@ -94,14 +98,13 @@ def adopt_orphans() -> None:
 def descendants(ancestor: int, *, with_shells: bool = False) -> list[Process]:
     """List the living descendants of a process, nearest first. Zombies are left out.
 
-    So are shells that outlive their calls, with all that is below them, but for one that the ancestor itself belongs to.
+    So are programs that keep shells which outlive their calls, with all that is below them.
     """
     children = families()
-    ours = (b"", shell_of(ancestor))
     found = [Process(ancestor, 0, 0)]
     for process in found:
         below = children.get(process.pid, ())
-        found.extend(child for child in below if with_shells or shell_of(child.pid) in ours)
+        found.extend(child for child in below if with_shells or not keeps_shells(child.pid))
     return found[1:]
 
 
@@ -138,19 +141,20 @@ def start_ticks(pid: int) -> int:
     return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def shell_of(pid: int) -> bytes:
-    """The mark by which a process says that it is of a shell that outlives its call; none where it is not.
+def keeps_shells(pid: int) -> bool:
+    """Whether a process keeps shells that outlive their calls, or supervises one: it is nobody's to end but its own.
 
-    What belongs to a worker or an attempt is not, whatever it says: a command can set any variable for what it starts.
+    What only carries the mark of a shell is not spared: below a supervisor nobody meets it, and elsewhere nobody watches
+    it. Nor is what belongs to a worker or an attempt, whatever else it says.
     """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  as above
             variables = file.read().split(b"\0")
     except OSError:
-        return b""
+        return False
     if any(variable.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")) for variable in variables):
-        return b""
-    return next((variable for variable in variables if variable.startswith(b"FORGE_SHELL=")), b"")
+        return False
+    return any(variable.startswith(_KEEPER) for variable in variables)
 
 
 def _process_table() -> Iterator[Process]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from sqlalchemy import Update, false, select, true, update
+from sqlalchemy import Update, false, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ToolNotFoundError
@@ -46,6 +46,7 @@ class Catalogue:
         )
 
         async def work(connection: AsyncConnection) -> list[str]:
+            await _in_turn(connection)
             if specs:
                 await connection.execute(seen, [_values(spec) for spec in sorted(specs, key=_identity)])
                 await connection.execute(_kept_disabled())
@@ -86,8 +87,12 @@ class Catalogue:
         if name not in known:
             raise ToolNotFoundError(shown(name), f"No worker ever published it{suggestion(name, known)}")
         tool = known[name]
-        statement = update(tools).where(tools.c.name == tool).values(enabled=is_enabled)
-        await self._database.write(lambda connection: connection.execute(statement))
+
+        async def work(connection: AsyncConnection) -> None:
+            await _in_turn(connection)
+            await connection.execute(update(tools).where(tools.c.name == tool).values(enabled=is_enabled))
+
+        await self._database.write(work)
         return tool
 
     async def disabled(self) -> frozenset[str]:
@@ -134,6 +139,12 @@ def _spec(stored: object, *, is_demoted: bool) -> ToolSpec:
         return spec
     spec.digest  # noqa: B018 computed before the copy, which keeps it: the definition is the one that was published
     return spec.model_copy(update={"lane": "process"})
+
+
+async def _in_turn(connection: AsyncConnection) -> None:
+    """Let no other writer of the catalogue in: a switch must find the definition that is published meanwhile, or be found."""
+    if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+        await connection.execute(text("LOCK TABLE tools IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def _kept_disabled() -> Update:

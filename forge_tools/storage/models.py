@@ -346,7 +346,17 @@ shells = Table(
     Column("updated_at", Moment, nullable=False),
     Index("shells_of_session", "session_id", postgresql_using="hash"),
 )
-"""Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any."""
+"""Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any.
+
+It holds no NULL, so those of no session, which may be most, have an index of their own.
+"""
+
+Index(
+    "shells_of_nobody",
+    shells.c.started_at,
+    postgresql_where=shells.c.session_id.is_(None),
+    sqlite_where=shells.c.session_id.is_(None),
+)
 
 Index(
     "shells_running",

@@ -55,8 +55,12 @@ class Shells:
     async def of_session(self, session_id: str | None) -> list[ShellRecord]:
         """List a session's shells on all hosts, the oldest first; of very many, those that run or started last."""
         of_it = kept.session_id.is_(None) if session_id is None else kept.session_id == clean(session_id)
-        latest = select(shells).where(of_it).order_by(RUNNING.desc(), kept.started_at.desc(), kept.id)
-        found = await self._read(latest.limit(MOST_LISTED))
+        latest = select(shells).where(of_it).order_by(kept.started_at.desc(), kept.id).limit(MOST_LISTED)
+        found = await self._read(latest)
+        if len(found) == MOST_LISTED:
+            running = await self._read(latest.where(RUNNING))  # apart, or all that ever ended would be sorted
+            is_listed = {shell.id for shell in running}
+            found = [*running, *(shell for shell in found if shell.id not in is_listed)][:MOST_LISTED]
         return sorted(found, key=lambda shell: (shell.started_at, shell.id))
 
     async def running_of(self, hostname: str) -> list[ShellRecord]:

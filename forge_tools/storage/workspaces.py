@@ -100,7 +100,9 @@ class Workspaces:
         """The workspace that the session was bound to, if any."""
         bound = session_workspaces.c
         async with self._database.reading() as connection:
-            name: str | None = await connection.scalar(select(bound.workspace).where(bound.session_id == clean(session_id)))
+            name: str | None = await connection.scalar(
+                select(bound.workspace).where(bound.session_id == clean(session_id))
+            )
         return name
 
     async def _lock(self, connection: AsyncConnection) -> None:

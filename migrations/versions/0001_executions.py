@@ -253,6 +253,8 @@ def _create_shells() -> None:
         sa.Column("updated_at", moment, nullable=False),
     )
     op.create_index("shells_of_session", "shells", ["session_id"], postgresql_using="hash")
+    nobodys = sa.text("session_id IS NULL")
+    op.create_index("shells_of_nobody", "shells", ["started_at"], postgresql_where=nobodys, sqlite_where=nobodys)
     running = sa.text("status = 'running'")
     op.create_index("shells_running", "shells", ["hostname"], postgresql_where=running, sqlite_where=running)
 

@@ -1,5 +1,7 @@
 """The contract of the catalogue, on every database."""
 
+import asyncio
+
 import pytest
 
 from forge_tools.errors import ToolNotFoundError
@@ -149,3 +151,14 @@ async def test_a_tool_that_nobody_published_cannot_be_switched(store: Store, nam
 
     with pytest.raises(ToolNotFoundError, match=f"No worker ever published it{hint}"):
         await store.catalogue.switch(name, is_enabled=False)
+
+
+async def test_a_switch_that_meets_a_deployment_holds_for_what_is_deployed(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    for number in range(20):
+        is_enabled = bool(number % 2)
+        new = GREP.model_copy(update={"version": f"1.{number}.0"})
+        switch = store.catalogue.switch("Grep", is_enabled=is_enabled)
+        await asyncio.gather(store.catalogue.publish([new], "boot-1"), switch)
+        assert [spec.version for spec in await store.catalogue.specs()] == [new.version] * is_enabled
+        assert await store.catalogue.disabled() == (frozenset() if is_enabled else {"Grep"})

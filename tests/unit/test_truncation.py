@@ -1,6 +1,7 @@
 """Outputs are cut to their limit, whole lines where that costs little, and the cut says what is missing and where it is."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,20 @@ async def test_what_is_no_text_is_kept_as_json_and_half_a_character_as_an_escape
         result = await say(what, 30, artifacts)
         with open(await artifacts.open(result.metadata["artifact"], ExecutionContext(working_dir=".")), "rb") as file:
             assert file.read().decode().startswith(kept)
+
+
+async def test_data_that_is_too_long_is_indented_beside_the_loop() -> None:
+    class Witness:
+        def __str__(self) -> str:
+            threads.append(threading.current_thread())
+            return "seen"
+
+    threads: list[threading.Thread] = []
+
+    result = await say([Witness()] * 9, 30)
+
+    assert result.metadata["total_lines"] == 11
+    assert threads[-1] is not threading.current_thread()
 
 
 async def test_of_an_output_larger_than_an_artifact_the_ends_are_kept(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ IDLE_SHARE = 2
 
 logger = logging.getLogger(__name__)
 
+MOST_ASKED = 32
+"""Requests of one child under way: more would keep the engine's own statements waiting behind them."""
+
 ClaimRings = Callable[[Sequence[Ring]], Awaitable[list[Claim]]]
 
 Opened = Callable[[], Coroutine[Any, Any, None]]
@@ -50,6 +53,7 @@ class _Child:
     body: Body | None = None
     has_started: bool = False
     is_doomed: bool = False
+    asked: int = 0
     is_silent: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -190,12 +194,16 @@ class ChildrenLane:
     async def _answer_child(self, child: _Child, body: Body, frame: dict[str, Any]) -> None:
         """A body asks for itself: whose it is says its claim, not the child."""
         answer: dict[str, Any] = {"error": "This worker has no artifacts.", "code": ErrorCode.TOOL_ERROR}
+        child.asked += 1
         try:
-            if self._answer is not None:
+            if child.asked > MOST_ASKED:
+                answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for answers to some."
+            elif self._answer is not None:
                 answer = await self._answer(from_text(frame["artifact"]), context_of(body.claim))
         except (KeyError, TypeError, ValueError) as error:
             answer = {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
         finally:
+            child.asked -= 1
             child.line.send({"answer": frame["ask"], "artifact": to_text(answer)})
 
     def _hear_outcome(self, child: _Child, body: Body, frame: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from forge_tools.sandbox.trees import shell_of
+from forge_tools.sandbox.trees import keeps_shells
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -42,7 +42,7 @@ def _tree(root: int) -> list[int]:
     for pid in tree:
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
             with suppress(OSError):
-                tree.extend(child for child in map(int, children.read_text().split()) if not shell_of(child))
+                tree.extend(child for child in map(int, children.read_text().split()) if not keeps_shells(child))
     return tree
 
 

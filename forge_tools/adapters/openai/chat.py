@@ -43,7 +43,8 @@ class ChatCompletions(Requests):
         """Take a `ChatCompletion` apart."""
         usage = _usage(completion.usage)
         if not completion.choices:
-            return Reply.failure("The provider sent no choice.", usage, completion)
+            why = getattr(completion, "error", None)  # other servers fail with status 200
+            return Reply.failure(f"The provider sent no choice{f': {why}' if why else '.'}", usage, completion)
         choice = completion.choices[0]
         return _reply(choice.message.to_dict(), choice.finish_reason, usage, completion)
 
@@ -55,7 +56,7 @@ class ChatCompletions(Requests):
         async for chunk in stream:
             await told(on_event, chunk)
             usage = chunk.usage or usage
-            for choice in chunk.choices[:1]:
+            for choice in (chunk.choices or ())[:1]:
                 finish = choice.finish_reason or finish
                 _add(message, calls, choice.delta.to_dict() if choice.delta else {})
         if calls:
@@ -114,8 +115,11 @@ def _reply(message: Message, finish: str | None, usage: Usage, raw: Any) -> Repl
 
 
 def _calls(asked: Sequence[dict[str, Any]], *, is_cut_off: bool) -> list[ToolCall]:
+    ids: set[str] = set()
     for one in asked:
-        one["id"] = one.get("id") or f"call_{new_id()}"  # other servers may send none, and answers need one
+        if not one.get("id") or one["id"] in ids:  # other servers may send none, or one twice; answers need one each
+            one["id"] = f"call_{new_id()}"
+        ids.add(one["id"])
     parts = [one.get("function") or one.get("custom") or {} for one in asked]
     calls = [
         ToolCall(one["id"], part.get("name") or "", part.get("arguments", part.get("input")))
@@ -132,7 +136,7 @@ def _usage(usage: Any) -> Usage:
     details = usage.prompt_tokens_details
     return Usage(
         requests=1,
-        input_tokens=usage.prompt_tokens,
-        output_tokens=usage.completion_tokens,
+        input_tokens=usage.prompt_tokens or 0,  # other servers may not count
+        output_tokens=usage.completion_tokens or 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
     )

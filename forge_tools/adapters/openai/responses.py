@@ -95,7 +95,7 @@ def _usage(usage: Any) -> Usage:
     details = usage.input_tokens_details
     return Usage(
         requests=1,
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
+        input_tokens=usage.input_tokens or 0,  # other servers may not count
+        output_tokens=usage.output_tokens or 0,
         cached_tokens=(details.cached_tokens or 0) if details else 0,
     )

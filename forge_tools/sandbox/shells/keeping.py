@@ -6,12 +6,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from forge_tools.records import ShellRecord, ShellStatus, host_of
+from forge_tools.records import ShellRecord, host_of
 from forge_tools.sandbox.shells.state import ShellFolder
 
 _STARTING_SECONDS = 60.0
-_UNKILLABLE_SECONDS = 12.0
-_LOOK_SECONDS = 0.02
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -45,21 +43,6 @@ def forget(folder: Path, older_than_seconds: float) -> int:
             shutil.rmtree(folder / shell.id, ignore_errors=True)
             forgotten += 1
     return forgotten
-
-
-def end_all(folder: Path, grace_seconds: float = 2.0) -> int:
-    """End all shells of this host and wait until they are gone; return how many were running.
-
-    For a host that is shut down for good: shells outlive every worker otherwise. Call it on a thread.
-    """
-    running = {record.id for record in survey(folder) if record.status is ShellStatus.RUNNING}
-    for shell in each(folder):
-        if shell.id in running:
-            shell.order("TERM", grace_seconds)
-    until = time.monotonic() + grace_seconds + _UNKILLABLE_SECONDS
-    while time.monotonic() < until and any(shell.is_going_on() for shell in each(folder) if shell.id in running):
-        time.sleep(_LOOK_SECONDS)
-    return len(running)
 
 
 def find(folder: Path, id: str) -> ShellFolder | None:

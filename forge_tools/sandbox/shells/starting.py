@@ -24,7 +24,7 @@ from forge_tools.sandbox.shells.keeping import find
 from forge_tools.sandbox.shells.layout import LEASE, ORDERS, RECORD, WRITE, replace
 from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.sandbox.spawner import UMASK, Forker
-from forge_tools.sandbox.trees import SHELL
+from forge_tools.sandbox.trees import KEEPS, SHELL
 
 LEASE_SECONDS = 86_400.0
 """How long a shell lives that nobody cares for."""
@@ -114,13 +114,13 @@ def start(
     except OSError as error:
         raise _refusal(error.errno or 0) from error
     try:
-        own = os.open(folder / handle, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            _write_down(own, shell)
+        fd = os.open(folder / handle, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with ShellFolder(fd, handle) as own:
+            _write_down(own.fd, shell)
             _ask(own, shell, command, environment, place=place, stdin=stdin)
-        finally:
-            os.close(own)
     except OSError as error:
+        if (found := find(folder, handle)) is not None:  # it runs, though its supervisor could not say so
+            return found
         _remove(folder / handle)
         raise _refusal(error.errno or 0) from error
     return _started_before(folder, handle)
@@ -148,21 +148,39 @@ def _write_down(folder: int, shell: NewShell) -> None:
 
 
 def _ask(
-    folder: int, shell: NewShell, command: Sequence[str], environment: Mapping[str, str], *, place: int, stdin: bytes
+    own: ShellFolder,
+    shell: NewShell,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    place: int,
+    stdin: bytes,
 ) -> None:
     fields = [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK), str(len(command)), *command]
     fields += [f"{name}={value}" for name, value in environment.items()]
     with tempfile.TemporaryFile() as file:
         file.write(stdin)
         file.seek(0)
-        with KEEPER.request([place, folder, file.fileno()], fields) as control:
-            control.settimeout(_PATIENCE_SECONDS)
-            line = control.recv(64)
+        with KEEPER.request([place, own.fd, file.fileno()], fields) as control:
+            line = _answer(control, own)
     if not line.endswith(b"\n"):
-        raise OSError(0, "the supervisor ended first")
+        raise OSError(0, "no word from its supervisor")
     kind, number = line.split()
     if Status(kind.decode(), int(number)).kind == "error":
         raise OSError(int(number), os.strerror(int(number)))
+
+
+def _answer(control: socket.socket, own: ShellFolder) -> bytes:
+    """Wait for the supervisor's word, and see to it that its command does not stop it before."""
+    control.settimeout(_PATIENCE_SECONDS / 20)
+    for _ in range(20):
+        try:
+            return control.recv(64)
+        except ConnectionResetError:
+            break
+        except TimeoutError:
+            own.rouse()
+    return b""
 
 
 def _started_before(folder: Path, id: str) -> ShellFolder:
@@ -184,13 +202,13 @@ def _remove(folder: Path) -> None:
 
 
 def _refusal(number: int) -> SandboxError:
-    reason = os.strerror(number) if number else "its supervisor ended first"
+    reason = os.strerror(number) if number else "its supervisor was killed. Try again"
     return SandboxError(f"The shell could not be started: {reason}", SPAWN_FAILED)
 
 
 def _keepers_environment() -> dict[str, str]:
     """With a mark of its own: what it forks shows its environment and must be left alone too."""
-    return _environment(f"keeper.{os.getpid()}.{secrets.token_hex(4)}", {})
+    return _environment(f"{KEEPS}{os.getpid()}.{secrets.token_hex(4)}", {})
 
 
 KEEPER = Forker(["-c", _PROGRAM, _ROOT], _keepers_environment)

@@ -43,8 +43,8 @@ class ShellFolder:
 
     @property
     def is_whole(self) -> bool:
-        """Whether its supervisor has got so far as to say anything."""
-        return bool(self._asked) and bool(self._load(STATUS))
+        """Whether its supervisor has got so far as to say how it goes."""
+        return bool(self._asked) and "state" in self._load(STATUS)
 
     def facts(self) -> dict[str, Any]:
         """What the supervisor said last, as it wrote it: `state`, `exit_code`, `runtime_s`, ..."""
@@ -64,20 +64,13 @@ class ShellFolder:
 
     def order(self, name: str, grace_seconds: float) -> bool:
         """Tell the supervisor to end the shell; return whether it is still there to hear."""
-        try:
-            fd = os.open(ORDERS, _ORDER, dir_fd=self.fd)
-        except OSError:
-            return False
-        try:
-            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-                return False
-            os.write(fd, f"{name} {grace_seconds}\n".encode())
-        except OSError:
-            return False
-        finally:
-            os.close(fd)
-        _wake(self.facts())
-        return True
+        is_told = self._pass_on(f"{name} {grace_seconds}\n".encode()) or _signal(self.facts(), signal.SIGTERM)
+        self.rouse()
+        return is_told
+
+    def rouse(self) -> None:
+        """Let a supervisor go on that was stopped, or it would hear of no order: its own command may do that."""
+        _signal(self.facts(), signal.SIGCONT)
 
     def renew(self) -> None:
         """Say that somebody still cares."""
@@ -113,6 +106,21 @@ class ShellFolder:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def _pass_on(self, order: bytes) -> bool:
+        try:
+            fd = os.open(ORDERS, _ORDER, dir_fd=self.fd)
+        except OSError:
+            return False
+        try:
+            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                return False
+            os.write(fd, order)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
 
     def _settle(self, facts: dict[str, Any]) -> dict[str, Any]:
         """Note that nobody knows how it ended; nothing of it goes on unsupervised."""
@@ -178,12 +186,11 @@ def _sweep(handle: str, facts: dict[str, Any]) -> None:
         root.close()
 
 
-def _wake(facts: dict[str, Any]) -> None:
-    """A supervisor that was stopped (its own command may do that) hears of no order."""
+def _signal(facts: dict[str, Any], number: int) -> bool:
+    """Send a signal to the supervisor; return whether it is there."""
     supervisor = Quarry(_whole(facts, "pid") or 0)
     try:
-        if _is_supervised(facts):  # held first, as above
-            supervisor.send(signal.SIGCONT)
+        return _is_supervised(facts) and supervisor.send(number)  # held first, as above
     finally:
         supervisor.close()
 

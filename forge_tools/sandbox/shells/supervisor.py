@@ -48,7 +48,9 @@ class Shell:
         Raises:
             OSError: it cannot be started.
         """
-        replace(self._folder, STATUS, {})  # room for what is to be told, or there is no shell that nobody could see
+        pid = os.getpid()
+        self._facts = {"pid": pid, "start_ticks": start_ticks(pid), "kernel": kernel_id()}
+        replace(self._folder, STATUS, self._facts)  # or there is no room for it, and a shell that nobody would see
         self._output, write = os.pipe()
         with contextlib.suppress(OSError):  # more than a user may have; the usual size will do
             fcntl.fcntl(write, _F_SETPIPE_SZ, _PIPE_BYTES)
@@ -56,9 +58,7 @@ class Shell:
         self._began = time.monotonic()
         self._child = spawn(command, environment, (stdin, write, write))
         os.close(write)
-        pid = os.getpid()
-        self._facts = {"state": "running", "pid": pid, "start_ticks": start_ticks(pid), "kernel": kernel_id()}
-        self._facts |= {"child": self._child, "child_ticks": start_ticks(self._child)}
+        self._facts |= {"state": "running", "child": self._child, "child_ticks": start_ticks(self._child)}
         self._tell()
 
     def supervise(self, signals: Signals) -> None:

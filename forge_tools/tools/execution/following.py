@@ -56,8 +56,8 @@ class Following:
         than can be searched in the time.
         """
         until = time.monotonic() + min(seconds, self._deadline.remaining)
-        self._searched_to = seen = since
-        searched, pause = 0.0, _FIRST_PAUSE
+        self._searched_to = since
+        seen, searched, pause = -1, 0.0, _FIRST_PAUSE  # the first search tells what is wrong with the pattern
         while True:
             is_over, is_late = not self._shell.is_going_on(), time.monotonic() >= until
             size = self._shell.size

@@ -17,6 +17,9 @@ from forge_tools.tools.file.ripgrep import Search, refusal
 _NUMBER = re.compile(rb'^(?:(\d+):|\{"type":"match",.*"line_number":(\d+))', re.MULTILINE)
 _SPECIAL = frozenset("\\.+*?()|[]{}^$")
 _MAX_SECONDS = 10.0
+# What in an expression is no line break, though it is spelled so; and what is one.
+_HARMLESS = re.compile(r"\\[^n]|\[(?:\\.|[^\]\\])+\]", re.DOTALL)
+_LINE_BREAKS = ("\n", "\\n")
 
 
 class Pattern:
@@ -33,6 +36,9 @@ class Pattern:
         Raises:
             SandboxError: it is no regular expression, or the time was over first.
         """
+        if any(wanted in _HARMLESS.sub("", self._text) for wanted in _LINE_BREAKS):
+            what = f"Invalid pattern, lines are searched one by one and hold no line break: {self._text[:200]}"
+            raise SandboxError(what, "INVALID_REGEX")
         if self.is_plain:
             return [index for index, line in enumerate(lines) if self._text in line]
         found, complaints = _Kept(), _Kept()

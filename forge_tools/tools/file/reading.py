@@ -126,7 +126,9 @@ class Reading:
         lines, has_more = plain_lines(sample[len(encoding.bom) :], wish.offset, wish.count)
         if not lines:
             return None
-        records = [f"{number:6}\t{line}" for number, line in enumerate(lines, wish.offset)] if wish.is_numbered else lines
+        records = (
+            [f"{number:6}\t{line}" for number, line in enumerate(lines, wish.offset)] if wish.is_numbered else lines
+        )
         if sum(map(len, records)) + len(records) > self._room:
             return None
         return _Page(wish.offset, records, {"offset": wish.offset + wish.count} if has_more else None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.adapters.calls import Answer, ToolCall, Toolset
-from forge_tools.base import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.base import ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ToolNotFoundError
 from forge_tools.executor import CallOptions, ToolExecutor
 from forge_tools.registry import ScopedRegistry
@@ -83,6 +83,25 @@ async def test_nulls_for_optional_members_are_left_out_at_every_depth(registry: 
     assert answer.text == "ok"
     kept = {"b": None, "c": None}
     assert tool.calls == [{"filter": {"deep": kept, "must": None}, "rows": [kept, {"a": "x"}]}]
+
+
+async def test_nulls_inside_alternatives_are_left_out_too(registry: ScopedRegistry) -> None:
+    page = {"type": "object", "properties": {"size": {"type": "integer"}, "kind": {"enum": ["a", "b"]}}}
+    other = {"type": "object", "properties": {"mark": {"type": "string"}}}
+    parts = [{"type": "null"}, other, page, {"type": "array", "items": page}]
+    tool = Recorder(
+        parameter("filter", "object", properties={"page": {"anyOf": parts}}),
+        ToolParameter(name="page", type="any", description="A page.", keywords={"anyOf": parts}),
+        answer="ok",
+    )
+    registry.register(tool)
+    nulls = {"size": None, "kind": None}
+
+    given = {"filter": {"page": [nulls, {"size": 3, "kind": None}]}, "page": nulls}
+    [answer] = await Toolset(ToolExecutor(registry)).answer([ToolCall("1", "Recorder", given)])
+
+    assert answer.text == "ok"
+    assert tool.calls == [{"filter": {"page": [{}, {"size": 3}]}, "page": {}}]
 
 
 class Refusing(ToolExecutor):

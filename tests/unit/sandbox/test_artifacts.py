@@ -213,3 +213,26 @@ async def test_a_file_that_was_read_lately_is_read_again_from_where_it_was(tmp_p
         os.close(fd)
     recent.close()
     assert recent.open("c") is None
+
+
+async def test_a_file_that_cannot_be_kept_for_later_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    recent, gathered = Recent(1_500_000), await Gathered.of(chunks(BYTES), 1 << 20)
+    monkeypatch.setattr("forge_tools.sandbox.spools.os.dup", refuse)
+    recent.add("a", gathered.fd)
+    gathered.close()
+    assert recent.open("a") is None
+
+
+async def test_calls_that_evict_at_the_same_time_are_not_in_each_others_way(tmp_path: Path) -> None:
+    several = [FolderArtifacts(tmp_path / "kept", quota=3000) for _ in range(4)]
+
+    async def keep(seed: int) -> None:
+        for number in range(20):
+            await put(several[number % 4], bytes([seed * number % 12]) * 1000)
+
+    await asyncio.gather(*map(keep, range(16)))
+    held = sum(path.stat().st_size > 0 for path in (tmp_path / "kept/sessions").glob("*/*"))
+    assert held <= 3

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge_tools.records import ShellStatus
-from forge_tools.sandbox.shells.keeping import each, end_all, find, forget, renew, survey
+from forge_tools.sandbox.shells.keeping import each, find, forget, renew, survey
 from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.sandbox.shells.usage import usage_of
 from forge_tools.sandbox.trees import start_ticks
@@ -140,17 +140,6 @@ def test_the_start_of_one_that_was_interrupted_is_forgotten_too(folder: Path) ->
     os.utime(made, (0, 0))
     assert forget(folder, 0) == 1
     assert not made.exists()
-
-
-def test_all_shells_of_a_host_are_ended_at_once(folder: Path, marker: str, sleepers: Callable[[], list[int]]) -> None:
-    for script in ("exit 0", f"trap '' TERM; while :; do sleep {marker}; done", f"setsid sleep {marker} & wait"):
-        run_shell(folder, script).close()
-    assert until(lambda: len(sleepers()) == 2 and len(survey(folder)) == 3)
-    assert until(lambda: survey(folder)[0].ended_at)
-    assert end_all(folder, 0.2) == 2
-    assert not sleepers()
-    assert {record.status for record in survey(folder)} == {ShellStatus.EXITED, ShellStatus.KILLED}
-    assert end_all(folder) == 0
 
 
 def test_two_hundred_shells_are_kept_apart(folder: Path, marker: str, sleepers: Callable[[], list[int]]) -> None:

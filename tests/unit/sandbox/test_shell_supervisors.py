@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells import keeping, starting
 from forge_tools.sandbox.shells.starting import KEEPER, hostname_of, shells_folder
 from forge_tools.sandbox.trees import descendants
-from tests.shell_hosts import has_ended, is_alive, output_of, run_shell, shell_host, until
+from tests.shell_hosts import has_ended, output_of, run_shell, shell_host, until
 
 ROOT = Path(__file__).parents[3]
 STARTER = f"""
@@ -282,48 +281,6 @@ def test_one_that_cannot_be_started_leaves_nothing(folder: Path, monkeypatch: py
         starting.start(folder, "h1", new, ["/bin/true"], place=fd, stdin=b"")
     os.close(fd)
     assert list(folder.iterdir()) == []
-
-
-def test_one_that_no_disk_has_room_for_is_not_started(
-    folder: Path, marker: str, sleepers: Callable[[], list[int]]
-) -> None:
-    run_shell(folder, "exit 0", execution_id="the keeper runs").close()
-    _, hard = resource.prlimit(KEEPER.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(KEEPER.pid, resource.RLIMIT_FSIZE, (0, hard))  # its supervisors can write as little as on a full disk
-    began = time.monotonic()
-    with pytest.raises(SandboxError, match="could not be started: File too large"):
-        run_shell(folder, f"sleep {marker}")
-    assert time.monotonic() - began < 5
-    assert len(list(folder.iterdir())) == 1
-    assert not sleepers()
-    KEEPER.close()
-
-
-def test_how_it_ended_finds_room_on_a_disk_that_has_none_for_another_file(folder: Path) -> None:
-    with run_shell(folder, f"while [ ! -e {folder}/go ]; do sleep 0.01; done; exit 3") as shell:
-        (folder / shell.id / f"status.json.{shell.record().pid}").mkdir()  # so that the new one cannot be written there
-        (folder / "go").touch()
-        assert until(lambda: not shell.is_going_on())
-        record = shell.record()
-        assert (record.status, record.exit_code) == (ShellStatus.EXITED, 3)
-
-
-def test_a_supervisor_that_was_stopped_hears_of_an_order(folder: Path, marker: str) -> None:
-    with run_shell(folder, f"kill -STOP $PPID; sleep {marker}") as shell:
-        pid = shell.record().pid
-        assert until(lambda: b") T " in Path(f"/proc/{pid}/stat").read_bytes())
-        assert shell.order("TERM", 1)
-        assert until(lambda: has_ended(shell), 3)
-        assert shell.record().status is ShellStatus.KILLED
-
-
-def test_a_keeper_that_was_killed_takes_no_shell_along_and_is_replaced(folder: Path) -> None:
-    with run_shell(folder, "sleep 61") as first:
-        os.kill(KEEPER.pid, signal.SIGKILL)
-        assert until(lambda: not is_alive(KEEPER.pid))
-        with run_shell(folder, "sleep 61") as second:
-            assert is_alive(first.record().pid)
-            assert first.id != second.id
 
 
 def test_a_supervisor_that_is_told_to_stop_ends_its_shell(folder: Path, marker: str) -> None:

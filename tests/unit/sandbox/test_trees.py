@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable
 
 from forge_tools.sandbox import trees
+from forge_tools.sandbox.leftovers import Quarry, end, has_unmarked_descendants
 
 
 def test_the_process_table_of_ps_agrees_with_proc() -> None:
@@ -14,17 +15,20 @@ def test_the_process_table_of_ps_agrees_with_proc() -> None:
     assert ours in set(trees._process_table_of_ps())
 
 
-def test_a_shell_that_outlives_its_call_belongs_to_nobody_but_its_own_supervisor(
+def test_what_keeps_shells_belongs_to_nobody_and_what_only_says_that_it_is_of_one_does(
     marker: str, sleepers: Callable[[], list[int]], until: Callable[..., bool]
 ) -> None:
-    script = f"sleep {marker} & FORGE_SHELL=sh_a bash -c 'sleep {marker} & env -i sleep {marker} & wait' & wait"
+    kept = f"FORGE_SHELL=keeper.a bash -c 'sleep {marker} & env -i sleep {marker} & wait'"
+    script = f"sleep {marker} & env -i FORGE_SHELL=sh_a_000000000000 setsid sleep {marker} & {kept} & wait"
     with subprocess.Popen(["bash", "-c", script], start_new_session=True) as root:
-        assert until(lambda: len(sleepers()) == 3)
-        shell = next(p for p in trees.descendants(root.pid, with_shells=True) if trees.shell_of(p.pid))
-        assert len(trees.descendants(root.pid)) == 1
-        assert len(trees.descendants(root.pid, with_shells=True)) == 4
-        assert len(trees.descendants(shell.pid)) == 2
-        os.killpg(root.pid, signal.SIGKILL)
+        assert until(lambda: len(sleepers()) == 4)
+        assert len(trees.descendants(root.pid)) == 2
+        assert len(trees.descendants(root.pid, with_shells=True)) == 5
+        assert has_unmarked_descendants(root.pid)
+        assert end(b"FORGE_EXECUTION=none", root=Quarry(root.pid)) == 3
+        assert len(sleepers()) == 2
+        for pid in sleepers():
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_process_has_one_moment_at_which_it_started() -> None:

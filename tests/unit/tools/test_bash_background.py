@@ -1,7 +1,6 @@
 """Bash in the background: it answers at once, and what it started goes on."""
 
 import asyncio
-import json
 import os
 import signal
 import subprocess

@@ -58,6 +58,8 @@ async def test_a_cursor_behind_the_end_or_before_the_start_is_said(calls: Sessio
     assert "[since=99 is behind the end: 4 bytes were written]" in result.output
     assert result.metadata["next_cursor"] == 4
     assert (await calls.output(handle, since=-1)).error == "Value for since is below minimum: 0"
+    assert (await calls.output(handle, since=1 << 62)).success
+    assert "since exceeds maximum" in (await calls.output(handle, since=1 << 64)).error
 
 
 async def test_an_emoji_that_comes_byte_by_byte_is_never_half(calls: Session, tmp_path: Path) -> None:

@@ -102,10 +102,14 @@ async def test_one_that_does_not_end_in_time_is_a_failure_that_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(kill_shell, "_PATIENCE_SECONDS", 0.1)
     handle = await calls.start("sleep 61")
-    with find(calls.folder, handle) as shell:
-        os.kill(shell.record().pid, signal.SIGSTOP)
-        result = await calls.kill(handle, grace_ms=0)
-        os.kill(shell.record().pid, signal.SIGCONT)
+    orders = calls.folder / handle / "orders"
+    orders.rename(calls.folder / "its-orders")
+    os.mkfifo(orders)
+    heard = os.open(orders, os.O_RDONLY | os.O_NONBLOCK)  # by nobody who would obey
+    result = await calls.kill(handle, grace_ms=0)
+    assert os.read(heard, 100) == b"TERM 0.0\n"
+    os.close(heard)
+    (calls.folder / "its-orders").rename(orders)
     assert (result.error_code, result.metadata["status"]) == ("TIMEOUT", "running")
     assert result.error.endswith("Call KillShell again to see whether it has")
     assert (await calls.kill(handle)).metadata["status"] == "killed"

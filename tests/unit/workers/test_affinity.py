@@ -201,6 +201,31 @@ async def test_while_it_cannot_be_sent_on_it_is_given_back_and_its_neighbours_ru
     assert STARTED == ["own"]
 
 
+async def test_calls_on_their_way_to_another_host_hold_their_slots(
+    engine: Engine, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker could own thousands that it only passes on, and its death would make them lost."""
+    let_go, send = threading.Event(), engine._store.workspaces.send_home
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        await asyncio.to_thread(let_go.wait, 10)
+        return await send(*arguments, **options)
+
+    monkeypatch.setattr(engine._store.workspaces, "send_home", slow)
+    theirs = [await submit(client, "theirs") for _ in range(10)]
+    own = await submit(client, "own")
+    await take(engine, *theirs)
+    assert engine._claiming._free() == 0
+
+    claiming = asyncio.run_coroutine_threadsafe(engine._claiming.claim_rung([Ring(own, 0)]), engine._loop)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(claiming)), 0.2)
+    let_go.set()
+    assert [claim.id for claim in await asyncio.wrap_future(claiming)] == [own]
+    await asyncio.to_thread(wait_until, lambda: engine._claiming._free() == 10, 10, "the slots are not free")
+    assert [await sent_to(client, one) for one in theirs] == ["there"] * 10
+
+
 async def test_a_stop_while_a_call_is_sent_on_loses_none(
     engine: Engine, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

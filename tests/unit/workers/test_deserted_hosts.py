@@ -21,7 +21,7 @@ async def test_the_eldest_worker_gives_up_what_ran_on_hosts_that_are_gone(host: 
     await worker_on(host, "live", 40)
     told = [shell(1, hostname="dead"), shell(2, hostname="live")]
     await host.store.shells.record_many(told)
-    host.is_eldest, watch = True, host.watch()
+    host.living, watch = {"this one"}, host.watch()
 
     await watch.give_up_deserted()
     await watch.give_up_deserted()  # too soon to count as another look
@@ -35,7 +35,7 @@ async def test_the_eldest_worker_gives_up_what_ran_on_hosts_that_are_gone(host: 
 async def test_who_is_silent_at_one_look_only_keeps_its_shells(host: Host) -> None:
     await worker_on(host, "slow", 400)
     await host.store.shells.record(shell(1, hostname="slow"))
-    host.is_eldest, watch = True, host.watch()
+    host.living, watch = {"this one"}, host.watch()
 
     for silent_for in (400, 0, 400):
         await worker_on(host, "slow", silent_for)
@@ -54,3 +54,22 @@ async def test_younger_workers_give_nobody_up(host: Host) -> None:
         host.now += 75
 
     assert await host.statuses() == {shell(1).id: "running"}
+
+
+async def test_who_has_lost_no_other_worker_for_long_asks_seldom(host: Host) -> None:
+    host.living, watch = {"this one", "young"}, host.watch()
+
+    async def asked_within(seconds: int) -> int:
+        host.statements.clear()
+        for _ in range(0, seconds, 5):
+            host.now += 5
+            await watch.give_up_deserted()
+        return len(host.statements)
+
+    assert await asked_within(600) == 8  # what went before it was there
+    assert await asked_within(12_000) == 10
+    host.living = {"this one"}
+    assert await asked_within(600) == 8
+    await host.store.shells.record(shell(1, hostname="gone"))
+    await asked_within(2400)
+    assert await host.statuses() == {shell(1).id: "lost"}

@@ -63,6 +63,33 @@ async def test_only_what_changes_is_told(host: Host) -> None:
     assert await host.statuses() == {shell(1).id: "running", shell(2).id: "exited"}
 
 
+async def test_shells_that_ended_are_looked_after_without_a_question(host: Host) -> None:
+    watch = host.watch()
+    host.shells = [shell(1, status=ShellStatus.EXITED, exit_code=0), shell(2, status=ShellStatus.LOST)]
+
+    for _ in range(20):
+        host.now += CHECK_SECONDS
+        await watch.step()
+
+    assert host.statements == ["running_of", "record"]
+    assert len(host.forgotten) == 20
+
+
+async def test_what_a_host_started_under_another_name_stays_lost(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    """Else it would be lost to the eldest worker and run for this one by turns: calls go to the old name."""
+    await host.store.shells.record(shell(hostname="before", status=ShellStatus.LOST))
+    host.shells, watch = [shell(hostname="before")], host.watch()
+
+    for _ in range(3):
+        await watch.step()
+        host.now += CHECK_SECONDS
+
+    assert await host.statuses() == {shell().id: "lost"}
+    [said] = [record.__dict__["error"] for record in caplog.records]
+    assert "1 shells of host before are in" in said
+    assert "FORGE_HOSTNAME" in said
+
+
 async def test_that_a_shell_writes_is_told_now_and_then(host: Host) -> None:
     watch = host.watch()
     host.shells = [shell()]
@@ -234,6 +261,7 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
     await asyncio.gather(keeping, return_exceptions=True)
 
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert host.renewed >= 3, "an outage, however long, ends no shell"
     assert [record.error for record in said] == ["The database is away"]  # type: ignore[attr-defined]  # from `extra`
     assert watch._lock is None
 

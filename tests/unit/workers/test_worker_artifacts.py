@@ -19,6 +19,7 @@ from forge_tools.storage.artifact_tables import artifact_parts
 from forge_tools.storage.artifacts import PART_BYTES, pack
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts, from_text, to_text
+from workers.lanes.children import MOST_ASKED
 
 BYTES = os.urandom(3 * PART_BYTES + 5)
 CONTEXT = ExecutionContext(working_dir=".", session_id="s", metadata={EXECUTION_ID: "e"})
@@ -132,6 +133,9 @@ async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
         {"want": "begin", "id": ANYTHING, "size": 2 << 20},
         {"want": "begin", "id": ANYTHING, "size": -1},
         {"want": "begin", "id": ANYTHING, "size": "many"},
+        {"want": "begin", "id": ANYTHING, "size": float("inf")},
+        {"want": "part", "id": ANYTHING, "size": 9, "number": -1},
+        {"want": "part", "id": ANYTHING, "size": 9, "number": 10**30},
         {"want": "add", "id": ANYTHING, "size": 9, "number": 1, "data": b""},
         {"want": "add", "id": ANYTHING, "size": 9, "number": 0, "data": "text"},
         {"want": "add", "id": ANYTHING, "size": 9, "number": 0, "data": bytes(PART_BYTES * 2)},
@@ -181,6 +185,27 @@ async def test_a_child_that_asks_nonsense_or_for_others_is_answered_or_ignored(
         assert frame["artifact"]["error"].startswith("Malformed")
     child.finish(CLAIM)
     await bench.until(lambda: bench.outcomes)
+
+
+async def test_a_child_that_asks_very_much_at_once_holds_nobody_up(bench: Bench, child: Speaker) -> None:
+    is_open = asyncio.Event()
+
+    async def answer(_: Message, __: ExecutionContext) -> Message:
+        await is_open.wait()
+        return {}
+
+    bench.lane._answer = answer
+    bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
+    await child.hear()
+    for number in range(MOST_ASKED + 3):
+        child.say(ask=number, id=ID, artifact={})
+    refused = [await child.hear() for _ in range(3)]
+    assert [frame["answer"] for frame in refused] == [MOST_ASKED, MOST_ASKED + 1, MOST_ASKED + 2]
+    assert all(frame["artifact"]["error"].startswith("More than 32") for frame in refused)
+    is_open.set()
+    assert {(await child.hear())["answer"] for _ in range(MOST_ASKED)} == set(range(MOST_ASKED))
+    child.say(ask=99, id=ID, artifact={})
+    assert await child.hear() == {"answer": 99, "artifact": {}}
 
 
 def asking(desk: ArtifactDesk, session: str) -> WorkerArtifacts:

@@ -43,10 +43,10 @@ class Host:
         self.forgotten: list[float] = []
         self.renewed = 0
         self.now = 1000.0
-        self.is_eldest = False
+        self.living = {"an elder one", "this one"}
 
     def watch(self) -> ShellWatch:
-        return ShellWatch(Counted(self), self.settings, lambda: self.is_eldest, clock=lambda: self.now)
+        return ShellWatch(Counted(self), self.settings, "this one", lambda: self.living, clock=lambda: self.now)
 
     def survey(self, folder: Path) -> list[ShellRecord]:
         assert folder == self.settings.shells_folder
@@ -74,6 +74,10 @@ class Counted(Shells):
         if seen:
             self._host.statements.append("record")
         await super().record_many(seen)
+
+    async def deserted_hosts(self, seconds: float) -> set[str]:
+        self._host.statements.append("deserted_hosts")
+        return await super().deserted_hosts(seconds)
 
     async def running_of(self, hostname: str) -> list[ShellRecord]:
         self._host.statements.append("running_of")

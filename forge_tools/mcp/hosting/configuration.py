@@ -1,0 +1,122 @@
+"""Which MCP servers there are: the `mcpServers` of a JSON file, as Claude Desktop and Claude Code write it."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from forge_tools.config import expanded
+from forge_tools.errors import ConfigurationError
+from forge_tools.validation import shown
+
+_STDIO = frozenset({"stdio"})
+_HTTP = frozenset({"http", "streamable-http", "streamableHttp"})
+
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+Variable = Annotated[str, StringConstraints(pattern=r"^[^\x00=]+$")]
+
+logger = logging.getLogger(__name__)
+
+
+class Server(BaseModel):
+    """How to start or reach one server. `start_timeout` and `timeout` are seconds, the latter that of its calls.
+
+    `allow_tools` and `deny_tools` are patterns of names that it may offer, and of those that it may not.
+    `trust_annotations` False takes every tool for one that may do anything.
+    """
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="allow")
+
+    name: str
+    type: str = ""
+    command: Text = ""
+    args: tuple[Text, ...] = ()
+    env: dict[Variable, Text] = Field(default_factory=dict, repr=False)
+    cwd: Path = Path()
+    url: str = ""
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    disabled: bool = False
+    start_timeout: float = Field(default=20.0, gt=0, le=600)
+    timeout: float | None = Field(default=None, gt=0)
+    allow_tools: tuple[str, ...] = ("*",)
+    deny_tools: tuple[str, ...] = ()
+    trust_annotations: bool = True
+
+    def offers(self, tool: str) -> bool:
+        """Whether a tool of that name may be offered."""
+        return _fits(tool, self.allow_tools) and not _fits(tool, self.deny_tools)
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError('give it either a "command" to start, or a "url" to reach')
+        if self.type and self.type not in (_STDIO if self.command else _HTTP):
+            raise ValueError(
+                f'the type "{shown(self.type)}" is not one of a server with a {"command" if self.command else "url"}; '
+                'there are "stdio", for commands, and "http" (streamable), for URLs'
+            )
+        if self.url and not self.url.startswith(("http://", "https://")):
+            raise ValueError("its url must start with http:// or https://")
+        return self
+
+
+def read_servers(path: Path) -> list[Server]:
+    """Read the servers of a file, without those that are disabled.
+
+    `${NAME}` and `${NAME:-default}` stand for variables of our environment. A relative `cwd` is meant from the folder of the file, which is
+    also where servers without one are started.
+
+    Raises:
+        ConfigurationError: naming the file, the server and what it must be.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"FORGE_MCP_CONFIG: {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ConfigurationError(f"FORGE_MCP_CONFIG: {path} is no JSON: {error}.") from error
+    servers = found.get("mcpServers") if isinstance(found, dict) else None
+    if not isinstance(servers, dict):
+        raise ConfigurationError(
+            f'FORGE_MCP_CONFIG: {path} has no servers. Write {{"mcpServers": {{"NAME": {{"command": "..."}}}}}}.'
+        )
+    folder = path.resolve().parent
+    read = [_server(path, name, declared, folder) for name, declared in servers.items()]
+    return [server for server in read if not server.disabled]
+
+
+def _server(path: Path, name: str, declared: Any, folder: Path) -> Server:
+    where = f'FORGE_MCP_CONFIG: {path}, server "{shown(name)}"'
+    if not isinstance(declared, dict):
+        raise ConfigurationError(f'{where}: it must be an object, such as {{"command": "..."}}.')
+    try:
+        server = Server.model_validate({**_expanded(declared, where), "name": name})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigurationError(f"{where}{', ' if place else ''}{place}: {first['msg']}.") from error
+    if server.model_extra:
+        unknown = sorted(map(shown, server.model_extra))
+        logger.warning("An MCP server has settings that nobody here knows", extra={"server": name, "settings": unknown})
+    return server.model_copy(update={"cwd": folder / server.cwd})
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _expanded(value: Any, where: str) -> Any:
+    """Copy what was declared with variables filled in, wherever there is text."""
+    if isinstance(value, str):
+        try:
+            return expanded(value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from error
+    if isinstance(value, Mapping):
+        return {name: _expanded(part, where) for name, part in value.items()}
+    return [_expanded(part, where) for part in value] if isinstance(value, list) else value

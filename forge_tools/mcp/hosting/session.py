@@ -1,0 +1,188 @@
+"""One session with a server, from the first word to the last: the SDK wants both said by one task."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from mcp import Client
+from mcp.client.session import IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.exceptions import MCPError
+from mcp.types import Implementation, PaginatedRequestParams, Tool, ToolListChangedNotification
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+
+from forge_tools import __version__
+from forge_tools.mcp.hosting.configuration import Server
+from forge_tools.mcp.hosting.endpoint import Endpoint
+from forge_tools.mcp.hosting.process import ServerProcess
+from forge_tools.validation import clean_text
+
+MAX_PAGES = 100
+MAX_TOOLS = 1_000
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """A session that begins at once. `is_open` until it broke, was retired or ended; `why` says afterwards what the matter was.
+
+    `on_end` is called at the end with whether the session had begun.
+    """
+
+    def __init__(self, server: Server, max_message_bytes: int, on_end: Callable[["Session", bool], None]) -> None:
+        self.server = server
+        self.tools: Mapping[str, Tool] = {}
+        self.why = ""
+        self._on_end = on_end
+        self._calls = 0
+        self._is_retired = False
+        self._end = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._ready: asyncio.Future[Client | None] = asyncio.get_running_loop().create_future()
+        self._transport = ServerProcess(server, max_message_bytes) if server.command else Endpoint(server)
+        self._serving = asyncio.create_task(self._serve(), name=f"mcp-{server.name}")
+
+    @property
+    def is_open(self) -> bool:
+        return not (self._is_retired or self._end.is_set() or self._serving.done())
+
+    @property
+    def is_retired(self) -> bool:
+        return self._is_retired
+
+    async def begun(self) -> Client | None:
+        """Wait until it has begun; None where it cannot."""
+        return await asyncio.shield(self._ready)
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Count a call, for as long as it lasts."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._end_if_idle()
+
+    def retire(self) -> None:
+        """Take no more calls; it ends with the last of those under way."""
+        self._is_retired = True
+        self._end_if_idle()
+
+    async def ended(self, seconds: float | None = None) -> None:
+        """Wait for its end."""
+        await asyncio.wait({self._serving}, timeout=seconds)
+
+    async def end(self, seconds: float) -> None:
+        """End it, calls included."""
+        self._end.set()
+        if not self._ready.done():
+            self._serving.cancel()
+        await self.ended(seconds)
+        self._serving.cancel()
+        await self.ended(seconds)
+
+    def _end_if_idle(self) -> None:
+        if self._is_retired and not self._calls:
+            self._end.set()
+
+    async def _serve(self) -> None:
+        try:
+            async with asyncio.timeout(self.server.start_timeout) as starting, self._introduced() as client:
+                self.tools = await self._listed(client)
+                starting.reschedule(None)
+                facts = {"server": self.server.name, "tools": len(self.tools)}
+                logger.info("Connected to an MCP server", extra=facts)
+                self._ready.set_result(client)
+                await self._until_over(client)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  a foreign server may make the SDK raise anything
+            self.why = self._reason(error)
+        else:
+            self.why = self._transport.account()
+        finally:
+            self._end.set()
+            self._on_end(self, self._ready.done())
+            if not self._ready.done():
+                self._ready.set_result(None)
+
+    def _introduced(self) -> Client:
+        ours = Implementation(name="forge-tools", version=__version__)
+        return Client(self._transport, client_info=ours, message_handler=self._hear, cache=None)
+
+    async def _hear(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._changed.set()
+
+    async def _until_over(self, client: Client) -> None:
+        following = [asyncio.create_task(self._follow(client)), asyncio.create_task(self._subscribe(client))]
+        ends = [asyncio.create_task(event.wait()) for event in (self._end, self._transport.over)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._end.set()
+            for task in (*following, *ends):
+                task.cancel()
+            await asyncio.gather(*following, *ends, return_exceptions=True)
+
+    async def _subscribe(self, client: Client) -> None:
+        """Ask for news of the tools where the protocol sends none unasked."""
+        offered = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (offered and offered.list_changed):
+            return
+        with suppress(MCPError, SubscriptionLost, TimeoutError):
+            async with client.listen(tools_list_changed=True) as news:
+                async for _ in news:
+                    self._changed.set()
+
+    async def _follow(self, client: Client) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                tools = await self._listed(client)
+            except MCPError as error:
+                facts = {"server": self.server.name, "reason": clean_text(error.message)}
+                logger.warning("An MCP server does not list its tools", extra=facts)
+                continue
+            came, went = sorted(tools.keys() - self.tools.keys()), sorted(self.tools.keys() - tools.keys())
+            self.tools = tools
+            if not (came or went):
+                continue
+            logger.warning(
+                "The tools of an MCP server changed; new ones are offered by workers that start from now on",
+                extra={"server": self.server.name, "came": came, "went": went},
+            )
+
+    async def _listed(self, client: Client) -> dict[str, Tool]:
+        """Read every page of the list."""
+        tools: dict[str, Tool] = {}
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            for tool in page.tools:
+                tools.setdefault(tool.name, tool)
+            cursor = page.next_cursor
+            if not cursor or not page.tools or len(tools) >= MAX_TOOLS:
+                break
+        if cursor:
+            facts = {"server": self.server.name, "tools": len(tools)}
+            logger.warning("The list of an MCP server's tools does not end; the rest is left out", extra=facts)
+        return dict(list(tools.items())[:MAX_TOOLS])
+
+    def _reason(self, error: BaseException) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        transport, server = self._transport, self.server
+        if isinstance(error, TimeoutError):
+            return f"it did not answer within {server.start_timeout:g}s{transport.last_words()}"
+        if transport.broke or isinstance(error, asyncio.CancelledError):
+            return transport.account()
+        if isinstance(error, OSError):
+            return f"{error.filename or server.command or server.url}: {error.strerror or error}"
+        said = (
+            error.message
+            if isinstance(error, MCPError)
+            else ": ".join(filter(None, (type(error).__name__, str(error))))
+        )
+        return f"{clean_text(said)[:500]}{transport.last_words()}"

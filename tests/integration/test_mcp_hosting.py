@@ -1,0 +1,128 @@
+"""MCP servers on a real worker: called like all tools, killed in the middle, and gone with their worker."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.records import ExecutionContext, ExecutionStatus
+from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive, wait_until
+
+SERVERS = ROOT / "tests" / "mcp_servers"
+CONTEXT = ExecutionContext(working_dir=".")
+
+
+def started(*words: str) -> dict[str, Any]:
+    return {"command": sys.executable, "args": ["-P", str(SERVERS / words[0]), *words[1:]], "cwd": str(ROOT)}
+
+
+def host(fleet: Fleet, servers: dict[str, Any], categories: str = "mcp") -> WorkerProcess:
+    """Start a worker of the async lane that hosts those servers."""
+    configuration = fleet.folder / "mcp.json"
+    configuration.write_text(json.dumps({"mcpServers": servers}))
+    log = fleet.folder / f"worker-{len(fleet.workers)}.log"
+    argv = [sys.executable, "-P", "-m", "workers", "--lane", "async", "--categories", categories, "--no-builtins"]
+    with log.open("wb") as output:
+        environment = fleet.environment(mcp_config=str(configuration))
+        process = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+    worker = WorkerProcess(process, log)
+    fleet.workers.append(worker)
+    worker.wait_ready()
+    return worker
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, valkey: Any) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path, valkey.url, f"sqlite:///{tmp_path / 'forge.db'}", kill_grace=1.0)
+    yield fleet
+    fleet.stop()
+
+
+async def until(is_so: Any, what: str) -> None:
+    await asyncio.to_thread(wait_until, is_so, 20, what)
+
+
+async def test_tools_of_servers_are_in_the_catalogue_and_run_on_the_worker(fresh_fleet: Fleet) -> None:
+    host(fresh_fleet, {"good": started("good.py"), "raw": started("raw.py", "unspeakable")})
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        schemas = {schema["name"]: schema for schema in client.get_schemas_by_category("mcp", "anthropic")}
+
+        added = await client.execute("mcp__good__add", CONTEXT, a=1, b=2)
+        echoed = await client.execute("mcp__raw__echo", CONTEXT, text="hello")
+        refused = await client.execute("mcp__good__visit", CONTEXT, place={"town": "Bonn"})
+
+        assert schemas["mcp__good__visit"]["input_schema"]["properties"]["place"]["required"] == ["city"]
+        assert (added.output, added.metadata["structured"], added.metadata["server"]) == ("3", {"result": 3}, "good")
+        assert echoed.output == "hello"
+        assert refused.error == "Missing required parameter: place.city"
+
+
+async def test_a_server_that_is_killed_in_a_call_costs_that_call_alone(fleet: Fleet, tmp_path: Path) -> None:
+    worker = host(
+        fleet, {"good": started("good.py"), "raw": started("raw.py", "plain"), "bad": started("raw.py", "broken")}
+    )
+    mark = tmp_path / "mark"
+    async with ExecutorClient(fleet.settings) as client:
+        handle = await client.submit("mcp__good__wait", CONTEXT, {"mark": str(mark)})
+        await until(lambda: mark.exists() and mark.read_text().startswith("began "), "the call has not begun")
+        server = int(mark.read_text().split()[1])
+
+        os.kill(server, 9)
+        lost = await handle.result(timeout=20)
+        neighbour = await client.execute("mcp__raw__echo", CONTEXT, text="here")
+        again = await client.execute("mcp__good__identity", CONTEXT)
+
+        assert lost.error_code == "MCP_DISCONNECTED"
+        assert "it was ended by SIGKILL" in str(lost.error)
+        assert await handle.status() == ExecutionStatus.FAILED
+        assert neighbour.output == "here"
+        assert int(again.output) != server
+    assert b"no licence for this machine" in worker.log.read_bytes()
+
+
+async def test_a_cancel_reaches_the_server(fleet: Fleet, tmp_path: Path) -> None:
+    host(fleet, {"good": started("good.py")})
+    mark = tmp_path / "mark"
+    async with ExecutorClient(fleet.settings) as client:
+        handle = await client.submit("mcp__good__wait", CONTEXT, {"mark": str(mark)})
+        await until(mark.exists, "the call has not begun")
+
+        await handle.cancel("enough")
+        await handle.result(timeout=20)
+
+        assert await handle.status() == ExecutionStatus.CANCELLED
+        await until(lambda: mark.read_text() == "stopped", "the server goes on")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+async def test_servers_are_gone_with_their_worker(fleet: Fleet, tmp_path: Path, end: str) -> None:
+    pids = tmp_path / "pids"
+    worker = host(fleet, {"good": started("good.py"), "stubborn": started("raw.py", "stubborn", str(pids))})
+    async with ExecutorClient(fleet.settings) as client:
+        server = int((await client.execute("mcp__good__identity", CONTEXT)).output)
+    stubborn, child = map(int, pids.read_text().split())
+    assert all(map(is_alive, (server, stubborn, child)))
+
+    getattr(worker, end)()
+
+    await until(lambda: not any(map(is_alive, (server, stubborn, child))), "a server outlived its worker")
+
+
+async def test_a_worker_starts_without_its_servers(fleet: Fleet) -> None:
+    worker = host(fleet, {"bad": started("raw.py", "broken")})
+
+    assert b"The tools of an MCP server are not offered" in worker.log.read_bytes()
+
+
+def test_a_configuration_that_cannot_be_used_is_refused(fleet: Fleet) -> None:
+    with pytest.raises(AssertionError, match='server "bad": Value error, give it either a "command"'):
+        host(fleet, {"bad": {}})
+
+    assert fleet.workers[0].process.wait() == 78

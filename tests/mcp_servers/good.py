@@ -1,0 +1,111 @@
+"""A well-behaved server, with what a test needs to watch it: how often a tool ran, and whether it was told to stop."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel
+
+server = MCPServer("good")
+READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+
+class Place(BaseModel):
+    city: str
+    zip: str = ""
+
+
+@server.tool(annotations=READ_ONLY)
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@server.tool()
+def visit(place: Place, others: list[Place] | None = None) -> str:
+    """Go to a place."""
+    return ", ".join(p.city for p in [place, *(others or [])])
+
+
+@server.tool()
+def environment() -> dict[str, str]:
+    """Say what it was started with."""
+    return dict(os.environ)
+
+
+@server.tool()
+def identity() -> int:
+    """Say which process it is."""
+    return os.getpid()
+
+
+@server.tool()
+def picture() -> Image:
+    """Draw."""
+    return Image(data=b"\x89PNG....", format="png")
+
+
+@server.tool()
+def fail() -> str:
+    """Fail."""
+    raise ValueError("out of paper")
+
+
+@server.tool()
+def large(size: int) -> str:
+    """Say much."""
+    return "x" * size
+
+
+@server.tool()
+def complain(lines: int) -> str:
+    """Write to the error stream."""
+    for number in range(lines):
+        print(f"complaint {number}", file=sys.stderr)
+    return "done"
+
+
+@server.tool()
+async def wait(mark: str) -> str:
+    """Wait for ever, and note beginning and end in a file."""
+    path = Path(mark)
+    path.write_text(f"began {os.getpid()}")
+    try:
+        await asyncio.sleep(600)
+    finally:
+        path.write_text("stopped")
+    return "unreachable"
+
+
+@server.tool()
+def crash() -> str:
+    """End the process in the middle of the call."""
+    os._exit(7)
+
+
+@server.tool()
+async def grow(context: Context) -> str:
+    """Get one more tool, lose another, and say so."""
+
+    def novelty() -> str:
+        """Be new."""
+        return "new"
+
+    server.add_tool(novelty)
+    server.remove_tool("visit")
+    await context.notify_tools_changed()
+    return "grown"
+
+
+def main(arguments: list[str]) -> Any:
+    if arguments[:1] == ["--http"]:
+        return server.run("streamable-http", host="127.0.0.1", port=int(arguments[1]))
+    return server.run("stdio")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,88 @@
+"""The file that names the servers."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.errors import ConfigurationError
+from forge_tools.mcp.hosting.configuration import Server, read_servers
+
+
+def write(folder: Path, servers: Any) -> Path:
+    path = folder / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return path
+
+
+def test_servers_are_read_as_other_clients_write_them(tmp_path: Path) -> None:
+    here = {"command": "npx", "args": ["-y", "some-server"], "env": {"TOKEN": "t"}}
+    there = {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer t"}}
+
+    first, second = read_servers(write(tmp_path, {"here": here, "there": there}))
+
+    assert (first.name, first.command, first.args, first.env) == ("here", "npx", ("-y", "some-server"), {"TOKEN": "t"})
+    assert first.cwd == tmp_path
+    assert (second.url, second.headers) == ("https://example.com/mcp", {"Authorization": "Bearer t"})
+
+
+def test_variables_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    declared = {"command": "${MISSING:-npx}", "env": {"TOKEN": "${MY_TOKEN}"}, "args": ["$HOME", "${MISSING:-}"]}
+
+    (server,) = read_servers(write(tmp_path, {"s": declared}))
+
+    assert (server.command, server.env, server.args) == ("npx", {"TOKEN": "secret"}, ("$HOME", ""))
+    assert "secret" not in repr(server)
+
+
+def test_a_disabled_server_is_left_out(tmp_path: Path) -> None:
+    assert read_servers(write(tmp_path, {"s": {"command": "x", "disabled": True}})) == []
+
+
+def test_a_setting_that_nobody_knows_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        read_servers(write(tmp_path, {"s": {"command": "x", "arg": ["-y"]}}))
+
+    assert caplog.records[0].settings == ["arg"]  # type: ignore[attr-defined]  # given as `extra`
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({}, 'either a "command" to start, or a "url"'),
+        ({"command": "x", "url": "http://y"}, 'either a "command" to start, or a "url"'),
+        ({"url": "http://y", "type": "sse"}, 'the type "sse" is not one of a server with a url'),
+        ({"url": "ftp://y"}, "must start with http:// or https://"),
+        ({"command": "x", "args": "-y"}, "args: Input should be a valid tuple"),
+        ({"command": "x", "args": ["a\0b"]}, "args.0: String should match pattern"),
+        ({"command": "x", "env": {"A=B": "c"}}, "String should match pattern"),
+        ({"command": "${NOBODY_SET_THIS}"}, "${NOBODY_SET_THIS} is not set. Set it, or write"),
+        ("npx", "it must be an object"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused_by_name(tmp_path: Path, declared: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        read_servers(write(tmp_path, {"mine": declared}))
+
+    assert 'mcp.json, server "mine"' in str(refused.value)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "is no JSON"), ("[]", "has no servers"), ('{"mcpServers": 3}', "has no servers")]
+)
+def test_a_file_without_servers_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(text)
+
+    with pytest.raises(ConfigurationError, match=said):
+        read_servers(path)
+    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+        read_servers(tmp_path / "missing.json")
+
+
+def test_a_server_made_in_code_needs_no_file() -> None:
+    assert Server(name="s", command="x").start_timeout == 20

@@ -1,0 +1,360 @@
+"""Tools of real servers on pipes: well-behaved ones, and every kind that is not."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.base import ExecutionContext, ToolResult
+from forge_tools.executor import ToolExecutor
+from forge_tools.mcp.hosting.configuration import Server
+from forge_tools.mcp.hosting.memory import Memory
+from forge_tools.mcp.hosting.offering import tools_of
+from forge_tools.registry import ScopedRegistry
+from tests.fleet import ROOT, is_alive, wait_until
+
+RAW = str(ROOT / "tests" / "mcp_servers" / "raw.py")
+GOOD = str(ROOT / "tests" / "mcp_servers" / "good.py")
+CONTEXT = ExecutionContext(working_dir=".")
+
+
+def raw(mode: str, *words: str, name: str = "raw", **settings: Any) -> Server:
+    return Server(name=name, command=sys.executable, args=("-P", RAW, mode, *words), cwd=ROOT, **settings)
+
+
+def good(**settings: Any) -> Server:
+    return Server(name="good", command=sys.executable, args=("-P", GOOD), cwd=ROOT, **settings)
+
+
+class Host:
+    """The tools of some servers, called as any others."""
+
+    def __init__(self) -> None:
+        self.executors: list[ToolExecutor] = []
+
+    async def start(
+        self, *servers: Server, max_message_bytes: int = 1_000_000, memory: Memory | None = None
+    ) -> ToolExecutor:
+        registry = ScopedRegistry()
+        registry.register_many(await asyncio.to_thread(tools_of, servers, max_message_bytes, memory))
+        self.executors.append(ToolExecutor(registry))
+        return self.executors[-1]
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[Host]:
+    host = Host()
+    yield host
+    for executor in host.executors:
+        await executor.shutdown()
+
+
+async def call(executor: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
+    return await executor.execute(name, CONTEXT, **arguments)
+
+
+def names(executor: ToolExecutor) -> list[str]:
+    return [spec.name for spec in executor.specs()]
+
+
+async def until(is_so: Callable[[], object], what: str) -> None:
+    await asyncio.to_thread(wait_until, is_so, 15, what)
+
+
+async def test_tools_of_the_official_sdk_are_called_with_their_schemas(host: Host) -> None:
+    executor = await host.start(good())
+
+    result = await call(executor, "mcp__good__add", a=1, b=2)
+    nested = await call(executor, "mcp__good__visit", place={"city": "Bonn"}, others=[{"city": "Ulm"}])
+    wrong = await call(executor, "mcp__good__visit", place={"town": "Bonn"})
+
+    assert (result.output, result.metadata["structured"]) == ("3", {"result": 3})
+    assert nested.output == "Bonn, Ulm"
+    assert wrong.error == "Missing required parameter: place.city"
+    spec = {spec.name: spec for spec in executor.specs()}["mcp__good__add"]
+    assert (spec.category, spec.lane, spec.capabilities.idempotent, spec.capabilities.writes_files) == (
+        "mcp",
+        "async",
+        True,
+        False,
+    )
+
+
+async def test_pictures_and_failures_are_told(host: Host) -> None:
+    executor = await host.start(good())
+
+    picture = await call(executor, "mcp__good__picture")
+    failure = await call(executor, "mcp__good__fail")
+
+    assert picture.output == "[image (image/png), 8 bytes]"
+    assert picture.metadata["content"] == [{"type": "image", "mime_type": "image/png", "bytes": 8}]
+    assert (failure.success, failure.error_code) == (False, "MCP_TOOL_ERROR")
+
+
+async def test_a_server_sees_the_environment_of_tools_and_its_own(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGE_DATABASE_URL", "postgresql://user:secret@host/db")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    executor = await host.start(good(env={"TOKEN": "mine", "PATH": os.environ["PATH"]}))
+
+    seen = (await call(executor, "mcp__good__environment")).metadata["structured"]
+
+    assert "FORGE_DATABASE_URL" not in seen
+    assert "AWS_SECRET_ACCESS_KEY" not in seen
+    assert (seen["TOKEN"], seen["LC_ALL"]) == ("mine", "C.UTF-8")
+
+
+async def test_all_pages_are_listed(host: Host) -> None:
+    executor = await host.start(raw("plain"))
+
+    assert names(executor) == [f"mcp__raw__{name}" for name in ("echo", "crash", "half", "hang", "change", "odd")]
+
+
+async def test_only_tools_that_are_allowed_are_offered(host: Host) -> None:
+    executor = await host.start(raw("plain", allow_tools=["e*", "crash", "h*"], deny_tools=["hal?"]))
+
+    assert names(executor) == ["mcp__raw__echo", "mcp__raw__crash", "mcp__raw__hang"]
+
+
+async def test_hints_of_a_server_that_is_not_trusted_count_for_nothing(host: Host) -> None:
+    executor = await host.start(good(trust_annotations=False))
+
+    assert not any(spec.capabilities.idempotent for spec in executor.specs())
+
+
+async def test_a_server_that_is_not_there_is_offered_as_it_was_last_seen(host: Host, tmp_path: Path) -> None:
+    program, memory = tmp_path / "server", Memory(tmp_path / "memory")
+    server = Server(name="s", command=str(program), cwd=tmp_path)
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} -P {RAW} plain\n")
+    program.chmod(0o755)
+    before = await host.start(server, memory=memory)
+    program.rename(tmp_path / "away")
+
+    after = await host.start(server, memory=memory)
+    missing = await call(after, "mcp__s__echo", text="here")
+    (tmp_path / "away").rename(program)
+    async with asyncio.timeout(15):
+        while (found := await call(after, "mcp__s__echo", text="here")).error_code == "MCP_DISCONNECTED":
+            await asyncio.sleep(0.05)
+
+    assert found.output == "here"
+    assert names(after) == names(before)
+    assert (missing.error_code, missing.metadata["retryable"]) == ("MCP_DISCONNECTED", True)
+
+
+async def test_a_list_without_an_end_is_cut(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    executor = await host.start(raw("endless"))
+
+    assert len(executor.specs()) == 100
+    assert "does not end" in caplog.text
+
+
+async def test_a_tool_that_no_provider_would_take_is_left_out_alone(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = await host.start(raw("unspeakable"))
+
+    assert "mcp__raw__bad" not in names(executor)
+    assert any(name.startswith("mcp__raw__list_things_v2_") for name in names(executor))
+    assert "cannot be offered" in caplog.text
+
+
+async def test_garbage_on_standard_output_is_reported_and_survived(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = await host.start(raw("noisy"))
+
+    results = [await call(executor, "mcp__raw__echo", text=f"hello {n}") for n in range(10)]
+
+    assert [result.output for result in results] == [f"hello {n}" for n in range(10)]
+    lines = [record.line for record in caplog.records if record.msg == "An MCP server wrote what is no message"]  # type: ignore[attr-defined]  # given as `extra`
+    assert lines[:4] == ["DEBUG: about to answer", "{not json}", "red", '{"jsonrpc": "2.0"}']
+    assert lines[4] == "y" * 200 + "... (5,000 bytes)"
+    assert len(lines) == 20
+
+
+async def test_a_server_that_dies_in_a_call_fails_that_call_and_is_started_again(host: Host) -> None:
+    executor = await host.start(raw("plain"))
+
+    lost = await call(executor, "mcp__raw__crash")
+    after = await call(executor, "mcp__raw__echo", text="back")
+
+    assert lost.error_code == "MCP_DISCONNECTED"
+    assert lost.error == (
+        "The MCP server 'raw' was lost during the call: it ended with code 7; it last wrote: "
+        "Segmentation fault (not really). Whether the call took effect is unknown."
+    )
+    assert "retryable" not in lost.metadata
+    assert after.output == "back"
+
+
+async def test_a_server_that_reads_no_more_costs_its_calls_their_time_and_no_more(host: Host) -> None:
+    executor = await host.start(raw("deaf"), raw("plain", name="other"))
+    impatient = ExecutionContext(working_dir=".", timeout=0.5)
+
+    results = await asyncio.gather(
+        *(executor.execute("mcp__raw__echo", impatient, text="x" * 200_000) for _ in range(3)),
+        executor.execute("mcp__other__echo", impatient, text="here"),
+    )
+
+    assert [result.error_code for result in results] == ["TIMEOUT", "TIMEOUT", "TIMEOUT", None]
+
+
+async def test_half_a_message_fails_the_call(host: Host) -> None:
+    executor = await host.start(raw("plain"))
+
+    lost = await call(executor, "mcp__raw__half")
+
+    assert lost.error_code == "MCP_DISCONNECTED"
+    assert "it ended with code 0" in str(lost.error)
+
+
+async def test_neighbours_of_a_lost_call_are_lost_and_others_wait_for_the_next_server(
+    host: Host, tmp_path: Path
+) -> None:
+    executor = await host.start(raw("plain"))
+    mark = tmp_path / "mark"
+    hanging = asyncio.create_task(call(executor, "mcp__raw__hang", mark=str(mark)))
+    await until(mark.exists, "the call has not begun")
+
+    results = await asyncio.gather(
+        call(executor, "mcp__raw__crash"), *(call(executor, "mcp__raw__echo", text="t") for _ in range(5)), hanging
+    )
+
+    assert {result.error_code for result in (results[0], results[-1])} == {"MCP_DISCONNECTED"}
+    assert (await call(executor, "mcp__raw__echo", text="back")).output == "back"
+
+
+async def test_a_server_that_keeps_dying_is_not_started_all_the_time(host: Host) -> None:
+    executor = await host.start(raw("plain"))
+
+    results = [await call(executor, "mcp__raw__crash") for _ in range(5)]
+
+    assert "The next try is in" in str(results[-1].error)
+    assert (results[-1].error_code, results[-1].metadata["retryable"]) == ("MCP_DISCONNECTED", True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("broken", "it ended with code 3; it last wrote: no licence for this machine"),
+        ("chatty", "it ended with code 0; it last wrote: Usage: server --port PORT"),
+        ("silent", "it did not answer within 1s"),
+    ],
+)
+async def test_a_server_that_is_not_there_harms_no_other(
+    host: Host, caplog: pytest.LogCaptureFixture, mode: str, said: str
+) -> None:
+    executor = await host.start(raw(mode, name="bad", start_timeout=1.0), raw("plain"))
+
+    assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
+    assert not [name for name in names(executor) if "bad" in name]
+    reasons = [record.reason for record in caplog.records if "not offered" in record.msg]  # type: ignore[attr-defined]  # given as `extra`
+    assert reasons == [f"The MCP server 'bad' cannot be used: {said}."]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"command": "no-such-program"}, "no-such-program could not be started: No such file or directory"),
+        ({"command": "cat", "cwd": Path("/no/such/folder")}, "/no/such/folder: No such file or directory"),
+    ],
+)
+async def test_a_program_that_cannot_be_started_is_named(
+    host: Host, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], said: str
+) -> None:
+    await host.start(Server(name="bad", **settings))
+
+    assert said in "".join(str(vars(record).get("reason")) for record in caplog.records)
+
+
+async def test_a_timeout_tells_the_server_and_leaves_it_usable(host: Host, tmp_path: Path) -> None:
+    executor = await host.start(raw("plain"))
+    mark = tmp_path / "mark"
+
+    result = await executor.execute("mcp__raw__hang", ExecutionContext(working_dir=".", timeout=0.5), mark=str(mark))
+
+    assert (result.error_code, result.error) == ("TIMEOUT", "Tool timed out after 0.5s")
+    await until(lambda: mark.read_text() == "cancelled", "the server was not told")
+    assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
+
+
+async def test_a_cancel_stops_the_call_in_the_server(host: Host, tmp_path: Path) -> None:
+    executor = await host.start(good())
+    mark = tmp_path / "mark"
+    waiting = asyncio.create_task(call(executor, "mcp__good__wait", mark=str(mark)))
+    await until(mark.exists, "the call has not begun")
+
+    waiting.cancel()
+
+    await until(lambda: mark.read_text() == "stopped", "the server goes on")
+
+
+@pytest.mark.parametrize("server", [raw("plain"), good()])
+async def test_tools_that_go_are_gone_and_new_ones_are_told(
+    host: Host, caplog: pytest.LogCaptureFixture, server: Server
+) -> None:
+    executor = await host.start(server)
+    grow, gone = ("change", "hang") if server.name == "raw" else ("grow", "visit")
+
+    await call(executor, f"mcp__{server.name}__{grow}")
+    await until(lambda: "new ones are offered" in caplog.text, "nobody noticed")
+    result = await call(executor, f"mcp__{server.name}__{gone}", place={"city": "Bonn"})
+
+    assert (result.error_code, result.metadata["retryable"]) == ("MCP_TOOL_GONE", False)
+    assert f"has no tool '{gone}' any more. It has: " in str(result.error)
+
+
+async def test_an_answer_that_is_too_long_fails_its_call_alone(host: Host) -> None:
+    executor = await host.start(raw("plain"), max_message_bytes=100_000)
+
+    result = await call(executor, "mcp__raw__echo", text="x" * 200_000)
+
+    assert "The answer has 200," in str(result.error)
+    assert "the limit is 100,000. Ask for less of it." in str(result.error)
+    assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
+
+
+async def test_an_answer_that_is_no_result_fails_its_call_alone(host: Host) -> None:
+    executor = await host.start(raw("plain"))
+
+    result = await call(executor, "mcp__raw__odd")
+
+    assert result.error_code == "MCP_TOOL_ERROR"
+    assert "is no result" in str(result.error)
+    assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
+
+
+async def test_a_server_that_does_not_leave_is_ended_with_its_children(host: Host, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    executor = await host.start(raw("stubborn", str(pids)))
+    server, child = map(int, pids.read_text().split())
+
+    await executor.shutdown()
+
+    assert not is_alive(server)
+    assert not is_alive(child)
+
+
+async def test_dry_runs_ask_nobody(host: Host) -> None:
+    executor = await host.start(raw("plain"))
+
+    result = await executor.execute("mcp__raw__crash", ExecutionContext(working_dir=".", dry_run=True))
+
+    assert result.output == "[Dry Run] Would execute mcp__raw__crash with {}"
+
+
+async def test_after_the_end_calls_are_refused(host: Host) -> None:
+    executor = await host.start(raw("plain"))
+    await executor.shutdown()
+
+    result = await call(executor, "mcp__raw__echo", text="late")
+
+    assert (result.error_code, result.metadata["retryable"]) == ("MCP_DISCONNECTED", True)
+
+
+def test_no_servers_need_no_thread() -> None:
+    assert tools_of([], 1) == []
