@@ -21,6 +21,8 @@ class Directory(ABC):
         self._snapshot = Snapshot()
         self._refreshed_at = self._heeded_at = 0.0
         self._refreshing = asyncio.Lock()
+        self._heeding: asyncio.Event | None = None
+        self._heed_task: asyncio.Task[None] | None = None
 
     @property
     @abstractmethod
@@ -67,17 +69,24 @@ class Directory(ABC):
                 await self.refresh()
 
     async def _heed_switches(self) -> None:
-        """Hear, at most once a second, whether tools were disabled or enabled since; calls of that moment wait for it."""
+        """Hear, at most once a second, whether tools were disabled or enabled since; calls of that moment wait for it.
+
+        They go on all at once, so that they are still stored together.
+        """
         if time.monotonic() - max(self._heeded_at, self._refreshed_at) < REFRESH_INTERVAL:
             return
-        async with self._refreshing:
-            if time.monotonic() - max(self._heeded_at, self._refreshed_at) < REFRESH_INTERVAL:
-                return
-            try:
-                async with asyncio.timeout(HEED_SECONDS):
-                    if await self._open_store.catalogue.disabled() != self._snapshot.disabled:
-                        await self.refresh()
-            except (ForgeError, TimeoutError):  # storing the call says it better
-                pass
-            finally:
-                self._heeded_at = time.monotonic()  # not before: those who wait for the same answer would ask in turn
+        if self._heeding is None:
+            self._heeding = asyncio.Event()  # of thousands that wait each costs one future, unlike with a shielded task
+            self._heed_task = asyncio.ensure_future(self._heed(self._heeding))
+        await self._heeding.wait()
+
+    async def _heed(self, heeded: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(HEED_SECONDS):
+                if await self._open_store.catalogue.disabled() != self._snapshot.disabled:
+                    await self._refresh_since(time.monotonic())
+        except (ForgeError, TimeoutError):  # storing the call says it better
+            pass
+        finally:
+            self._heeded_at, self._heeding = time.monotonic(), None
+            heeded.set()

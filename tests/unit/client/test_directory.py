@@ -1,6 +1,7 @@
 """How a client hears of tools that are switched off or on while it is connected."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from forge_tools.client import Call, ExecutorClient
 from forge_tools.client.intake import Intake, Rejected
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
-from forge_tools.errors import DatabaseUnavailableError, ErrorCode
-from forge_tools.records import ExecutionContext, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ForgeError
+from forge_tools.records import ExecutionContext, NewExecution, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import open_store
 from forge_tools.storage.catalogue import Catalogue
+from forge_tools.storage.queue import ExecutionQueue
 from tests.unit.client.conftest import ECHO, publish
 
 LOGIN = ToolSpec(
@@ -83,6 +85,24 @@ async def test_calls_of_one_moment_look_once(settings: Settings, monkeypatch: py
 
 
 @pytest.mark.parametrize("trouble", ["refuses", "hangs"])
+async def test_calls_that_waited_for_the_look_are_stored_together(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+    submit_many = ExecutionQueue.submit_many
+
+    async def counted(self: ExecutionQueue, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+        stored.append(len(rows))
+        return await submit_many(self, rows)
+
+    monkeypatch.setattr(ExecutionQueue, "submit_many", counted)
+    async with ExecutorClient(settings) as client:
+        age(client)
+        await asyncio.gather(*(client.submit("Echo", parameters={"message": "x"}) for _ in range(200)))
+
+    assert stored == [200]
+
+
 async def test_a_call_does_not_fail_because_nobody_can_say_what_is_disabled(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
