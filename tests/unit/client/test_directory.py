@@ -84,7 +84,6 @@ async def test_calls_of_one_moment_look_once(settings: Settings, monkeypatch: py
     assert looks == [1]
 
 
-@pytest.mark.parametrize("trouble", ["refuses", "hangs"])
 async def test_calls_that_waited_for_the_look_are_stored_together(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +102,7 @@ async def test_calls_that_waited_for_the_look_are_stored_together(
     assert stored == [200]
 
 
+@pytest.mark.parametrize("trouble", ["refuses", "hangs"])
 async def test_a_call_does_not_fail_because_nobody_can_say_what_is_disabled(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
