@@ -204,7 +204,12 @@ async def test_many_calls_make_neither_worker_nor_client_grow(lone_fleet: Fleet)
         for _ in range(2):
             await run(client, 2000)
         waiter = client._waiter
-        assert [waiter._waiting, waiter._expected, waiter._unread, client._background._steps] == [{}, set(), set(), set()]
+        assert [waiter._waiting, waiter._expected, waiter._unread, client._background._steps] == [
+            {},
+            set(),
+            set(),
+            set(),
+        ]
 
     assert resident_megabytes(worker.pid) - before < 8
 
