@@ -10,13 +10,14 @@ from hashlib import blake2b
 from typing import Any
 
 from forge_tools.config import Settings
-from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ForgeError, SandboxError
+from forge_tools.errors import ErrorCode, ForgeError, SandboxError
 from forge_tools.records import Artifact, ExecutionContext, artifact_id
 from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import Gathered, Recent
 from forge_tools.storage import Store
 from forge_tools.storage.artifacts import PART_BYTES, Keeping, StoredArtifacts, count_parts, pack, unpack
+from workers.elsewhere import Elsewhere
 
 RECENT_BYTES = 256 << 20
 """What a worker keeps, in files without a name, of artifacts that were read lately."""
@@ -40,28 +41,21 @@ class ArtifactDesk:
     def __init__(self, settings: Settings) -> None:
         self._max_bytes = settings.artifact_max_bytes
         self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
-        self._there: tuple[asyncio.AbstractEventLoop, StoredArtifacts] | None = None
+        self._stored = Elsewhere[StoredArtifacts]()
         self._proofs = Proofs()
 
     def open(self, store: Store) -> None:
         """Take the rows of the loop that runs."""
-        self._there = asyncio.get_running_loop(), store.artifacts
+        self._stored.open(store.artifacts)
 
     async def ask(self, request: Message, context: ExecutionContext) -> Message:
         """Answer from any loop."""
-        loop, _ = self._opened()
-        work = self.answer(request, context)
-        try:
-            answering = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError as error:  # the loop has ended
-            work.close()
-            raise DatabaseUnavailableError("This worker stops and has closed its database. Try again.") from error
-        return await asyncio.wrap_future(answering)
+        return await self._stored.ask(lambda _: self.answer(request, context))
 
     async def answer(self, request: Message, context: ExecutionContext) -> Message:
         """Do what a request wants; what it cannot have is an answer too."""
         try:
-            return await self._do(self._opened()[1], request, context)
+            return await self._do(self._stored.it, request, context)
         except ForgeError as error:
             return {"error": error.message, "code": error.code}
         except (KeyError, TypeError, ValueError, OverflowError) as error:  # whoever wrote it is not one of us
@@ -76,7 +70,7 @@ class ArtifactDesk:
 
     async def purge_for_ever(self) -> None:
         """Delete what has expired, every few minutes."""
-        _, stored = self._opened()
+        stored = self._stored.it
         while True:
             await asyncio.sleep(PURGE_SECONDS)
             try:
@@ -84,11 +78,6 @@ class ArtifactDesk:
                     pass
             except ForgeError as error:
                 logger.warning("Expired artifacts are not deleted yet", extra={"error": str(error)})
-
-    def _opened(self) -> tuple[asyncio.AbstractEventLoop, StoredArtifacts]:
-        if self._there is None:
-            raise DatabaseUnavailableError("This worker has not opened its database yet. Try again.")
-        return self._there
 
     async def _do(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
         new, is_proven = self._artifact(request, context), request.get("is_proven", True)

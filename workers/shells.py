@@ -5,18 +5,18 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 from forge_tools.config import Settings
-from forge_tools.errors import DatabaseUnavailableError, ForgeError, SandboxError, StorageError, UnstorableRowError
+from forge_tools.errors import ForgeError, SandboxError, StorageError, UnstorableRowError
 from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.keeping import forget, renew, survey
 from forge_tools.sandbox.shells.layout import kernel_id
 from forge_tools.sandbox.trees import start_ticks
 from forge_tools.storage.shells import Shells
+from workers.elsewhere import Elsewhere
 
 LOCK = "watch.lock"
 CHECK_SECONDS = 60.0
@@ -26,7 +26,6 @@ SIZE_SECONDS = 30.0
 COMPLAINT_SECONDS = 600.0
 NEVER = float("-inf")
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -34,42 +33,26 @@ class Book:
     """The rows of shells for tools whose loop is not the engine's. It is made before the engine, which opens it."""
 
     def __init__(self) -> None:
-        self._there: tuple[asyncio.AbstractEventLoop, Shells] | None = None
+        self._rows = Elsewhere[Shells]()
 
     def open(self, shells: Shells) -> None:
         """Take the rows of the loop that runs."""
-        self._there = asyncio.get_running_loop(), shells
+        self._rows.open(shells)
 
     async def record(self, shell: ShellRecord) -> None:
         """Note what this host has seen of a shell of its own. Without a database the watch will, once it is back."""
         try:
-            await self._ask(lambda shells: shells.record(shell))
+            await self._rows.ask(lambda shells: shells.record(shell))
         except StorageError as error:
             logger.warning("A shell is not in SQL yet", extra={"shell": shell.id, "error": error.message})
 
     async def find(self, id: str) -> ShellRecord | None:
         """Read one shell; None where nobody has told of it."""
-        return await self._ask(lambda shells: shells.find(id))
+        return await self._rows.ask(lambda shells: shells.find(id))
 
     async def of_session(self, session_id: str | None) -> list[ShellRecord]:
         """List the shells of a session on all hosts, the oldest first."""
-        return await self._ask(lambda shells: shells.of_session(session_id))
-
-    async def _ask(self, question: Callable[[Shells], Awaitable[T]]) -> T:
-        if self._there is None:
-            raise DatabaseUnavailableError("This worker has not opened its database yet. Try again.")
-        loop, shells = self._there
-
-        async def asking() -> T:
-            return await question(shells)
-
-        work = asking()
-        try:
-            answer = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError as error:  # the loop has ended
-            work.close()
-            raise DatabaseUnavailableError("This worker stops and has closed its database. Try again.") from error
-        return await asyncio.wrap_future(answer)
+        return await self._rows.ask(lambda shells: shells.of_session(session_id))
 
 
 class ShellWatch:

@@ -57,20 +57,7 @@ def export(  # noqa: PLR0913 one option a filter
 
     A file appears whole or not at all.
     """
-    chosen = filters.given(
-        tool=tool,
-        category=category,
-        status=status,
-        agent_id=agent,
-        session_id=session,
-        queue=queue,
-        since=since,
-        until=until,
-        error_code=error_code,
-        error_text=error,
-        min_ms=slower_than,
-        max_ms=faster_than,
-    )
+    chosen = filters.given(context)
     face = face_of(context)
 
     async def write(store: Store) -> int:

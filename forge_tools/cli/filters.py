@@ -44,9 +44,21 @@ FasterOption = Annotated[
 ]
 
 
-def given(**filters: Any) -> dict[str, Any]:
-    """The filters that were asked for, by the names of `Selection`."""
-    asked = {name: value for name, value in filters.items() if value is not None}
+_FIELDS = {
+    "agent": "agent_id",
+    "session": "session_id",
+    "error": "error_text",
+    "slower_than": "min_ms",
+    "faster_than": "max_ms",
+    **{name: name for name in ("tool", "category", "status", "queue", "since", "until", "error_code")},
+}
+"""What each option is called in `Selection`."""
+
+
+def given(context: typer.Context) -> dict[str, Any]:
+    """The filters that this command was given, by the names of `Selection`."""
+    params = context.params
+    asked = {field: params[name] for name, field in _FIELDS.items() if params.get(name) is not None}
     for low, high, options in (
         ("since", "until", "--since / --until"),
         ("min_ms", "max_ms", "--slower-than / --faster-than"),

@@ -36,20 +36,7 @@ def history(  # noqa: PLR0913 one option a filter
     output: OutputOption = None,
 ) -> None:
     """List executions, newest first. As JSON it is one object a line, without outputs: `show` has those."""
-    chosen = filters.given(
-        tool=tool,
-        category=category,
-        status=status,
-        agent_id=agent,
-        session_id=session,
-        queue=queue,
-        since=since,
-        until=until,
-        error_code=error_code,
-        error_text=error,
-        min_ms=slower_than,
-        max_ms=faster_than,
-    )
+    chosen = filters.given(context)
 
     async def read(store: Store) -> list[ExecutionRecord]:
         last = (await store.history.get(before)).id if before else None  # a beginning of the id will do

@@ -44,7 +44,7 @@ def stats(  # noqa: PLR0913 one option a filter
 ) -> None:
     """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""
     settings = Settings.load()
-    chosen = filters.given(tool=tool, category=category, agent_id=agent, session_id=session, since=since, until=until)
+    chosen = filters.given(context)
 
     async def read(store: Store) -> _Numbers:
         workers = [one for one in await store.workers.list() if one.stopped_at is None]

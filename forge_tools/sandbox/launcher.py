@@ -24,7 +24,7 @@ from typing import NamedTuple
 if __name__ == "__main__":  # started with -I, which leaves even its own package out of the path
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
 
-from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, kill, kill_all, prctl
+from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, kill, kill_all, prctl, reap
 
 __all__ = [
     "REQUEST_LENGTH",
@@ -143,15 +143,12 @@ class Supervisor:
 
     def _reap(self) -> bool:
         """Collect every ended child, adopted ones too; say whether any child is left."""
-        while True:
-            try:
-                pid, code = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
+
+        def ended(pid: int, code: int) -> None:
             if pid == self._child and self._status is None:
                 self._status = self._tell(status_of(code))
+
+        return reap(ended)
 
     def _tell(self, status: Status) -> Status:
         if self._report >= 0:

@@ -95,6 +95,18 @@ def adopt_orphans() -> None:
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def reap(ended: Callable[[int, int], object]) -> bool:
+    """Collect every child that has ended, adopted ones too: `ended` is told its pid and wait status. Is any child left?"""
+    while True:
+        try:
+            pid, code = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+        ended(pid, code)
+
+
 def descendants(ancestor: int, *, with_shells: bool = False) -> list[Process]:
     """List the living descendants of a process, nearest first. Zombies are left out.
 

@@ -16,7 +16,7 @@ from typing import Any
 from forge_tools.sandbox.launcher import Status, keep_private, receive, spawn, status_of
 from forge_tools.sandbox.shells.layout import LEASE, ORDERS, STATUS, kernel_id, replace, restate
 from forge_tools.sandbox.shells.segments import Segments
-from forge_tools.sandbox.trees import Ending, Signals, adopt_orphans, descendants, start_ticks
+from forge_tools.sandbox.trees import Ending, Signals, adopt_orphans, descendants, reap, start_ticks
 
 _CHUNK = 1 << 20
 _PIPE_BYTES = 1 << 20
@@ -124,17 +124,14 @@ class Shell:
 
     def _reap(self) -> bool:
         """Collect every ended child, adopted ones too; say whether any child is left."""
-        while True:
-            try:
-                pid, code = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
+
+        def ended(pid: int, code: int) -> None:
             if pid == self._child and self._status is None:
                 self._status = status_of(code)
                 self._facts["signal" if self._status.kind == "signal" else "exit_code"] = self._status.number
                 self._tell()
+
+        return reap(ended)
 
     def _conclude(self) -> None:
         now = time.monotonic()

@@ -10,6 +10,7 @@ import pytest
 from forge_tools.base import BaseTool
 from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.reach import REACH, Reach
+from tests.unit.tools.shell_session import Book, Session, session
 
 Call = Callable[..., Awaitable[ToolResult]]
 
@@ -68,3 +69,16 @@ def as_nobody(tmp_path: Path) -> Iterator[Callable[..., None]]:
     yield become
     if is_root:
         os.seteuid(0)
+
+
+@pytest.fixture
+def book() -> Book:
+    """What other hosts have told of their shells."""
+    return Book()
+
+
+@pytest.fixture
+def calls(tmp_path: Path, book: Book) -> Iterator[Session]:
+    """One session on a host for shells that outlive a call."""
+    with session(tmp_path, book) as made:
+        yield made

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.shells import starting
 from forge_tools.sandbox.shells.keeping import find, survey
 from tests.shell_hosts import until
-from tests.unit.tools.shell_session import Book, Session, session
+from tests.unit.tools.shell_session import Book, Session
 
 ROOT = Path(__file__).parents[3]
 USER = """
@@ -39,17 +38,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture
-def book() -> Book:
-    return Book()
-
-
-@pytest.fixture
-def calls(tmp_path: Path, book: Book) -> Iterator[Session]:
-    with session(tmp_path, book) as made:
-        yield made
 
 
 async def test_it_answers_at_once_with_the_way_on(calls: Session, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,18 +14,7 @@ import pytest
 from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.keeping import find
 from forge_tools.tools.execution import patterns
-from tests.unit.tools.shell_session import Book, Session, session
-
-
-@pytest.fixture
-def book() -> Book:
-    return Book()
-
-
-@pytest.fixture
-def calls(tmp_path: Path, book: Book) -> Iterator[Session]:
-    with session(tmp_path, book) as made:
-        yield made
+from tests.unit.tools.shell_session import Book, Session
 
 
 def record_of(handle: str, hostname: str, status: ShellStatus, session_id: str = "s1") -> ShellRecord:

@@ -5,10 +5,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -16,18 +14,7 @@ from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.keeping import find
 from forge_tools.tools.execution import kill_shell
 from tests.shell_hosts import processes_of, until
-from tests.unit.tools.shell_session import Book, Session, session
-
-
-@pytest.fixture
-def book() -> Book:
-    return Book()
-
-
-@pytest.fixture
-def calls(tmp_path: Path, book: Book) -> Iterator[Session]:
-    with session(tmp_path, book) as made:
-        yield made
+from tests.unit.tools.shell_session import Book, Session
 
 
 async def test_it_says_what_it_stopped_and_how_it_ended(calls: Session) -> None:

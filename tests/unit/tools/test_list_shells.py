@@ -1,27 +1,14 @@
 """ListShells: a session's own shells, here with what they use, elsewhere with what the book knows."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import ShellRecord, ShellStatus
 from tests.shell_hosts import processes_of, until
-from tests.unit.tools.shell_session import Book, Session, session
-
-
-@pytest.fixture
-def book() -> Book:
-    return Book()
-
-
-@pytest.fixture
-def calls(tmp_path: Path, book: Book) -> Iterator[Session]:
-    with session(tmp_path, book) as made:
-        yield made
+from tests.unit.tools.shell_session import Book, Session
 
 
 async def test_a_session_without_shells_is_told_so(calls: Session) -> None:

@@ -1,18 +1,10 @@
 """What shells write is searched for as long as asked, and for nothing that no line can be."""
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.unit.tools.shell_session import Session, session
-
-
-@pytest.fixture
-def calls(tmp_path: Path) -> Iterator[Session]:
-    with session(tmp_path) as made:
-        yield made
+from tests.unit.tools.shell_session import Session
 
 
 @pytest.mark.parametrize("pattern", ["(", "one\ntwo", r"one\ntwo", r"[a]\\\n"])

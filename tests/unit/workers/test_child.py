@@ -246,7 +246,7 @@ async def test_a_body_is_marked_while_it_runs(bench: Bench, monkeypatch: pytest.
 @pytest.mark.parametrize("how", ["leave a thread", "leave a task", "leave an unmarked process"])
 async def test_a_child_in_which_a_stopped_body_lives_on_is_ended(bench: Bench, how: str) -> None:
     pid = await bench.serving()
-    outcome = await bench.run(claim(how, timeout=0.3))
+    outcome = await bench.run(claim(how, timeout=1.0))
 
     assert outcome.error_code == ErrorCode.TIMEOUT
     assert not is_alive(pid)
