@@ -124,17 +124,19 @@ class SupervisedProcess:
 
     def kill(self) -> None:
         """End it and everything below it without waiting."""
-        if self._launcher is not None and self.is_alive:
-            tree = launcher.descendants(self._launcher.pid)
-            self._launcher.kill()
+        started = self._launcher  # another thread may let go of it meanwhile
+        if started is not None and started.poll() is None:
+            tree = launcher.descendants(started.pid)
+            started.kill()
             launcher.kill_all(tree)
-            self._launcher.wait()
+            started.wait()
         self.forget()
 
     def forget(self) -> None:
         """Let go of an ended process."""
-        if self._launcher is not None and not self.is_alive:
-            self._last_exit = _describe_exit(self._launcher.returncode)
+        started = self._launcher
+        if started is not None and started.poll() is not None:
+            self._last_exit = _describe_exit(started.returncode)
             self._launcher = None
             self._cut_lifeline()
 

@@ -1,9 +1,7 @@
 """The command itself: a stack in a temporary folder, the scenario on it, and nothing left behind."""
 
-import asyncio
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +16,7 @@ from forge_tools.cli.demo.samples import sample_files
 from forge_tools.cli.demo.scenario import Scenario, is_alive
 from forge_tools.cli.demo.stage import Stage
 from forge_tools.cli.face import Face, OutputOption, face_of
+from forge_tools.cli.interrupts import cancellable
 from forge_tools.cli.invocation import command_line
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.moments import took
@@ -53,14 +52,9 @@ def demo(
     face = face_of(context)
     started = time.monotonic()
     stage = Stage(face)
-    workspace, files = sample_files(Path.cwd())
-    with _terminated_like_interrupted(), _temporary_home(face) as home:
-        settings = Settings.load(
-            home=home, workspace=workspace, hostname="alpha", broker_url="", database_url="", routes={}
-        )
-        if not face.is_json:
-            face.say("forge-tools demo", style="bold")
-        _run(face, stage, settings, files, is_brief=brief)
+    if not face.is_json:
+        face.say("forge-tools demo", style="bold")
+    cancellable(_perform(face, stage, is_brief=brief))
     seconds = time.monotonic() - started
     if face.is_json:
         face.document({"ok": True, "seconds": round(seconds, 2), "sections": stage.sections})
@@ -69,25 +63,34 @@ def demo(
     face.say(f"Now with your own tools: {command_line(Settings.load())} up --tools mytools:TOOLS")
 
 
-def _run(face: Face, stage: Stage, settings: Settings, files: Sequence[str], *, is_brief: bool) -> None:
+async def _perform(face: Face, stage: Stage, *, is_brief: bool) -> None:
+    workspace, files = sample_files(Path.cwd())
+    with _temporary_home(face) as home:
+        settings = Settings.load(
+            home=home, workspace=workspace, hostname="alpha", broker_url="", database_url="", routes={}
+        )
+        await _run(face, stage, settings, files, is_brief=is_brief)
+
+
+async def _run(face: Face, stage: Stage, settings: Settings, files: Sequence[str], *, is_brief: bool) -> None:
     stack = EmbeddedStack(settings, worker_of, tools=(TOOLS,), concurrency=PROCESSES)
     tree: list[Process] = []
     try:
-        _start(stage, stack, settings)
-        asyncio.run(_play(face, stage, settings, files))
+        await _start(stage, stack, settings)
+        await _play(face, stage, settings, files)
         if not is_brief:
-            tree += asyncio.run(_play_outage(stage, stack, settings))
+            tree += await _play_outage(stage, stack, settings)
         tree += descendants(os.getpid())
     finally:
         stack.stop()
     _prove_empty(stage, tree)
 
 
-def _start(stage: Stage, stack: EmbeddedStack, settings: Settings) -> None:
+async def _start(stage: Stage, stack: EmbeddedStack, settings: Settings) -> None:
     stage.section("Broker, database and workers in a temporary folder")
     started = time.monotonic()
     stack.start()
-    asyncio.run(until_ready(settings, stack.status, is_given_up=lambda: False))
+    await until_ready(settings, stack.status, is_given_up=lambda: False)
     status = stack.status()
     where: list[tuple[str, object]] = [("folder", settings.home), ("workspace", settings.workspace)]
     stage.facts(where + [(process.name, f"pid {process.pid}") for process in status.processes])
@@ -137,12 +140,3 @@ def _temporary_home(face: Face) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -64,12 +64,12 @@ class PlainCelery:
         self.close()
 
     def close(self) -> None:
-        """End everything; nothing of it is kept."""
+        """End everything, from any thread and as often as it is asked for; nothing of it is kept."""
+        self._is_over.set()
         with self._starting:
-            self._is_over.set()
-        for process in (*self._workers.values(), self._valkey):
-            process.kill()
-        app.close()
+            for process in (*self._workers.values(), self._valkey):
+                process.kill()
+            app.close()
 
     def publish(self, works: Iterable[Work], began: float) -> None:
         """Publish each call at its time; what fails after Celery's own retries was refused."""
