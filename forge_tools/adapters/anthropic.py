@@ -1,7 +1,7 @@
 """Anthropic's messages API: tools, calls and results as `client.messages` takes and gives them."""
 
 import json
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from forge_tools.adapters.conversation import (
     Usage,
     told,
 )
-from forge_tools.adapters.extras import own_tools
+from forge_tools.adapters.sdk import SdkModel, extra
 from forge_tools.records import Schema, ToolSpec
 from forge_tools.schemas import render
 
@@ -27,7 +27,7 @@ _UNREADABLE = "INVALID_JSON"
 Fine-grained tool streaming)."""
 
 
-class Messages:
+class Messages(SdkModel):
     """A model behind the messages API."""
 
     def __init__(
@@ -46,26 +46,10 @@ class Messages:
         Raises:
             TypeError: for a client that is not asynchronous, or a keyword that is set here.
         """
-        if client is not None and isinstance(client, _sdk().Anthropic):
-            raise TypeError(
-                "This is a synchronous Anthropic client. Give an AsyncAnthropic; a script runs it with asyncio.run()."
-            )
-        self._client = client
-        self._own_tools = own_tools(request)
-        self._request = {"model": model, "max_tokens": max_tokens, **request}
+        super().__init__(client, request)
+        self._request = {"model": model, "max_tokens": max_tokens, **self._request}
         if instructions is not None:
             self._request["system"] = instructions
-
-    @property
-    def client(self) -> Any:
-        """The SDK's client, made at its first use.
-
-        Raises:
-            ImportError: without the SDK.
-        """
-        if self._client is None:
-            self._client = _sdk().AsyncAnthropic()
-        return self._client
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
         """The `tools` of a request."""
@@ -111,6 +95,12 @@ class Messages:
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """One user message that holds the results of all calls, failures flagged."""
         return [{"role": "user", "content": [_result(answer) for answer in answers]}]
+
+    @staticmethod
+    def _clients() -> tuple[Any, Callable[[], Any]]:
+        with extra("anthropic", "The Anthropic SDK"):
+            import anthropic
+        return anthropic.Anthropic, anthropic.AsyncAnthropic
 
 
 def _add(block: dict[str, Any], delta: dict[str, Any]) -> None:
@@ -189,11 +179,3 @@ def _usage(usage: dict[str, Any]) -> Usage:
         output_tokens=usage.get("output_tokens") or 0,
         cached_tokens=cached,
     )
-
-
-def _sdk() -> Any:
-    try:
-        import anthropic
-    except ImportError as error:
-        raise ImportError("The Anthropic SDK is not installed. Install forge-tools[anthropic].") from error
-    return anthropic

@@ -72,6 +72,10 @@ class Model(Protocol):
         """Send one request; with `on_event`, stream, and hand on each event of the SDK as it comes."""
         ...
 
+    def prompt(self, text: str) -> Message:
+        """What a user says, as a message."""
+        ...
+
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """The messages that answer the calls of one reply."""
         ...
@@ -142,7 +146,7 @@ class Conversation:
         try:
             schemas = self._model.tools(self._tools.specs())
             if prompt is not None:
-                self._remember([{"role": "user", "content": prompt} if isinstance(prompt, str) else prompt])
+                self._remember([self._model.prompt(prompt) if isinstance(prompt, str) else prompt])
             return await self._run(schemas, max_steps)
         finally:
             self._is_running = False

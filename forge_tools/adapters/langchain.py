@@ -7,6 +7,7 @@ from typing import Any
 
 from forge_tools.adapters.calls import Answer, BlockingExecutor, ToolCall, Toolset
 from forge_tools.adapters.face import Executor
+from forge_tools.adapters.sdk import extra
 from forge_tools.langchain import argument_schema, run_in_thread
 from forge_tools.records import CallOptions, ExecutionContext, ToolCategory
 
@@ -76,11 +77,9 @@ def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 @cache
 def _tool_class() -> Any:
-    try:
+    with extra("langchain", "LangChain"):
         from langchain_core.messages import ToolMessage
         from langchain_core.tools import StructuredTool, ToolException
-    except ImportError as error:
-        raise ImportError("LangChain is not installed. Install forge-tools[langchain].") from error
 
     class ExecutorTool(StructuredTool):
         """A tool that runs wherever its executor runs it.

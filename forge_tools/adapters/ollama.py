@@ -1,7 +1,7 @@
 """Ollama's chat API: tools, calls and results as `client.chat` takes and gives them."""
 
 import json
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -13,14 +13,13 @@ from forge_tools.adapters.conversation import (
     BROKEN_OFF,
     CALL_CUT_OFF,
     CUT_OFF,
-    PAUSED,
     Hook,
     Message,
     Reply,
     Usage,
     told,
 )
-from forge_tools.adapters.extras import own_tools
+from forge_tools.adapters.sdk import SdkModel, extra, unreadable, with_instructions
 from forge_tools.records import Schema, ToolSpec, new_id
 from forge_tools.schemas import render
 
@@ -33,11 +32,8 @@ _UNREADABLE = "INVALID_JSON"
 _UNPARSED = "error parsing tool call"
 """How the server's error begins that fails a request when the model wrote a call that is not valid JSON."""
 
-_EXCERPT = 500
-"""Characters that a model is shown again of each end of such an error, which quotes the whole call."""
 
-
-class Chat:
+class Chat(SdkModel):
     """A model behind Ollama's chat API."""
 
     def __init__(self, model: str, client: Any = None, *, instructions: str | None = None, **request: Any) -> None:
@@ -48,26 +44,11 @@ class Chat:
         Raises:
             TypeError: for a client that is not asynchronous, or a keyword that is set here.
         """
-        if client is not None and isinstance(client, _sdk().Client):
-            raise TypeError(
-                "This is a synchronous Ollama client. Give an AsyncClient; a script runs it with asyncio.run()."
-            )
-        if own_tools(request):
+        super().__init__(client, request)
+        if self._own_tools:
             raise TypeError("Ollama runs no tools itself. Register them, and offer them with a Toolset.")
-        self._client = client
         self._instructions = instructions
-        self._request = {"model": model, **request}
-
-    @property
-    def client(self) -> Any:
-        """The SDK's client, made at its first use.
-
-        Raises:
-            ImportError: without the SDK.
-        """
-        if self._client is None:
-            self._client = _sdk().AsyncClient()
-        return self._client
+        self._request = {"model": model, **self._request}
 
     def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
         """The `tools` of a request, whole after the SDK has put them into its own type."""
@@ -78,7 +59,7 @@ class Chat:
 
         A call that the model wrote as invalid JSON fails the request in Ollama: the model is told, and asked again.
         """
-        request = {"messages": self._with_instructions(messages), "tools": list(tools), **self._request}
+        request = {"messages": with_instructions(self._instructions, messages), "tools": list(tools), **self._request}
         sdk, client = _sdk(), self.client
         try:
             if on_event is None:
@@ -88,11 +69,11 @@ class Chat:
         except sdk.ResponseError as error:
             if _UNPARSED not in (problem := str(error.error)):
                 raise
-            return _asked_again(problem)
+            return self.asked_again(f"it is not valid JSON: {problem}", Usage(requests=1), problem)
         except ValidationError as error:
             if error.title != sdk.ChatResponse.__name__:  # a hook raised it
                 raise
-            return Reply.failure(_unreadable(error), Usage(requests=1))
+            return Reply.failure(unreadable(error, "Ollama"), Usage(requests=1))
 
     def read(self, response: Any) -> Reply:
         """Take a `ChatResponse` apart, or the JSON object that it is made of."""
@@ -116,10 +97,10 @@ class Chat:
         """One `tool` message for each call. Ollama knows calls by their order; the text of failures begins with `Error:`."""
         return [{"role": "tool", "tool_name": answer.call.name, "content": answer.text} for answer in answers]
 
-    def _with_instructions(self, messages: Sequence[Message]) -> list[Message]:
-        if self._instructions is None:
-            return list(messages)
-        return [{"role": "system", "content": self._instructions}, *messages]
+    @staticmethod
+    def _clients() -> tuple[Any, Callable[[], Any]]:
+        ollama = _sdk()
+        return ollama.Client, ollama.AsyncClient
 
 
 def _tool(spec: ToolSpec) -> Schema:
@@ -201,27 +182,7 @@ def _object(arguments: Any) -> dict[str, Any]:
     return dict(given) if isinstance(given, Mapping) else {_UNREADABLE: arguments}
 
 
-def _asked_again(error: str) -> Reply:
-    """Ollama gives nothing of such a reply but its error, so what the model is told stands where the call would."""
-    if len(error) > 2 * _EXCERPT:
-        error = f"{error[:_EXCERPT]} ... {error[-_EXCERPT:]}"
-    problem = f"Your tool call did not run, since it is not valid JSON: {error}. Send it again, its arguments as one JSON object."
-    message = {"role": "user", "content": problem}
-    return Reply(text="", messages=[message], usage=Usage(requests=1), stop=PAUSED, problem=problem, raw=error)
-
-
-def _unreadable(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return (
-        f"The server's reply is not one of Ollama's: {where}: {first['msg']}. "
-        "Servers that only imitate Ollama mostly speak OpenAI's API too: use ChatCompletions with them."
-    )
-
-
 def _sdk() -> Any:
-    try:
+    with extra("ollama", "The Ollama SDK"):
         import ollama
-    except ImportError as error:
-        raise ImportError("The Ollama SDK is not installed. Install forge-tools[ollama].") from error
     return ollama

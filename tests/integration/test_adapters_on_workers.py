@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from forge_tools.adapters.langchain import langchain_tools
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus
 from tests.fleet import ROOT, Fleet
-from tests.model_servers.providers import PROVIDERS, Provider, Stage
+from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, PROVIDERS, RESPONSES, Provider, Stage, close
 from tests.model_servers.wire import Say
 
 CALLS = (
@@ -54,7 +53,7 @@ async def test_the_calls_of_a_message_run_on_workers_and_each_is_a_row(
 
         turn = await conversation.run("Go")
 
-        await model.client.close()
+        await close(model.client)
         told = Stage(conversation, Toolset(client), server, model).told()
     rows = await client.history(session_id=context.session_id)
     assert (turn.text, told, server.refusals) == ("Done.", TOLD, [])
@@ -153,7 +152,7 @@ def test_a_script_without_a_loop_runs_the_tools_of_an_agent_on_workers(fleet: Fl
 def snippets() -> list[Any]:
     """The Python of the pages about adapters, each a script."""
     found = []
-    for page in ("openai", "anthropic", "langchain"):
+    for page in ("openai", "anthropic", "gemini", "langchain"):
         codes = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)
         found += [pytest.param(page, code, id=f"{page}-{number}") for number, code in enumerate(codes, 1)]
     return found
@@ -165,14 +164,15 @@ def test_the_snippets_of_the_pages_run(fleet: Fleet, tmp_path: Path, page: str, 
     (tmp_path / "celery_tasks.py").write_text("import celery\n")
     count, glob = ("call_1", "Count", '{"text": "four"}'), ("call_2", "Glob", '{"pattern": "*.py"}')
     calls = (count,) if "class Count" in code else (glob,)
-    with ExitStack() as stack:
-        servers = [stack.enter_context(p.server(Say("", calls), Say("That is all."))) for p in PROVIDERS]
-        server = servers[2] if page == "anthropic" else servers["Responses" in code]
+    chosen = {"anthropic": MESSAGES, "gemini": GEMINI}.get(page, RESPONSES if "Responses" in code else CHAT)
+    with chosen.server(Say("", calls), Say("That is all.")) as server:
         environment = fleet.environment() | {
             "OPENAI_BASE_URL": server.url,
             "OPENAI_API_KEY": "test",
             "ANTHROPIC_BASE_URL": server.url,
             "ANTHROPIC_API_KEY": "test",
+            "GOOGLE_GEMINI_BASE_URL": server.url,
+            "GEMINI_API_KEY": "test",
         }
 
         argv = [sys.executable, "-W", "error", "-c", code]

@@ -60,7 +60,9 @@ class ResponsesServer(ModelServer):
         yield _event("response.created", response=done | {"output": [], "status": "in_progress", "usage": None})
         for index, item in enumerate(done["output"]):
             place = {"output_index": index, "item_id": item["id"]}
-            yield _event("response.output_item.added", output_index=index, item=item | {"status": "in_progress"})
+            begun = {"message": {"content": []}, "function_call": {"arguments": ""}}.get(item["type"], {})
+            begun = item | begun | {"status": "in_progress"}
+            yield _event("response.output_item.added", output_index=index, item=begun)
             if item["type"] == "function_call":
                 for part in fragments(item["arguments"]):
                     yield _event("response.function_call_arguments.delta", **place, delta=part)

@@ -64,18 +64,23 @@ class ModelServer(ABC):
         request = json.loads(http.rfile.read(int(http.headers["content-length"])))
         self.requests.append(request)
         try:
-            if http.path != self.path:
-                raise RefusedError(f"Unknown path {http.path}")
+            require(self.knows(http.path), f"Unknown path {http.path}")
             self.check(request, http.headers)
         except RefusedError as error:
             self.refusals.append(str(error))
             _send(http, 400, "application/json", json.dumps(self.error(str(error))))
             return
         say = self.script.pop(0)
-        if request.get("stream"):
+        if self.wants_stream(http.path, request):
             _send(http, 200, "text/event-stream", "".join(map(_sse, self._cut(say, request))))
         else:
             _send(http, 200, "application/json", json.dumps(self.body(say, request)))
+
+    def knows(self, path: str) -> bool:
+        return path == self.path
+
+    def wants_stream(self, path: str, request: dict[str, Any]) -> bool:
+        return bool(request.get("stream"))
 
     def _cut(self, say: Say, request: dict[str, Any]) -> list[Event]:
         events = list(self.events(say, request))

@@ -7,6 +7,7 @@ from typing import Any
 from forge_tools.adapters.calls import Answer, ToolCall
 from forge_tools.adapters.conversation import BROKEN_OFF, CALL_CUT_OFF, CUT_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.openai.sdk import Requests
+from forge_tools.adapters.sdk import with_instructions
 from forge_tools.records import Schema, ToolSpec, new_id
 
 _NOT_SENT_BACK = frozenset({"annotations", "audio", "function_call", "refusal"})
@@ -30,7 +31,7 @@ class ChatCompletions(Requests):
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
         """Send one request; with `on_event`, stream, and hand on each chunk."""
-        request: dict[str, Any] = {"model": self._model, "messages": self._with_instructions(messages)}
+        request: dict[str, Any] = {"model": self._model, "messages": with_instructions(self._instructions, messages)}
         if offered := [*tools, *self._own_tools]:  # an empty list is refused
             request["tools"] = offered
         if on_event is None:
@@ -68,11 +69,6 @@ class ChatCompletions(Requests):
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """One `tool` message for each call; there is no flag for failures, whose text begins with `Error:`."""
         return [{"role": "tool", "tool_call_id": answer.call.id, "content": answer.text} for answer in answers]
-
-    def _with_instructions(self, messages: Sequence[Message]) -> list[Message]:
-        if self._instructions is None:
-            return list(messages)
-        return [{"role": "system", "content": self._instructions}, *messages]
 
 
 def _add(message: Message, calls: dict[int, dict[str, Any]], delta: dict[str, Any]) -> None:

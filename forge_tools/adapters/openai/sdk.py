@@ -1,17 +1,17 @@
 """The OpenAI SDK, at the one place that imports it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from forge_tools.adapters.extras import own_tools
+from forge_tools.adapters.sdk import SdkModel, extra
 from forge_tools.adapters.strict import strict_parameters
 from forge_tools.errors import InvalidToolError
 from forge_tools.records import Schema, ToolSpec
 from forge_tools.schemas import render
 
 
-class Requests:
-    """What requests of both APIs share: the client, the model, and what else the caller wants sent."""
+class Requests(SdkModel):
+    """What requests of both APIs share: the model, its instructions, and how strict it is with tools."""
 
     def __init__(
         self,
@@ -30,23 +30,10 @@ class Requests:
         Raises:
             TypeError: for a client that is not asynchronous, or a keyword that is set here.
         """
+        super().__init__(client, request)
         self._model = model
-        self._client = require_async(client) if client is not None else None
         self._instructions = instructions
         self._strict = strict
-        self._own_tools = own_tools(request)
-        self._request = request
-
-    @property
-    def client(self) -> Any:
-        """The SDK's client, made at its first use.
-
-        Raises:
-            ImportError: without the SDK.
-        """
-        if self._client is None:
-            self._client = _sdk().AsyncOpenAI()
-        return self._client
 
     def functions(self, specs: Sequence[ToolSpec]) -> list[Schema]:
         """Name, description, parameters and strictness of each tool.
@@ -67,19 +54,8 @@ class Requests:
                 raise
             return function | {"strict": False}
 
-
-def require_async(client: Any) -> Any:
-    """Refuse the SDK's synchronous clients, whose requests would block the loop that the tools run on."""
-    if isinstance(client, _sdk().OpenAI):
-        raise TypeError(
-            "This is a synchronous OpenAI client. Give an AsyncOpenAI; a script runs it with asyncio.run()."
-        )
-    return client
-
-
-def _sdk() -> Any:
-    try:
-        import openai
-    except ImportError as error:
-        raise ImportError("The OpenAI SDK is not installed. Install forge-tools[openai].") from error
-    return openai
+    @staticmethod
+    def _clients() -> tuple[Any, Callable[[], Any]]:
+        with extra("openai", "The OpenAI SDK"):
+            import openai
+        return openai.OpenAI, openai.AsyncOpenAI

@@ -10,7 +10,7 @@ from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.conversation import Conversation
 from forge_tools.executor import ToolExecutor
 from forge_tools.registry import ScopedRegistry
-from tests.model_servers.providers import PROVIDERS, Meet, Provider, Stage, Table
+from tests.model_servers.providers import PROVIDERS, Meet, Provider, Stage, Table, close
 from tests.model_servers.wire import Say
 from tests.spec.sample_tools import Bash, Broken, Echo, Read, Slow
 
@@ -44,7 +44,7 @@ async def scene(executor: ToolExecutor) -> AsyncIterator[Setting]:
             server = stack.enter_context(provider.server(*script))
             hooks = {name: options.pop(name) for name in ("on_step", "on_event", "messages") if name in options}
             model = provider.model(server.url, **options)
-            stack.push_async_callback(model.client.close)
+            stack.push_async_callback(close, model.client)
             tools = toolset or Toolset(executor)
             return Stage(Conversation(model, tools, **hooks), tools, server, model)
 

@@ -11,7 +11,7 @@ from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.conversation import Step
 from forge_tools.errors import InvalidToolError
 from forge_tools.executor import ToolExecutor
-from tests.model_servers.providers import CHAT, MESSAGES, RESPONSES, Provider, Stage
+from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, RESPONSES, Provider, Stage
 from tests.model_servers.wire import Say
 
 Scene = Callable[..., Stage]
@@ -150,7 +150,7 @@ async def test_a_conversation_goes_on_over_several_turns(scene: Scene, provider:
     stage = scene(provider, Say("Hm.", (call,)), Say("One."), Say("Two."), instructions="Be brief.", **hook(streams))
 
     await stage.conversation.run("First")
-    turn = await stage.conversation.run({"role": "user", "content": "Second"})
+    turn = await stage.conversation.run(stage.model.prompt("Second"))
 
     assert (turn.text, stage.server.refusals) == ("Two.", [])
     assert "Be brief." in json.dumps(stage.server.requests[-1])
@@ -171,7 +171,8 @@ async def test_the_end_of_a_stream_that_breaks_runs_nothing_and_may_be_asked_for
 
 
 @pytest.mark.parametrize(
-    ("provider", "stop"), [(CHAT, "length"), (RESPONSES, "max_output_tokens"), (MESSAGES, "max_tokens")]
+    ("provider", "stop"),
+    [(CHAT, "length"), (RESPONSES, "max_output_tokens"), (MESSAGES, "max_tokens"), (GEMINI, "MAX_TOKENS")],
 )
 async def test_the_last_call_of_a_reply_that_was_cut_off_does_not_run(
     scene: Scene, provider: Provider, stop: str, streams: bool
@@ -193,7 +194,7 @@ async def test_what_the_provider_refuses_is_raised_and_harms_no_history(scene: S
     await stage.conversation.run("Go", max_steps=1)
     stage.server.script.clear()
 
-    with pytest.raises(Exception, match=r"onnection|error"):
+    with pytest.raises(Exception, match=r"onnect|error"):
         await stage.conversation.run()
 
     stage.server.script.append(Say("Done."))

@@ -1,0 +1,105 @@
+"""Tools of any executor as a toolset of Pydantic AI."""
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from forge_tools.adapters.calls import BlockingExecutor, ToolCall, Toolset
+from forge_tools.adapters.face import Executor
+from forge_tools.adapters.sdk import extra
+from forge_tools.errors import ErrorCode
+from forge_tools.records import CallOptions, ExecutionContext, ToolCategory, ToolResult, ToolSpec
+from forge_tools.schemas import render
+
+_MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
+"""What is wrong with a call itself, so that the model may send a better one."""
+
+
+def pydantic_ai_toolset(
+    executor: Executor | BlockingExecutor,
+    *,
+    categories: Iterable[ToolCategory | str] = (),
+    tags: Iterable[str] = (),
+    names: Iterable[str] = (),
+    context: ExecutionContext | None = None,
+    options: CallOptions | None = None,
+    max_retries: int | None = None,
+    id: str | None = None,
+) -> Any:
+    """Offer the tools of `executor` to agents, as an `AbstractToolset`; the choice is that of `Toolset`.
+
+    A call whose arguments are wrong is a `ModelRetry`, of which there are `max_retries` a tool, by default those of the
+    agent; a call that failed is a `ToolFailed`, of which there is no such limit. The `metadata` of a tool are its
+    `category`, `tags`, `version` and `capabilities`, by which an agent's own code filters it, or has it approved; those
+    of a result are the fields of the `ToolResult` but its output. An ExecutorClient must be connected, on the loop that
+    the agent runs on.
+
+    Raises:
+        ImportError: without Pydantic AI.
+        ToolNotFoundError: when a name is that of no tool.
+    """
+    toolset = Toolset(executor, categories=categories, tags=tags, names=names, context=context, options=options)
+    return _toolset_class()(toolset, max_retries, id)
+
+
+@cache
+def _toolset_class() -> Any:
+    with extra("pydantic-ai", "Pydantic AI"):
+        from pydantic_ai import ModelRetry, RunContext, ToolDefinition, ToolReturn
+        from pydantic_ai.exceptions import ToolFailed
+        from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+        from pydantic_core import SchemaValidator, core_schema
+
+    any_object = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+
+    class ExecutorToolset(AbstractToolset[Any]):
+        """Tools that run wherever their executor runs them. Arguments are checked there, so that every call is a row."""
+
+        def __init__(self, toolset: Toolset, max_retries: int | None, id: str | None) -> None:
+            self._toolset = toolset
+            self._max_retries = max_retries
+            self._id = id
+
+        @property
+        def id(self) -> str | None:
+            return self._id
+
+        async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
+            retries = ctx.max_retries if self._max_retries is None else self._max_retries
+            return {
+                spec.name: ToolsetTool(
+                    toolset=self,
+                    tool_def=ToolDefinition(**_definition(spec)),
+                    max_retries=retries,
+                    args_validator=any_object,
+                )
+                for spec in self._toolset.specs()
+            }
+
+        async def call_tool(
+            self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+        ) -> Any:
+            [answer] = await self._toolset.answer([ToolCall(ctx.tool_call_id or "", name, tool_args)])
+            if answer.is_error:
+                problem = ModelRetry if answer.result.error_code in _MISTAKEN else ToolFailed
+                raise problem(answer.text)
+            return ToolReturn(answer.text, metadata=_record(answer.result))
+
+    return ExecutorToolset
+
+
+def _definition(spec: ToolSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "parameters_json_schema": render(spec, "openai")["function"]["parameters"],
+        "metadata": spec.model_dump(mode="json", include={"category", "tags", "version", "capabilities"}),
+    }
+
+
+def _record(result: ToolResult) -> dict[str, Any]:
+    """What a history can keep wherever it is stored: in process, tools may return more than JSON holds."""
+    fields = json.dumps(result.model_dump(exclude={"output"}), ensure_ascii=False, default=str, skipkeys=True)
+    record: dict[str, Any] = json.loads(fields.encode(errors="replace"))
+    return record

@@ -1,0 +1,103 @@
+"""What adapters have in common of their SDKs: the import, the client, and what a caller adds to each request."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import ValidationError
+
+from forge_tools.adapters.conversation import PAUSED, Message, Reply, Usage
+from forge_tools.records import Schema
+
+_SET_BY_THE_ADAPTER = ("messages", "input", "contents", "stream")
+
+_EXCERPT = 500
+"""Characters of each end that a model is shown again of what it wrote."""
+
+
+class SdkModel(ABC):
+    """A model behind an SDK: its client, and what else the caller wants sent."""
+
+    def __init__(self, client: Any, request: dict[str, Any]) -> None:
+        """Take the caller's client, if any, and what goes into each request.
+
+        Raises:
+            TypeError: for a client that is not asynchronous, or a keyword that is set here.
+        """
+        if client is not None:
+            synchronous, asynchronous = self._clients()
+            if isinstance(client, synchronous):
+                raise TypeError(
+                    f"This is a synchronous client. Give an {asynchronous.__name__}; "
+                    "a script runs it with asyncio.run()."
+                )
+        self._client = client
+        self._own_tools = _own_tools(request)
+        self._request = request
+
+    @property
+    def client(self) -> Any:
+        """The SDK's client, made at its first use.
+
+        Raises:
+            ImportError: without the SDK.
+        """
+        if self._client is None:
+            self._client = self._clients()[1]()
+        return self._client
+
+    def prompt(self, text: str) -> Message:
+        """What a user says, as a message."""
+        return {"role": "user", "content": text}
+
+    def asked_again(self, why: str, usage: Usage, raw: Any) -> Reply:
+        """Tell the model of a call that its provider could not read: this stands in the history where the call would."""
+        problem = (
+            f"Your tool call did not run, since {both_ends(why)}. Send it again, its arguments as one JSON object."
+        )
+        return Reply(text="", messages=[self.prompt(problem)], usage=usage, stop=PAUSED, problem=problem, raw=raw)
+
+    @staticmethod
+    @abstractmethod
+    def _clients() -> tuple[Any, Callable[[], Any]]:
+        """The SDK's synchronous client, which would block the loop that the tools run on, and its asynchronous one."""
+
+
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Name the extra to install where the import of an SDK fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f'{what} is not installed. Run pip install "forge-tools[{name}]".') from error
+
+
+def with_instructions(instructions: str | None, messages: Sequence[Message]) -> list[Message]:
+    """The messages, after the system prompt where there is one."""
+    return [*([] if instructions is None else [{"role": "system", "content": instructions}]), *messages]
+
+
+def unreadable(error: ValidationError, whose: str) -> str:
+    """Say what is wrong with a reply that an SDK cannot read."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return (
+        f"The server's reply is not one of {whose}'s: {where}: {first['msg']}. "
+        "Servers that only imitate it mostly speak OpenAI's API too: use ChatCompletions with them."
+    )
+
+
+def both_ends(text: str) -> str:
+    """Show a text that may be long."""
+    return text if len(text) <= 2 * _EXCERPT else f"{text[:_EXCERPT]} ... {text[-_EXCERPT:]}"
+
+
+def _own_tools(request: dict[str, Any]) -> list[Schema]:
+    """Take out of `request` the tools that the provider runs itself, such as web search; they are offered beside ours."""
+    for name in _SET_BY_THE_ADAPTER:
+        if name in request:
+            raise TypeError(
+                f"`{name}` is set by the adapter. Give messages to the Conversation; to stream, give it on_event."
+            )
+    return list(request.pop("tools", ()))
