@@ -5,7 +5,7 @@
 # make bench  ours beside raw Celery, in one run; make bench-growth  the same as work, history and workers grow
 # make bench-peers  ours beside other task queues, each in a venv of its own; writes benchmarks/RESULTS.md and its charts
 # make bench-tools  file tools and Bash beside ripgrep, plain Python, asyncio and the MCP filesystem server
-# make soak   file tools on paths that are swapped under them, and very many calls in one process, for MINUTES=30
+# make soak   file tools on paths that are swapped under them, and 10,000 calls of each in one process; MINUTES=30 at most
 # make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
 
 VENV := .venv

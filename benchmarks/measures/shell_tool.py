@@ -6,21 +6,20 @@ import time
 
 import psutil
 
+from benchmarks.agent import Agent
 from benchmarks.figures import Bar, Measure, Readings, Row
-from benchmarks.pairs import MILLISECONDS, by_turns
-from benchmarks.scene import Scene, succeeded
-from forge_tools.records import ExecutionContext
-from forge_tools.tools import Bash
+from benchmarks.pairs import MILLISECONDS, Work, by_turns
+from benchmarks.scene import Scene
 
 LOOK_SECONDS = 0.02
 
 
 def shell(scene: Scene) -> Readings:
-    context = ExecutionContext(working_dir=str(scene.folder), timeout=300)
+    agent = Agent(scene.folder, timeout=300)
     output = f"yes 'a line of output, as a build writes them' | head -c {scene.sizes.shell_bytes}"
 
     async def ours(command: str) -> None:
-        succeeded(await Bash().execute(context, command=command))
+        await agent.call("Bash", command=command)
 
     async def bare(command: str) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -40,8 +39,27 @@ def shell(scene: Scene) -> Readings:
         await bare(f"({output}) | cat > /dev/null")
         return readings | {"bare_large": (time.perf_counter() - started) * MILLISECONDS}
 
-    readings = asyncio.run(both())
+    readings = asyncio.run(both()) | asyncio.run(_background(scene))
     return readings | {"more": readings["true"] - readings["bare_true"]}
+
+
+async def _background(scene: Scene) -> dict[str, float]:
+    """The first start in a process, the ones after it, and reading what they wrote."""
+    shells = scene.folder / "shells"
+    shells.mkdir(mode=0o700, exist_ok=True)
+    agent, started = Agent(scene.folder, shells=shells), time.perf_counter()
+    shell = await agent.call("Bash", command="echo up; exec sleep 600", run_in_background=True)
+    first = (time.perf_counter() - started) * MILLISECONDS
+    named = {"bash_id": shell.metadata["bash_id"]}
+    try:
+        await agent.call("BashOutput", **named, wait_for="up")
+        works: dict[str, Work] = {
+            "start": lambda: agent.call("Bash", command="true", run_in_background=True),
+            "read": lambda: agent.call("BashOutput", **named),
+        }
+        return {"first": first} | await by_turns(works, scene.sizes.tool_pairs)
+    finally:
+        await agent.call("KillShell", **named)
 
 
 class _Memory:
@@ -74,5 +92,10 @@ MEASURE = Measure(
             raw_key="bare_large", bar=Bar("ratio", "at most", 2)),
         Row(title="Bash, {shell_bytes:,} bytes of output, memory more", unit="MiB", key="memory", ours="ours",
             bar=Bar("value", "at most", 20)),
+        Row(title="Bash in the background, first start of a process", unit="ms", key="first", ours="ours",
+            bar=Bar("value", "at most", 25)),
+        Row(title="Bash in the background, starts after it", unit="ms", key="start", ours="ours",
+            bar=Bar("value", "at most", 25)),
+        Row(title="BashOutput on the same host", unit="ms", key="read", ours="ours", bar=Bar("value", "at most", 3)),
     ],
 )  # fmt: skip

@@ -19,6 +19,7 @@ from forge_tools.sandbox.handles import Handle
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Spool
+from forge_tools.secrecy import scrubbed_chunks
 
 NOT_FOUND = "ARTIFACT_NOT_FOUND"
 UNAVAILABLE = "ARTIFACTS_UNAVAILABLE"
@@ -42,7 +43,7 @@ async def keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds:
         return {}
     try:
         async with asyncio.timeout(min(seconds, KEEP_SECONDS)):
-            return {"artifact": (await artifacts.put(chunks, context)).handle}
+            return {"artifact": (await artifacts.put(scrubbed_chunks(chunks), context)).handle}
     except TimeoutError:
         reason = f"it could not be stored within {min(seconds, KEEP_SECONDS):.1f}s"
     except ForgeError as error:

@@ -1,7 +1,7 @@
 """Runs commands whose whole process tree ends with their owner. A script of its own: it loads little.
 
-Started as `python -I -S launcher.py`, either with `--serve` (a supervisor is forked for each request: a millisecond, not
-twenty), or for one command, whose status it exits with (128 + n after signal n):
+Started as `python -I -S launcher.py`, either with `--serve` (supervisors are forked: a millisecond, not twenty, and one is kept
+ready for the next request), or for one command, whose status it exits with (128 + n after signal n):
 `--parent-fd N --grace S [--status-fd N] [--kill-leftovers] [--pass-fd N ...] -- command ...`
 
 The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and the
@@ -18,8 +18,8 @@ import socket
 import struct
 import sys
 import time
+from collections import namedtuple
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 if __name__ == "__main__":  # started with -I, which leaves even its own package out of the path
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
@@ -29,12 +29,14 @@ from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, d
 __all__ = [
     "REQUEST_LENGTH",
     "Process",
+    "Spare",
     "Status",
     "Supervisor",
     "descendants",
     "keep_private",
     "kill_all",
     "main",
+    "ready",
     "receive",
     "serve",
     "spawn",
@@ -50,9 +52,10 @@ _STRAGGLERS = 0.1  # seconds in which what a command leaves behind may still end
 _EMPTY_LOOKS = 3  # in a row, after which nothing of the tree is taken to be left where shells stay behind
 
 
-class Status(NamedTuple):
+class Status(namedtuple("Status", ("kind", "number"))):  # to import typing takes milliseconds
     """One line of `status-fd`."""
 
+    __slots__ = ()
     kind: str
     number: int
 
@@ -82,10 +85,11 @@ class Supervisor:
         self._child = 0
         self._status: Status | None = None
 
-    def run(self, start: Callable[[], int], handles: Sequence[int] = ()) -> Status:
-        """Let `start` return the command's pid, close the `handles` that only the command needs, supervise to the end."""
-        adopt_orphans()
-        signals = Signals(*_FORWARDED, signal.SIGCHLD)
+    def run(self, signals: Signals, start: Callable[[], int], handles: Sequence[int] = ()) -> Status:
+        """Let `start` return the command's pid, close the `handles` that only the command needs, supervise to the end.
+
+        `signals` come from `ready`.
+        """
         self._tell(Status("starting", 0))
         try:
             self._child = start()
@@ -157,8 +161,47 @@ class Supervisor:
         return status
 
 
+class Spare:
+    """A supervisor forked before it is needed: to copy this process takes longer than many a command."""
+
+    def __init__(self, *private: socket.socket) -> None:
+        """Fork it; it lets go of the `private` sockets.
+
+        Raises:
+            OSError: no process is to be had.
+        """
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            self.pid = os.fork()
+            if self.pid == 0:
+                try:
+                    for one in (self._ours, *private):
+                        one.close()
+                    _serve_next(theirs)
+                finally:
+                    os._exit(0)
+
+    def take(self, handles: list[int]) -> bool:
+        """Let it supervise the request of these handles; False where somebody has killed it."""
+        try:
+            socket.send_fds(self._ours, [b"."], handles)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of it: one that has nothing to do ends."""
+        self._ours.close()
+
+
+def ready() -> Signals:
+    """Become what a supervisor is, whatever it will supervise."""
+    adopt_orphans()
+    return Signals(*_FORWARDED, signal.SIGCHLD)
+
+
 def serve() -> None:
-    """Fork a supervisor for each request until the owner closes its end of the socket, and outlast them all.
+    """Have a supervisor for each request until the owner closes its end of the socket, and outlast them all.
 
     A request is one byte with five handles: control socket, working directory, standard input, output and error. The command
     follows over its control socket: its length (`REQUEST_LENGTH`), then NUL-separated the grace in seconds, the umask, the
@@ -170,12 +213,16 @@ def serve() -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     signals = Signals(signal.SIGCHLD)
     supervisors: set[int] = set()
+    spare = None
     is_open = True
     while is_open or supervisors:
-        ready, _ = signals.wait(None, requests.fileno() if is_open else -1)
+        has_request, _ = signals.wait(None, requests.fileno() if is_open else -1)
         _bury(supervisors)
-        if ready:
-            is_open = _accept(requests, supervisors)
+        if has_request:
+            is_open = _accept(requests, supervisors, spare)
+            if spare:  # used, or of no use any more
+                spare.close()
+            spare = _another(requests, supervisors) if is_open else None
 
 
 def main(arguments: list[str]) -> int:
@@ -189,7 +236,7 @@ def main(arguments: list[str]) -> int:
     keep_private(owner, report)
     leftovers = "--kill-leftovers" in options
     supervisor = Supervisor(owner, float(options["--grace"][0]), report=report, kill_leftovers=leftovers)
-    return supervisor.run(lambda: _fork(command), [int(fd) for fd in options.get("--pass-fd", ())]).exit_code
+    return supervisor.run(ready(), lambda: _fork(command), [int(fd) for fd in options.get("--pass-fd", ())]).exit_code
 
 
 def _fork(command: list[str]) -> int:
@@ -241,26 +288,36 @@ def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequen
     raise missing
 
 
-def _accept(requests: socket.socket, supervisors: set[int]) -> bool:
-    """Fork a supervisor for the next request; say whether there can be more."""
+def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None) -> bool:
+    """Hand the next request to a supervisor; say whether there can be more."""
     data, handles, _, _ = socket.recv_fds(requests, 1, 5)
-    if not data:
-        return False
-    with contextlib.suppress(OSError):  # no process to be had: the requester sees its control socket close
-        pid = os.fork()
-        if pid == 0:
-            try:
-                requests.close()
-                _serve_one(*handles)
-            finally:
-                os._exit(0)
-        supervisors.add(pid)
+    if data and not (spare and spare.take(handles)) and (fresh := _another(requests, supervisors)):
+        fresh.take(handles)  # without any the requester sees its control socket close
+        fresh.close()
     for handle in handles:
         os.close(handle)
-    return True
+    return bool(data)
 
 
-def _serve_one(control: int, folder: int, *streams: int) -> None:
+def _another(requests: socket.socket, supervisors: set[int]) -> Spare | None:
+    """Fork one; None where no process is to be had."""
+    with contextlib.suppress(OSError):
+        spare = Spare(requests)
+        supervisors.add(spare.pid)
+        return spare
+    return None
+
+
+def _serve_next(requests: socket.socket) -> None:
+    signals = ready()
+    data, handles, _, _ = socket.recv_fds(requests, 1, 5)
+    requests.close()
+    signals.wait(0)  # what came before was not for the command
+    if data:
+        _serve_one(signals, *handles)
+
+
+def _serve_one(signals: Signals, control: int, folder: int, *streams: int) -> None:
     keep_private(control, folder, *streams)
     fields = receive(control).split(b"\0")
     grace, umask, count = float(fields[0]), int(fields[1]), int(fields[2])
@@ -268,7 +325,7 @@ def _serve_one(control: int, folder: int, *streams: int) -> None:
     os.fchdir(folder)
     os.umask(umask)
     supervisor = Supervisor(control, grace, report=control, kill_leftovers=True, spares_shells=False)
-    supervisor.run(lambda: spawn(command, environment, streams), (folder, *streams))
+    supervisor.run(signals, lambda: spawn(command, environment, streams), (folder, *streams))
 
 
 def keep_private(*handles: int) -> None:

@@ -20,6 +20,8 @@ Sink = Callable[[bytes], bool]
 SPAWN_FAILED = "SPAWN_FAILED"
 
 _CHUNK = 1 << 18
+_LITTLE = 1 << 12
+_PAUSE_SECONDS = 0.002
 _DRAIN_SECONDS = 0.1
 _SLACK_SECONDS = 1.0  # beyond the grace, for the launcher to find and kill a tree
 
@@ -106,6 +108,8 @@ class _Running:
 
     async def drain(self) -> None:
         """Read what is still in the pipes; somebody who inherited them cannot hold the call up."""
+        for reader in self._readers:
+            reader.resume()
         open_readers = [reader.closed for reader in self._readers if not reader.closed.done()]
         if open_readers:
             await asyncio.wait(open_readers, timeout=_DRAIN_SECONDS)
@@ -119,6 +123,7 @@ class _Running:
                 await asyncio.wait({self._gone}, timeout=patience)
         finally:
             for reader in self._readers:
+                reader.resume()
                 reader.close()
             self._readers.clear()  # they know us, and what their sinks hold would stay until the cycle is collected
             if self._control is not None:
@@ -177,7 +182,10 @@ class _Running:
 
 
 class _Reader:
-    """Feeds one pipe to its sink until the end of file, until the sink has enough, or until closed."""
+    """Feeds one pipe to its sink until the end of file, until the sink has enough, or until closed.
+
+    After a little it pauses: who writes line by line would otherwise wake us for each, and share its processors with us.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, handle: int, sink: Sink, stop: Callable[[BaseException | None], None]
@@ -187,13 +195,24 @@ class _Reader:
         self._handle = handle
         self._sink = sink
         self._stop = stop
+        self._pause: asyncio.TimerHandle | None = None
         os.set_blocking(handle, False)
         loop.add_reader(handle, self._read)
+
+    def resume(self) -> None:
+        """End a pause and read what has come meanwhile."""
+        if self._pause is not None and not self.closed.done():
+            self._pause.cancel()
+            self._pause = None
+            self._loop.add_reader(self._handle, self._read)
+            self._read()
 
     def close(self) -> None:
         if not self.closed.done():
             self.closed.set_result(None)
             self._loop.remove_reader(self._handle)
+            if self._pause is not None:
+                self._pause.cancel()
             os.close(self._handle)
 
     def _read(self) -> None:
@@ -208,6 +227,9 @@ class _Reader:
             if not self._sink(data):
                 self._stop(None)
                 self.close()
+            elif len(data) < _LITTLE:
+                self._loop.remove_reader(self._handle)
+                self._pause = self._loop.call_later(_PAUSE_SECONDS, self.resume)
         except Exception as error:  # noqa: BLE001  a callback of the loop has nobody to raise to: run() raises it
             self._stop(error)
             self.close()

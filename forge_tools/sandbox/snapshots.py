@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.etags import Digest
+from forge_tools.sandbox.etags import Digest, Hashing
 from forge_tools.sandbox.places import Check, Place
 from forge_tools.sandbox.refusals import refusal
 
@@ -20,8 +20,12 @@ class Snapshot:
 
     head: bytes
     data: bytes | None
-    etag: str
     status: os.stat_result
+    hashing: Hashing
+
+    @property
+    def etag(self) -> str:
+        return self.hashing.etag
 
 
 def take_snapshot(place: Place, check: Check) -> Snapshot | None:
@@ -52,16 +56,28 @@ def etag_at(place: Place, check: Check) -> str | None:
 
 def _read(fd: int, check: Check) -> Snapshot:
     status = os.fstat(fd)
-    digest, chunks, size, head = Digest(), [], 0, b""
-    # What is kept is read at once, one byte more to see the end: pieces would have to be joined.
-    length = status.st_size + 1 if status.st_size <= KEPT_BYTES else _CHUNK_BYTES
-    while chunk := os.read(fd, length):
+    data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
+    if data is not None:
+        return Snapshot(data[:_CHUNK_BYTES], data, status, Hashing(data))
+    digest, head = Digest(), b""
+    os.lseek(fd, 0, os.SEEK_SET)
+    while chunk := os.read(fd, _CHUNK_BYTES):
         check()
         digest.update(chunk)
-        head = head or chunk[:_CHUNK_BYTES]
+        head = head or chunk
+    return Snapshot(head, None, status, Hashing(digest.etag))
+
+
+def _kept(fd: int, size: int, check: Check) -> bytes | None:
+    """Read all of a file; None where it has grown beyond what is kept."""
+    # All at once, and one byte more to see the end: pieces would have to be joined.
+    data = os.read(fd, size + 1)
+    check()
+    chunks, size = [data], len(data)
+    while data and (chunk := os.read(fd, _CHUNK_BYTES)):
+        check()
+        chunks.append(chunk)
         size += len(chunk)
-        if size <= KEPT_BYTES:
-            chunks.append(chunk)
-        length = _CHUNK_BYTES
-    data = b"".join(chunks) if size <= KEPT_BYTES else None
-    return Snapshot(head, data, digest.etag, status)
+        if size > KEPT_BYTES:
+            return None
+    return b"".join(chunks) if len(chunks) > 1 else data

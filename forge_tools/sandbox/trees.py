@@ -7,8 +7,8 @@ import select
 import signal
 import sys
 import time
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 SHELL = "FORGE_SHELL"
 """The variable that everything of a shell carries which outlives its call."""
@@ -24,9 +24,10 @@ _UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel 
 prctl: Callable[..., int] = ctypes.CDLL(None).prctl if _ON_LINUX else lambda *_: 0
 
 
-class Process(NamedTuple):
+class Process(namedtuple("Process", ("pid", "parent", "group"))):  # to import typing takes milliseconds
     """One line of the process table."""
 
+    __slots__ = ()
     pid: int
     parent: int
     group: int

@@ -7,14 +7,16 @@ import logging
 import secrets
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+from tests.shell_hosts import shell_host
 from tests.soak.mixed import mix
 from tests.soak.races import fuzz
 from tests.unit.tools.every_tool import executor
 
 CALLS = 10_000
-RACES = 0.7  # of the time
+RACES = 0.6  # of the time
 
 
 def main() -> int:
@@ -23,30 +25,37 @@ def main() -> int:
     seconds = options.minutes * 60
     logging.getLogger("forge_tools").setLevel(logging.CRITICAL)  # most of these calls are to fail
     print(f"seed {options.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="forge-tools-soak-") as folder:
-        raced, calm = Path(folder) / "raced", Path(folder) / "calm"
+    broken: list[str] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="forge-tools-soak-") as folder,
+        shell_host(Path(folder) / "shells") as shells,
+    ):
+        tempfile.tempdir = f"{folder}/tmp"  # so that what is left there is ours
+        Path(tempfile.tempdir).mkdir()
+        (Path(folder) / "races").mkdir()
+        raced, started = Path(folder) / "races/raced", time.monotonic()
         found = asyncio.run(
             fuzz(executor(raced), raced, calls=options.calls, seconds=seconds * RACES, seed=options.seed)
         )
-        told = {"calls": found.calls, "endings": dict(sorted(found.endings.items())), "broken": found.broken[:20]}
-        print(json.dumps({"races": told}, indent=2), flush=True)
-        seen = asyncio.run(
-            mix(executor(calm), calm, calls=options.calls, seconds=seconds * (1 - RACES), seed=options.seed)
-        )
-        facts = {
-            "calls": seen.calls,
-            "grown by MiB": round(seen.growth / (1 << 20), 1),
-            "handles": seen.handles,
-            "p99 of the halves, ms": [round(seconds * 1000, 1) for seconds in seen.p99],
-        }
-        print(json.dumps({"mixed": facts | {"broken": seen.broken()}}, indent=2))
-    return bool(found.broken or seen.broken())
+        broken += [*found.broken[:20], *found.footprint.broken()]
+        told = {"each": min(found.calls.values()), "endings": dict(sorted(found.endings.items()))}
+        _print("races", started, told | found.footprint.told(), broken)
+        left, started = seconds - (time.monotonic() - started), time.monotonic()
+        seen = asyncio.run(mix(Path(folder) / "calm", shells, calls=options.calls, seconds=left, seed=options.seed))
+        broken += seen.broken()
+        _print("mixed", started, seen.told(), broken)
+    return bool(broken)
+
+
+def _print(name: str, started: float, told: dict[str, object], broken: list[str]) -> None:
+    seconds = round(time.monotonic() - started)
+    print(json.dumps({name: {"seconds": seconds} | told | {"broken": broken}}, indent=2), flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m tests.soak", description="Races and very many calls.")
     found.add_argument("--minutes", type=float, default=30, help="how long at most (default 30)")
-    found.add_argument("--calls", type=int, default=CALLS, help=f"of each file tool, and mixed (default {CALLS:,})")
+    found.add_argument("--calls", type=int, default=CALLS, help=f"of each tool, in each part (default {CALLS:,})")
     found.add_argument("--seed", type=int, default=secrets.randbelow(1 << 32), help="what decides the order")
     return found
 

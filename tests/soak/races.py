@@ -16,10 +16,13 @@ from typing import Any
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionContext, ToolResult
 from tests.soak import flipper
+from tests.soak.footprint import Footprint
 
 CANARY = "canary-e83b"
+STREAMS = 4
 CALL_SECONDS = 20.0
-LOOKED_EVERY = 200
+SEARCH_SECONDS = 0.6  # ripgrep waits at a pipe which has just become one until the time of its call is over
+LOOKED_EVERY = 50
 
 PATHS = ("d/file", "d/new", "d/sub/new", "p/q/file", "p/q/new", "d/other", "d/../d/file")
 FOLDERS = ("d", "d/sub", "p/q", ".", "p")
@@ -48,6 +51,7 @@ class Findings:
     calls: Counter[str] = field(default_factory=Counter)
     endings: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
+    footprint: Footprint = field(default_factory=Footprint)
 
 
 @contextmanager
@@ -67,25 +71,38 @@ def flipping(root: Path, outside: Path) -> Iterator[None]:
 
 
 async def fuzz(executor: ToolExecutor, root: Path, *, calls: int, seconds: float, seed: int) -> Findings:
-    """Make so many calls of each tool, or as many as there is time for."""
-    chooser, found, outside = random.Random(seed), Findings(), root.parent / "outside"
+    """Make so many calls of each tool, or as many as there is time for: some at a time, in an order that the seed decides."""
+    found, outside, deadline = Findings(), root.parent / "outside", time.monotonic() + seconds
     with flipping(root, outside):
-        before, deadline = fingerprint(outside), time.monotonic() + seconds
-        for number in range(calls):
-            for tool, choices in CALLS.items():
-                await _try(executor, tool, chooser.choice(choices), found)
-            if number % LOOKED_EVERY == 0 and fingerprint(outside) != before:
-                found.broken.append(f"after {number} calls of each tool the outside is not what it was")
-                break
-            if time.monotonic() > deadline:
-                break
+        before = fingerprint(outside)
+        for tool, choices in CALLS.items():
+            await _try(executor, tool, choices[0], found)  # what is started once is so by now
+        found.footprint.weigh(root.parent)
+
+        async def stream(number: int) -> None:
+            chooser = random.Random(seed + number)
+            for round_number in range(max(1, calls // STREAMS)):
+                for tool, choices in CALLS.items():
+                    await _try(executor, tool, chooser.choice(choices), found)
+                if round_number % LOOKED_EVERY == 0:
+                    executor.clear_executions()  # the history of a session is kept on purpose
+                    if fingerprint(outside) != before:
+                        found.broken.append(f"after {round_number} rounds of {STREAMS} calls the outside has changed")
+                        return
+                if time.monotonic() > deadline:
+                    return
+
+        await asyncio.gather(*map(stream, range(STREAMS)))
+        executor.clear_executions()
+        found.footprint.calls = found.calls.total()
+        found.footprint.weigh(root.parent)
     if fingerprint(outside) != before:
         found.broken.append("the outside is not what it was")
     return found
 
 
 async def _try(executor: ToolExecutor, tool: str, arguments: dict[str, Any], found: Findings) -> None:
-    context = ExecutionContext(working_dir=".", timeout=CALL_SECONDS)
+    context = ExecutionContext(working_dir=".", timeout=SEARCH_SECONDS if tool == "Grep" else CALL_SECONDS)
     started = time.monotonic()
     result = await asyncio.wait_for(executor.execute(tool, context, **arguments), CALL_SECONDS + 10)
     found.calls[tool] += 1

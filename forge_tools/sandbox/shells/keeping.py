@@ -6,11 +6,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from forge_tools.records import ShellRecord, host_of
+from forge_tools.records import ShellRecord, ShellStatus, host_of
+from forge_tools.sandbox.shells.layout import STATUS
 from forge_tools.sandbox.shells.state import ShellFolder
 
+_Identity = tuple[int, ...]
+
 _STARTING_SECONDS = 60.0
+_MAX_FOLDERS = 8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# Of each folder the shells that are over: what they were does not change, and a host keeps many for days.
+_over: dict[Path, dict[str, tuple[_Identity, ShellRecord]]] = {}
 
 
 def survey(folder: Path) -> list[ShellRecord]:
@@ -19,7 +26,19 @@ def survey(folder: Path) -> list[ShellRecord]:
     One whose supervisor is gone without having said how it ended becomes LOST, for ever, and what it left running is ended:
     that may take a second, so call this on a thread.
     """
-    records = [shell.record() for shell in each(folder) if shell.is_whole]
+    known, over, records = _over.get(folder, {}), {}, []
+    for name in _names(folder):
+        identity = _identity(folder, name)
+        if identity is not None and (kept := known.get(name)) is not None and kept[0] == identity:
+            over[name] = kept
+            records.append(kept[1])
+        elif (record := _record(folder, name)) is not None:
+            records.append(record)
+            if identity is not None and record.status is not ShellStatus.RUNNING:
+                over[name] = identity, record
+    if len(_over) >= _MAX_FOLDERS:
+        _over.clear()
+    _over[folder] = over
     return sorted(records, key=lambda record: (record.started_at, record.id))
 
 
@@ -56,15 +75,35 @@ def find(folder: Path, id: str) -> ShellFolder | None:
 
 def each(folder: Path) -> Iterator[ShellFolder]:
     """Open the shells of a folder one after the other."""
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208  names are all that is wanted
-    except OSError:
-        return
-    for name in names:
+    for name in _names(folder):
         shell = _open(folder, name)
         if shell is not None:
             with shell:
                 yield shell
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208  names are all that is wanted
+    except OSError:
+        return []
+
+
+def _identity(folder: Path, name: str) -> _Identity | None:
+    """What says that a shell's status is the one that was read before; None where there is none."""
+    try:
+        seen = os.stat(f"{folder}/{name}/{STATUS}", follow_symlinks=False)  # noqa: PTH116  a host keeps thousands
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def _record(folder: Path, name: str) -> ShellRecord | None:
+    shell = _open(folder, name)
+    if shell is None:
+        return None
+    with shell:
+        return shell.record() if shell.is_whole else None
 
 
 def _open(folder: Path, id: str) -> ShellFolder | None:

@@ -7,9 +7,9 @@ end in `.out` hold the output; their names say where in it they begin.
 
 import json
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 RECORD = "record.json"
 STATUS = "status.json"
@@ -28,7 +28,7 @@ def segment(start: int) -> str:
     return f"{start:015d}{SEGMENT}"
 
 
-def replace(folder: int, name: str, content: dict[str, Any]) -> None:
+def replace(folder: int, name: str, content: Mapping[str, object]) -> None:
     """Put a file in the place of the old one, so that readers see either."""
     new = f"{name}.{os.getpid()}"
     try:
@@ -41,7 +41,7 @@ def replace(folder: int, name: str, content: dict[str, Any]) -> None:
         raise
 
 
-def restate(folder: int, name: str, content: dict[str, Any]) -> None:
+def restate(folder: int, name: str, content: Mapping[str, object]) -> None:
     """Replace a small file, or write it anew where it lies: even a disk that is full has room for that.
 
     It grows by a byte at least, so that whoever looks at its size sees that it is another.

@@ -11,12 +11,11 @@ import os
 import signal
 import socket
 import time
-from typing import Any
 
 from forge_tools.sandbox.launcher import Status, keep_private, receive, spawn, status_of
 from forge_tools.sandbox.shells.layout import LEASE, ORDERS, STATUS, kernel_id, replace, restate
 from forge_tools.sandbox.shells.segments import Segments
-from forge_tools.sandbox.trees import Ending, Signals, adopt_orphans, descendants, reap, start_ticks
+from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, reap, start_ticks
 
 _CHUNK = 1 << 20
 _PIPE_BYTES = 1 << 20
@@ -40,7 +39,7 @@ class Shell:
         self._child = 0
         self._status: Status | None = None
         self._ending: Ending | None = None
-        self._facts: dict[str, Any] = {}
+        self._facts: dict[str, object] = {}
 
     def start(self, command: list[bytes], environment: dict[bytes, bytes], stdin: int) -> None:
         """Start the command in the current folder.
@@ -119,7 +118,7 @@ class Shell:
         self._asked = time.monotonic()
         self._facts |= {"ended_by": by, "processes": len(self._tree())}
 
-    def _tree(self) -> list[Any]:
+    def _tree(self) -> list[Process]:
         return list(descendants(os.getpid(), with_shells=True))
 
     def _reap(self) -> bool:

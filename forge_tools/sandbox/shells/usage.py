@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forge_tools.records import ShellRecord, ShellStatus
+from forge_tools.sandbox.shells.listening import listening_ports
 from forge_tools.sandbox.trees import Process, families, start_ticks
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -15,11 +16,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of all the living processes of a shell, its supervisor left out; `cpu_s` counts those that have ended too."""
+    """Of all the living processes of a shell, its supervisor left out; `cpu_s` counts those that have ended too.
+
+    `ports` are those of TCP that they listen on.
+    """
 
     processes: int
     rss_bytes: int
     cpu_s: float
+    ports: tuple[int, ...] = ()
 
 
 def usage_of(shells: Sequence[ShellRecord]) -> dict[str, Usage]:
@@ -38,7 +43,8 @@ def _usage(supervisor: int, children: Mapping[int, Sequence[Process]]) -> Usage:
         tree.extend(children.get(process.pid, ()))
     # What a supervisor has reaped is on its own account; what it uses itself is not the shell's.
     ticks = _ticks(supervisor, slice(13, 15)) + sum(_ticks(process.pid, slice(11, 15)) for process in tree)
-    return Usage(len(tree), sum(_pages(process.pid) for process in tree) * _PAGE, round(ticks / _TICKS, 2))
+    pids = [process.pid for process in tree]
+    return Usage(len(pids), sum(map(_pages, pids)) * _PAGE, round(ticks / _TICKS, 2), listening_ports(pids))
 
 
 def _pages(pid: int) -> int:

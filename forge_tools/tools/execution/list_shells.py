@@ -10,6 +10,7 @@ from forge_tools.tools.execution.shells import Shells
 from forge_tools.tools.execution.wording import counted, label, state_of
 
 _NOTE_ROOM = 150
+_SHOWN_PORTS = 10
 
 
 class ListShells(BaseTool):
@@ -57,6 +58,7 @@ def _facts(shell: ShellRecord, usage: Usage | None) -> dict[str, Any]:
     }
     if usage is not None:
         facts |= {"processes": usage.processes, "rss_bytes": usage.rss_bytes, "cpu_s": usage.cpu_s}
+        facts |= {"listening": list(usage.ports)} if usage.ports else {}
     return facts
 
 
@@ -67,6 +69,7 @@ def _line(shell: ShellRecord, usage: Usage | None) -> str:
     if usage is not None:
         parts.append(counted(usage.processes, "process", "processes"))
         parts.append(f"{usage.rss_bytes / 1e6:.1f} MB")
+        parts += [f"listens on {', '.join(map(str, usage.ports[:_SHOWN_PORTS]))}"] if usage.ports else []
     return "; ".join(parts)
 
 

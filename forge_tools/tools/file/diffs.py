@@ -10,7 +10,7 @@ _CONTEXT = 3
 _MAX_COMPARED = 2000  # lines of each side between the first and the last that differ: the comparison may be quadratic
 _MAX_WINDOW = 1 << 20
 _MAX_CHARS = 500
-_STEP = 1 << 16
+_FIRST_STEP, _STEP = 1 << 6, 1 << 16
 
 
 def unified(old: str, new: str, readable: Callable[[str], str] = str, max_lines: int = MAX_LINES) -> str | None:
@@ -19,8 +19,10 @@ def unified(old: str, new: str, readable: Callable[[str], str] = str, max_lines:
     `readable` turns a line into what people see.
     """
     start, end = _window(old, new)
+    if max(len(old), len(new)) - end - start > _MAX_WINDOW:
+        return None
     parts = old[start : len(old) - end], new[start : len(new) - end]
-    if max(map(len, parts)) > _MAX_WINDOW or max(part.count("\n") for part in parts) > _MAX_COMPARED:
+    if max(part.count("\n") for part in parts) > _MAX_COMPARED:
         return None
     if all(part.count("\r\n") == part.count("\n") for part in parts):
         parts = parts[0].replace("\r\n", "\n"), parts[1].replace("\r\n", "\n")
@@ -59,25 +61,27 @@ def _window(old: str, new: str) -> tuple[int, int]:
 
 
 def _common(old: str, new: str, most: int) -> int:
-    at = 0
-    while at < most and old[at : min(at + _STEP, most)] == new[at : min(at + _STEP, most)]:
-        at = min(at + _STEP, most)
-    top = min(at + _STEP, most)
-    return next((index for index in range(at, top) if old[index] != new[index]), top)
+    return _first_difference(lambda start, end: old[start:end] == new[start:end], most)
 
 
 def _common_end(old: str, new: str, most: int) -> int:
-    length = 0
-    while length < most:
-        step = min(_STEP, most - length)
-        one, other = (
-            old[len(old) - length - step : len(old) - length],
-            new[len(new) - length - step : len(new) - length],
-        )
-        if one != other:
-            return length + next(i for i in range(step) if one[step - 1 - i] != other[step - 1 - i])
-        length += step
-    return length
+    def is_same(start: int, end: int) -> bool:
+        return old[len(old) - end : len(old) - start] == new[len(new) - end : len(new) - start]
+
+    return _first_difference(is_same, most)
+
+
+def _first_difference(is_same: Callable[[int, int], bool], most: int) -> int:
+    """Find how many of the first `most` are the same, by asking about pieces: larger ones, then halves of the one that differs."""
+    same, step = 0, _FIRST_STEP
+    while same < most and is_same(same, min(same + step, most)):
+        same = min(same + step, most)
+        step = min(2 * step, _STEP)
+    end = min(same + step, most)
+    while end - same > 1:
+        middle = (same + end) // 2
+        same, end = (middle, end) if is_same(same, middle) else (same, middle)
+    return same
 
 
 def _lines(text: str, *, is_last: bool) -> list[str]:

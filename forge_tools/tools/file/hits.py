@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -68,17 +69,20 @@ class Page:
 class NameSink:
     """Reads `--null` output of files or counts, in any order, with the statistics at its end.
 
-    `files` and `matches` count everything; of the names only the first ones by path are kept, as many as the page may need.
+    `files` and `matches` (files, where no counts are told) count everything up to `enough` matches; of the names only the
+    first ones by path are kept, as many as the page may need.
     """
 
-    def __init__(self, page: Page, wanted: Wanted, shown: Shown, *, has_counts: bool, is_probe: bool = False) -> None:
+    def __init__(
+        self, page: Page, wanted: Wanted, shown: Shown, *, has_counts: bool, enough: int = sys.maxsize
+    ) -> None:
         self.searched: int | None = None
         self.files = 0
         self.matches = 0
         self._page = page
         self._wanted = wanted
         self._shown = shown
-        self._is_probe = is_probe
+        self._enough = enough
         self._entry = _COUNT if has_counts else _NAME
         self.is_sure = True
         self._rest = b""
@@ -88,15 +92,16 @@ class NameSink:
         data, end = self._rest + data, 0
         for entry in self._entry.finditer(data):
             end = entry.end()
-            name = os.fsdecode(entry["path"])
+            path, count = entry.groups()
+            name = path.decode("utf-8", "surrogateescape")
             if self._wanted(name):
                 self.files += 1
-                self.matches += int(entry["count"] or 0)
-                self._found.append((entry["path"].replace(b"/", b"\0"), name, entry["count"]))
+                self.matches += int(count or 1)
+                self._found.append((path.replace(b"/", b"\0"), name, count))
         self._rest = data[end:]
         if len(self._found) > 2 * self._page.needed + _SPARE:
             self._found = sorted(self._found)[: self._page.needed]
-        return not (self._is_probe and self.files)
+        return self.matches < self._enough
 
     def finish(self) -> None:
         """Fill the page."""

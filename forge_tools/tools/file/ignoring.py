@@ -13,6 +13,7 @@ _WILD = re.compile(rb"[*?\[\\]")
 MAX_BYTES = 1 << 20
 MAX_WILD = 5000
 MAX_TURNS = 500
+_FEW = 16
 _BOM = b"\xef\xbb\xbf"
 _STAR, _DEEP, _REST = b"*", b"**/", b"**"
 _CLASSES = {
@@ -43,9 +44,14 @@ class Names:
         return found
 
     @cached_property
+    def text(self) -> str:
+        """All names, each between zero characters, which no name holds."""
+        return "\0" + "\0".join(self.all) + "\0"
+
+    @cached_property
     def joined(self) -> bytes:
-        """All names as git sees them, each between zero bytes, which no name holds."""
-        return os.fsencode("\0" + "\0".join(self.all) + "\0")
+        """The same as git sees them."""
+        return os.fsencode(self.text)
 
     def under(self, folder: str) -> bytes:
         """The same with the folder they are in, which ends in a slash."""
@@ -82,7 +88,7 @@ class _Patterns:
     def match(self, names: Names, folder: str) -> set[str]:
         """Return the names in `folder` ("" or ending in a slash, from where the rules lie) that a pattern matches."""
         found = self.names & names.all if self.names else set()
-        if self.endings:
+        if self.endings and self._may_end(names):
             for ending in self.endings & names.by_ending.keys():
                 found.update(names.by_ending[ending])
         if folder in self.paths:
@@ -94,6 +100,10 @@ class _Patterns:
             self._path_regex = self._path_regex or _any_of(self.path_globs)
             found.update(os.fsdecode(path).rpartition("/")[2] for path in self._path_regex.findall(names.under(folder)))
         return found
+
+    def _may_end(self, names: Names) -> bool:
+        """Say cheaply that no name ends so, as in most folders."""
+        return len(self.endings) > _FEW or any(f".{ending}\0" in names.text for ending in self.endings)
 
 
 @dataclass(slots=True)
@@ -115,16 +125,25 @@ class Rules:
     def __init__(self, text: bytes) -> None:
         self._runs: list[_Run] = []
         self._wild = 0
+        self._names: set[str] = set()
+        self._endings: set[str] = set()
+        self._folders: set[str] = set()
         if len(text) > MAX_BYTES:
             raise TooManyRulesError(f"it is larger than {MAX_BYTES:,} bytes")
         for line in text.removeprefix(_BOM).split(b"\n"):
             if not line.startswith(b"#") and (pattern := _trimmed(line.removesuffix(b"\r"))):
                 self._add(pattern)
+        for patterns in (one for run in self._runs for one in (run.any, run.folders)):
+            self._names |= patterns.names
+            self._endings |= patterns.endings
+            self._folders |= patterns.paths.keys()
 
     def decide(self, names: Names, folder: str, *, are_folders: bool) -> tuple[set[str], set[str]]:
         """Say which of the names in `folder` are ignored and which are kept by a rule; about the rest none says a word."""
         ignored: set[str] = set()
         kept: set[str] = set()
+        if self._is_silent(names, folder):
+            return ignored, kept
         for run in reversed(self._runs):
             if not names.all:
                 break
@@ -135,6 +154,12 @@ class Rules:
                 (kept if run.keeps else ignored).update(found)
                 names = Names(names.all - found)
         return ignored, kept
+
+    def _is_silent(self, names: Names, folder: str) -> bool:
+        """Say at once, if that is cheap, that no rule is about any of these: so it is in nearly every folder."""
+        if self._wild or len(self._endings) > _FEW or folder in self._folders or not self._names.isdisjoint(names.all):
+            return False
+        return not any(f".{ending}\0" in names.text for ending in self._endings)
 
     def _add(self, pattern: bytes) -> None:
         keeps = pattern.startswith(b"!")

@@ -84,7 +84,8 @@ class Search:
             before, after = self.before or self.context_lines, self.after or self.context_lines
             return ["--sort=path", "--json", f"--before-context={before}", f"--after-context={after}"]
         which = "--files-with-matches" if self.output_mode == "files_with_matches" else "--count"
-        return [which, "--with-filename", "--null", "--stats"]
+        # Statistics cost the early end at the first match of a file. What is searched is known but for what these choose.
+        return [which, "--with-filename", "--null", *(["--stats"] if self.type or self.glob else [])]
 
 
 def needs_pcre2(stderr: str) -> bool:
@@ -146,6 +147,11 @@ class Complaints:
         lines = [line for line in self.text.splitlines() if not is_unsure(_complained_of(line))]
         self._kept, self._rest = bytearray("".join(f"{line}\n" for line in lines).encode()), b""
         self.binaries, self.binary_files = [], 0
+
+    def paths(self) -> list[str]:
+        """The files and folders that could not be searched."""
+        told = (line.removeprefix("rg: ") for line in self.text.splitlines())
+        return [line.partition(": ")[0] for line in told if line.startswith(("./", "<stdin>: "))]
 
     def warnings(self) -> list[str]:
         """The complaints as people may read them."""

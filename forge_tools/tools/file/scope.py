@@ -1,9 +1,11 @@
 """Where a search looks: one open file, or a folder and of what is below it the part that was asked for."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from forge_tools.sandbox.paths import Handle, Workspace
+from forge_tools.sandbox.refusals import printable
 from forge_tools.sandbox.sightings import Changes, changes_since, open_allowed
 from forge_tools.tools.file.globs import by_path, compile_glob, only
 from forge_tools.tools.file.surveying import Survey
@@ -39,6 +41,9 @@ class File:
     def changes(self) -> Changes:
         return Changes()
 
+    def searched(self, failed: Sequence[str]) -> int:
+        return 1 - bool(failed)
+
     def warnings(self) -> list[str]:
         return []
 
@@ -58,10 +63,11 @@ class Folder:
         # A program that tells of binary files tells of each file that a glob chose, too.
         self.tells_binaries = self.glob is None and len(found.binary_names) + len(found.left_out) <= _MAX_TOLD
         self._hidden = hidden
-        self._workspace = workspace
         self._handle = handle
         inside = workspace.inside(handle)
         self._above = "" if inside == "." else f"{inside}/"
+        self._workspace = workspace
+        self._shown_above = _prefix(workspace.shown(inside, handle))
 
     def wanted(self, path: str) -> bool:
         path = path.removeprefix("./")
@@ -70,7 +76,10 @@ class Folder:
         return self._hidden or not (path.startswith(".") or "/." in path)
 
     def shown(self, path: str) -> str:
-        return self._workspace.shown(self._above + path.removeprefix("./"), self._handle)
+        path = path.removeprefix("./")
+        if self._shown_above is None:
+            return self._workspace.shown(self._above + path, self._handle)
+        return self._shown_above + printable(path)
 
     def open(self, path: str) -> Handle | None:
         """Open a file that a search told of, if it is one that may be read."""
@@ -80,6 +89,11 @@ class Folder:
     def changes(self) -> Changes:
         """Look which folders have changed since they were surveyed."""
         return changes_since(self.survey.seen, self.folder)
+
+    def searched(self, failed: Sequence[str]) -> int:
+        """Count the files, given those (and folders) that a search without a glob complained of."""
+        folders = {path for path, _ in self.survey.faults}
+        return self.survey.files - sum(1 for path in failed if self.shown(path) not in folders)
 
     def warnings(self) -> list[str]:
         return [f"{path}: {reason}" for path, reason in self.survey.faults]
@@ -92,3 +106,10 @@ class Folder:
             return facts | ({"binary_names": named} if named else {})
         named_first = [self.shown(path) for path in sorted(binaries, key=by_path)[:_MAX_NAMED]]
         return facts | ({"binary_files": binary_files, "binary": named_first} if binary_files else {})
+
+
+def _prefix(shown: str) -> str | None:
+    """What all paths below begin with; None where the working directory may be one of them, which begins otherwise."""
+    if shown.startswith(".."):
+        return None
+    return "" if shown == "." else f"{shown.rstrip('/')}/"

@@ -1,11 +1,12 @@
 """One search for text: what of the workspace is searched, by which program, and what to say when nothing is found."""
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
@@ -25,6 +26,7 @@ from forge_tools.tools.file.walking import Walk
 
 _HINT_SECONDS = (0.05, 0.3)  # a fifth of what the search took, within these
 _COUNT_SECONDS = 2.0
+_COUNTED = 10_000  # lines beyond those of the page; how many more there are is worth no search of all
 _GRACE_SECONDS = 0.5
 _FILES = ("file", "files")
 _RECORDS = ("record", "records")
@@ -52,6 +54,19 @@ class _Answer:
     completed: Completed
     complaints: Complaints
     lost: list[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it tells of everything there is."""
+        return not (self.completed.stopped or self.completed.timed_out) and self.sink.is_sure
+
+
+class _Total(NamedTuple):
+    """All matching lines and the files they are in; without `is_all` at least so many."""
+
+    matches: int
+    files: int
+    is_all: bool = True
 
 
 class Searching:
@@ -108,9 +123,11 @@ class Searching:
         finally:
             is_cancelled.set()
 
-    async def _answer(self, search: Search, place: File | Folder, seconds: float, *, is_probe: bool = False) -> _Answer:
+    async def _answer(
+        self, search: Search, place: File | Folder, seconds: float, *, enough: int = sys.maxsize
+    ) -> _Answer:
         page = Page(offset=search.offset, limit=search.head_limit, room=self._room)
-        sink = _sink(search, page, place, is_probe=is_probe)
+        sink = _sink(search, page, place, enough=enough)
         complaints = Complaints(place.shown)
         if isinstance(place, File):
             place.rewind()
@@ -162,20 +179,19 @@ class Searching:
         )
         return True
 
-    async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> tuple[int, int] | None:
-        """Count all matching lines and the files they are in; None where there is no time to."""
-        if answer.completed.timed_out or not answer.sink.is_sure:
-            return None
-        if answer.completed.stopped:
-            counting = replace(search, output_mode="count", offset=0, head_limit=1)
-            answer = await self._answer(counting, place, min(_COUNT_SECONDS, self._deadline.remaining))
-            if answer.completed.timed_out or not answer.sink.is_sure:
-                return None
-        return answer.sink.matches, answer.sink.files
+    async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> _Total | None:
+        """Count, if need be once more and then not much further than the page; None where there is no time to."""
+        if not answer.completed.stopped or not answer.sink.is_sure:
+            return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
+        counting = replace(search, output_mode="count", offset=0, head_limit=1)
+        enough = sys.maxsize if isinstance(place, File) else answer.page.seen // _COUNTED * _COUNTED + _COUNTED
+        seconds = min(_COUNT_SECONDS, self._deadline.remaining)
+        answer = await self._answer(counting, place, seconds, enough=enough)
+        if answer.sink.is_sure and answer.sink.matches >= enough:
+            return _Total(enough, 0, is_all=False)
+        return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
 
-    def _result(
-        self, search: Search, place: File | Folder, answer: _Answer, total: tuple[int, int] | None
-    ) -> ToolResult:
+    def _result(self, search: Search, place: File | Folder, answer: _Answer, total: _Total | None) -> ToolResult:
         warnings = dict.fromkeys([*place.warnings(), *answer.lost, *answer.complaints.warnings()])
         notes = Notes(
             page=answer.page,
@@ -192,22 +208,27 @@ class Searching:
             | {"engine": self._engine_name(search)}
             | place.facts(told.binary_files if is_whole else 0, told.binaries if is_whole else [])
         )
-        if total is not None:
-            facts["matching_files"] = total[1]
-            facts |= {} if search.output_mode == "files_with_matches" else {"matching_lines": total[0]}
+        facts |= _counts(search, total) if total else {}
         if isinstance(answer.sink, MatchSink) and answer.sink.not_utf8:
             facts["not_utf8"] = answer.sink.not_utf8
-        if answer.sink.searched is not None:
-            facts["files_searched"] = answer.sink.searched
+        searched = self._searched(place, answer)
+        if searched is not None:
+            facts["files_searched"] = searched
         return ToolResult.ok("\n".join([*answer.page.records, *notes.lines(), *_left_out(facts)]), **facts)
+
+    def _searched(self, place: File | Folder, answer: _Answer) -> int | None:
+        """Say how many files were searched: what the program counted, else what was there for it; None if it ended early."""
+        if answer.sink.searched is not None or not answer.is_whole:
+            return answer.sink.searched
+        return place.searched(answer.complaints.paths())
 
     def _engine_name(self, search: Search) -> str:
         return search.engine if search.engine != "auto" else self._engine.name
 
     async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
         """Say that nothing matches, and cheaply whether a wider search would find something."""
-        result = self._result(search, place, answer, (0, 0) if answer.sink.is_sure else None)
-        searched = answer.sink.searched
+        result = self._result(search, place, answer, _Total(0, 0) if answer.sink.is_sure else None)
+        searched = self._searched(place, answer)
         many = "" if searched is None else f" ({counted(searched, *_FILES)} searched)"
         where = "the working directory" if target.name == "." else target.name
         text = f"No matches for '{visible(search.pattern[:100])}' in {where}{many}."
@@ -228,26 +249,35 @@ class Searching:
             place = await self._place(wider, target, deadline)
         probe = replace(wider, output_mode="files_with_matches", head_limit=1, offset=0)
         left = max(0.0, seconds - (time.monotonic() - started))
-        return bool((await self._answer(probe, place, left, is_probe=True)).sink.files)
+        return bool((await self._answer(probe, place, left, enough=1)).sink.files)
 
 
-def _records(search: Search, answer: _Answer, total: tuple[int, int] | None) -> int | None:
+def _records(search: Search, answer: _Answer, total: _Total | None) -> int | None:
     """How many records there are in all, where that is known."""
-    if total is None:
+    if total is None or not total.is_all:
         return None
     if search.output_mode != "content":
-        return total[1]
+        return total.files
     if not answer.completed.stopped:
         return answer.page.seen
-    return None if search.has_context or search.multiline else total[0]
+    return None if search.has_context or search.multiline else total.matches
 
 
-def _in_all(search: Search, total: tuple[int, int] | None) -> str | None:
+def _counts(search: Search, total: _Total) -> dict[str, int]:
+    if not total.is_all:
+        return {"matching_lines_at_least": total.matches}
+    lines = {} if search.output_mode == "files_with_matches" else {"matching_lines": total.matches}
+    return {"matching_files": total.files} | lines
+
+
+def _in_all(search: Search, total: _Total | None) -> str | None:
     if search.output_mode != "content" or total is None:
         return None
-    lines = counted(total[0], "matching line", "matching lines")
     around = "what is around " if search.has_context else ""
-    return f"{around}{lines} in {counted(total[1], *_FILES)}"
+    if not total.is_all:
+        return f"{around}{total.matches:,} or more matching lines"
+    lines = counted(total.matches, "matching line", "matching lines")
+    return f"{around}{lines} in {counted(total.files, *_FILES)}"
 
 
 def _left_out(facts: dict[str, Any]) -> list[str]:
@@ -264,10 +294,10 @@ def _left_out(facts: dict[str, Any]) -> list[str]:
     return notes
 
 
-def _sink(search: Search, page: Page, place: File | Folder, *, is_probe: bool) -> NameSink | MatchSink:
+def _sink(search: Search, page: Page, place: File | Folder, *, enough: int) -> NameSink | MatchSink:
     if search.output_mode != "content":
         has_counts = search.output_mode == "count"
-        return NameSink(page, place.wanted, place.shown, has_counts=has_counts, is_probe=is_probe)
+        return NameSink(page, place.wanted, place.shown, has_counts=has_counts, enough=enough)
     return MatchSink(
         page,
         place.wanted,

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice, repeat
+from operator import contains
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.places import Check
@@ -20,6 +22,7 @@ Fitted = Callable[[Match], str]
 
 _LISTED = 10
 _JOINED = 8192
+_MAX_PIECES = 1_000_000  # each takes some fifty bytes more than its text
 _TELLING = 8  # characters; less than that is in many files by chance
 
 
@@ -70,10 +73,14 @@ def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
             f"{shown} would be larger than {KEPT_BYTES:,} bytes, where Edit stops. Nothing was changed", TOO_LARGE
         )
     eol = "\r\n" if "\n" in new and 2 * text.count("\r\n") > text.count("\n") else "\n"
-    replaced, gained = _replaced(text, found, chosen, lambda match: _fitted(step, new, match, text, eol), check)
-    if found.way == WAYS[0] and len(chosen) == len(found) and "\n" not in old:
-        removed = _lines_with(text, old, check)
+
+    def fitted(match: Match) -> str:
+        return _fitted(step, new, match, text, eol)
+
+    if found.way == WAYS[0] and len(chosen) == len(found) <= _MAX_PIECES and "\n" not in old:
+        replaced, gained, removed = _replaced_in_lines(text, old, fitted(found[0]))
     else:
+        replaced, gained = _replaced(text, found, chosen, fitted, check)
         removed = _lines_touched(text, found.spans(chosen), check)
     return Taken(
         text=replaced,
@@ -83,6 +90,13 @@ def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
         added=max(0, removed + gained),
         removed=removed,
     )
+
+
+def _replaced_in_lines(text: str, old: str, new: str) -> tuple[str, int, int]:
+    """Replace every place of a part of a line; also return how many lines there are more, and how many held one."""
+    pieces = text.split(old)
+    held = 1 + sum(map(contains, islice(pieces, 1, len(pieces) - 1), repeat("\n")))
+    return new.join(pieces), (len(pieces) - 1) * new.count("\n"), held
 
 
 def _replaced(text: str, found: Found, chosen: range, fitted: Fitted, check: Check) -> tuple[str, int]:
@@ -168,18 +182,6 @@ def _lines(text: str, spans: Spans) -> Iterator[int]:
         line += text.count("\n", at, start)
         at = start
         yield line
-
-
-def _lines_with(text: str, part: str, check: Check) -> int:
-    """How many lines hold a part of a line."""
-    count, at, find = 0, text.find(part), text.find
-    while at >= 0:
-        count += 1
-        if count % _JOINED == 0:
-            check()
-        newline = find("\n", at)
-        at = find(part, newline) if newline >= 0 else -1
-    return count
 
 
 def _lines_touched(text: str, spans: Spans, check: Check) -> int:

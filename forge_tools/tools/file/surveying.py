@@ -18,23 +18,27 @@ _BINARY = re.compile(r"\0([^\0]*\.(?:" + "|".join(_BINARY_ENDINGS) + r"))(?=\0)"
 
 @dataclass(slots=True)
 class Survey:
-    """Paths are relative to the folder that was surveyed; those of folders end in a slash."""
+    """Paths are relative to the folder that was surveyed; those of folders end in a slash. `files` counts what stays in."""
 
     left_out: set[str] = field(default_factory=set)
+    files: int = 0
     protected: int = 0
     binary_names: list[str] = field(default_factory=list)
     faults: list[tuple[str, str]] = field(default_factory=list)
     is_partial: bool = False
     seen: dict[str, Sighting] = field(default_factory=dict)
     _odd_folders: tuple[str, ...] = ()
+    _has_gaps: bool = False
 
     def rules(self) -> str:
         """Write what is left out as lines of a .gitignore, one plain path each, as far as lines can say it."""
         return "".join(plain_rule(path) for path in sorted(self.left_out) if _is_sayable(path))
 
     def has(self, path: str) -> bool:
-        """Whether a file is left out by its path or by that of a folder which no line could name."""
-        return path in self.left_out or path.startswith(self._odd_folders)
+        """Whether a file is left out by its path or by that of a folder: which no line could name, or nobody could list."""
+        if path in self.left_out or path.startswith(self._odd_folders):
+            return True
+        return self._has_gaps and path[: path.rfind("/") + 1] not in self.seen
 
     @property
     def has_ignored(self) -> bool:
@@ -44,6 +48,7 @@ class Survey:
     def finish(self, walk: Walk) -> "Survey":
         self._odd_folders = tuple(path for path in self.left_out if path.endswith("/") and not _is_sayable(path))
         self.faults, self.is_partial, self.seen = walk.faults, walk.is_partial, walk.seen
+        self._has_gaps = self.is_partial or bool(self.faults)
         return self
 
 
@@ -52,12 +57,15 @@ def survey(walk: Walk, target: Handle) -> Survey:
     found = Survey()
     protection = target.root.root.protection
     for level in walk.levels():
-        secret_files, secret_folders = protection.hidden_of(level.files), protection.hidden_of(level.folders)
+        secrets = protection.hidden_of([*level.files, *level.folders])
+        secret_files, secret_folders = secrets.intersection(level.files), secrets.intersection(level.folders)
         if secret_folders:
             level.folders[:] = [name for name in level.folders if name not in secret_folders]
         out = level.ignored_folders.difference(level.folders) | secret_folders
-        found.left_out.update(f"{level.path}{name}/" for name in out)
-        found.left_out.update(level.path + name for name in level.ignored | secret_files)
+        if out or level.ignored or secret_files:
+            found.left_out.update(f"{level.path}{name}/" for name in out)
+            found.left_out.update(level.path + name for name in level.ignored | secret_files)
+        found.files += len(level.files) - len(secret_files)
         found.protected += len(secret_files) + len(secret_folders)
         found.binary_names += [level.path + name for name in _BINARY.findall("\0".join(["", *level.files, ""]))]
     return found.finish(walk)

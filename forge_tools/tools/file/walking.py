@@ -55,8 +55,8 @@ class _Visit:
 class Walk:
     """Goes through a folder, top down. Links are listed and never followed; `.git` is left out.
 
-    `faults` are what could not be looked into, and why. With `keeps_sightings`, `seen` is what each folder was right before
-    it was listed.
+    `faults` are what could not be looked into, and why. With `keeps_sightings`, `seen` is what each folder that could be
+    listed was right before it was.
     """
 
     def __init__(
@@ -86,12 +86,13 @@ class Walk:
             visit = todo.pop()
             try:
                 folder = visit.above.enter(visit.name)
-                if self._look:
-                    self.seen[visit.path[len(self._above) :]] = folder.sight(self._look)
+                sighting = folder.sight(self._look) if self._look else None
                 entries = folder.entries()
             except OSError as error:
                 self._fault(visit.path, error)
                 continue
+            if sighting:
+                self.seen[visit.path[len(self._above) :]] = sighting
             ground = self._ground_in(visit, folder, entries) if self._respects else visit.ground
             level = self._level(visit.path, folder, ground, entries)
             yield level

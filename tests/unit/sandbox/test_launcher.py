@@ -17,6 +17,22 @@ from forge_tools.sandbox.launcher import REQUEST_LENGTH, Status
 SCRIPT = launcher.__file__
 
 
+@pytest.mark.parametrize("module", ["launcher", "shells.supervisor"])
+def test_what_programs_of_their_own_load_is_little(module: str) -> None:
+    root = SCRIPT.rpartition("/forge_tools/")[0]
+    script = f"import sys; sys.path.append({root!r}); import forge_tools.sandbox.{module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {
+        "typing",
+        "pathlib",
+        "dataclasses",
+        "inspect",
+        "asyncio",
+        "logging",
+        "tempfile",
+    }
+
+
 class Launched:
     """A launcher that we own: its status lines are read, closing `lifeline` means that we died."""
 
@@ -269,6 +285,33 @@ def test_a_command_that_kills_its_supervisor_is_ended_by_the_one_above(
     control = requests.ask(*bash(f"setsid sleep {marker} & (sleep {marker} &) ; kill -9 $PPID; sleep {marker}"))
     assert "exit" not in answer(control)
     assert until(lambda: not sleepers())
+
+
+def test_a_supervisor_that_was_killed_while_it_had_nothing_to_do_is_replaced(
+    requests: Requests, until: Callable[..., bool]
+) -> None:
+    assert answer(requests.ask("true"))["exit"] == 0
+    children = Path(f"/proc/{requests.process.pid}/task/{requests.process.pid}/children")
+    for _ in range(3):
+        assert until(lambda: len(children.read_text().split()) == 1)
+        os.kill(int(children.read_text()), signal.SIGKILL)
+        assert until(lambda: not children.read_text().split())
+        assert answer(requests.ask(*bash("exit 3")))["exit"] == 3
+
+
+def test_a_signal_that_came_before_the_command_is_not_passed_on(requests: Requests, until: Callable[..., bool]) -> None:
+    assert answer(requests.ask("true"))["exit"] == 0
+    children = Path(f"/proc/{requests.process.pid}/task/{requests.process.pid}/children")
+    assert until(lambda: len(children.read_text().split()) == 1)
+    os.kill(int(children.read_text()), signal.SIGTERM)
+    assert answer(requests.ask(*bash("sleep 0.1; exit 3")))["exit"] == 3
+
+
+def test_many_requests_at_once_have_a_supervisor_each(requests: Requests) -> None:
+    controls = [requests.ask(*bash("sleep 0.2; exit 7")) for _ in range(20)]
+    started = time.monotonic()
+    assert [answer(control)["exit"] for control in controls] == [7] * 20
+    assert time.monotonic() - started < 3
 
 
 def test_when_its_owner_goes_every_command_ends_and_then_it_does(

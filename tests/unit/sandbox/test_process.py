@@ -55,6 +55,20 @@ async def test_both_streams_come_in_true_order(bash: Callable[..., Any]) -> None
     assert into == b"out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n"
 
 
+async def test_a_command_that_writes_line_by_line_does_not_wake_us_for_each(bash: Callable[..., Any]) -> None:
+    pieces: list[bytes] = []
+    await bash("for ((i = 0; i < 20000; i++)); do echo $i; done", stdout=lambda data: not pieces.append(data))
+    assert b"".join(pieces) == b"".join(b"%d\n" % number for number in range(20_000))
+    assert len(pieces) < 10_000
+
+
+async def test_what_is_written_while_we_pause_is_not_lost(bash: Callable[..., Any]) -> None:
+    for ending in ("exit 3", "kill -9 $$", "sleep 20"):
+        into = bytearray()
+        await bash(f"echo a; echo b; echo c; {ending}", into, timeout=0.5)
+        assert into == b"a\nb\nc\n", ending
+
+
 async def test_the_streams_can_be_told_apart(bash: Callable[..., Any]) -> None:
     into, errors = bytearray(), []
     await bash("echo out; echo err >&2", into, stderr=lambda data: not errors.append(data))

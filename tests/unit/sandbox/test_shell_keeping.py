@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from forge_tools.records import ShellStatus
+from forge_tools.sandbox.shells import keeping
 from forge_tools.sandbox.shells.keeping import each, find, forget, renew, survey
 from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.sandbox.shells.usage import usage_of
@@ -41,6 +42,23 @@ def test_a_survey_tells_what_was_asked_and_how_it_goes(folder: Path) -> None:
     assert first.started_at <= first.ended_at
     assert (second.status, second.ended_at) == (ShellStatus.RUNNING, None)
     assert start_ticks(second.pid) == second.start_ticks > 0
+
+
+def test_what_is_over_is_read_once_and_again_when_it_is_written_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_shell(folder, "exit 3") as shell, run_shell(folder, "sleep 61"):
+        assert until(lambda: has_ended(shell))
+        before, opened = survey(folder), []
+        real = keeping._open
+        monkeypatch.setattr(keeping, "_open", lambda at, name: opened.append(name) or real(at, name))
+        assert [record.status for record in survey(folder)] == [record.status for record in before]
+        assert shell.id not in opened
+        assert len(opened) == 1
+        rewrite(shell, folder, exit_code=44)
+        assert survey(folder)[0].exit_code == 44
+    shutil.rmtree(folder / shell.id)
+    assert len(survey(folder)) == 1
 
 
 def test_a_shell_whose_supervisor_was_killed_is_lost_and_swept(

@@ -58,7 +58,7 @@ def handles() -> set[str]:
 
 
 def children() -> set[str]:
-    """The descendants of this process, zombies too, but for the launcher, which stays."""
+    """The descendants of this process, zombies too, but for the launcher, which stays, and the supervisor it keeps ready."""
     parents: dict[int, tuple[int, str]] = {}
     for name in os.listdir("/proc"):
         try:
@@ -68,10 +68,13 @@ def children() -> set[str]:
         if text:
             state, parent, *_ = text.rpartition(")")[2].split()
             parents[int(name)] = int(parent), state
+    kept = {SPAWNER.pid}
+    below = [pid for pid, (parent, state) in parents.items() if parent == SPAWNER.pid and state != "Z"]
+    kept |= set(below) if len(below) == 1 else set()
     found, todo = set(), {os.getpid()}
     while todo:
         inner = {pid for pid, (parent, _) in parents.items() if parent in todo}
-        found |= {f"{pid} {parents[pid][1]}" for pid in inner if pid != SPAWNER.pid}
+        found |= {f"{pid} {parents[pid][1]}" for pid in inner - kept}
         todo = inner
     return found
 

@@ -31,6 +31,21 @@ def patched(old: str, diff: str) -> str:
     return "\n".join(done + lines[at:])
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 900), st.integers(0, 900), st.sampled_from([63, 64, 65, 5000]))
+def test_wherever_two_long_texts_differ_the_difference_is_found(first: int, last: int, width: int) -> None:
+    lines = [f"{number} {'x' * width}" for number in range(901)]
+    old = "".join(f"{line}\n" for line in lines)
+    lines[first] = lines[first][:-1] + "y"
+    lines[last] = "z" + lines[last]
+    new = "".join(f"{line}\n" for line in lines)
+    diff = unified(old, new)
+    if diff is not None and width < 500:  # longer lines are shown in part
+        assert patched(old, diff) == new
+    elif diff is None:
+        assert abs(first - last) * width > 1 << 19
+
+
 @settings(max_examples=300, deadline=None)
 @given(texts, texts)
 def test_a_difference_turns_the_old_text_into_the_new_one(old: str, new: str) -> None:

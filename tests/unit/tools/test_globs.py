@@ -58,9 +58,9 @@ def test_a_broken_glob_is_refused_with_the_place(glob: str, says: str) -> None:
 
 
 def test_many_stars_do_not_try_every_split() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert not compile_glob("*a*a*a*a*a*a*a*a*b").fullmatch("a" * 255)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_alternatives_are_written_out_in_order() -> None:
@@ -77,8 +77,8 @@ def test_a_rule_for_one_path_has_no_signs_in_it() -> None:
 
 
 def test_many_folders_in_a_glob_are_matched_at_once() -> None:
-    started = time.monotonic()
+    started = time.process_time()
 
     assert not compile_glob("**/" * 40 + "zz").fullmatch("/".join("abcdefghij"))
 
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1

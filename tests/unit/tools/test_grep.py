@@ -13,6 +13,7 @@ from forge_tools.sandbox import programs
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.ripgrep import Complaints, Search, refusal
+from forge_tools.tools.file.walking import MAX_DEPTH
 
 Call = Callable[..., Awaitable[ToolResult]]
 Write = Callable[[str, bytes], Path]
@@ -136,12 +137,53 @@ async def test_the_budget_cuts_between_records(grep: Call, write: Write) -> None
 
 async def test_a_million_hits_stop_at_the_limit_and_the_child_is_gone(grep: Call, write: Write) -> None:
     write("f", b"hit me\n" * 1_000_000)
-    started = time.perf_counter()
+    started = time.process_time()
     result = await grep(pattern="hit", output_mode="content", head_limit=5)
-    assert time.perf_counter() - started < 5
-    assert lines(result)[-1] == "[1-5 of 1,000,000 matching lines in 1 file; continue with offset=5]"
+    assert time.process_time() - started < 5
+    assert lines(result)[-1] == "[1-5 of 10,000 or more matching lines; continue with offset=5]"
+    assert result.metadata["matching_lines_at_least"] == 10_000
     running = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
     assert not [line for line in running.splitlines() if "rg --no-config" in line and "hit" in line]
+
+
+async def test_lines_are_counted_as_far_as_it_costs_little(grep: Call, write: Write) -> None:
+    for name in ("f", "g"):
+        write(name, b"hit\n" * 6_000)
+    page = {"output_mode": "content", "head_limit": 5}
+    assert " of 12,000 matching lines in 2 files; " in (await grep(pattern="hit", offset=10_000, **page)).output
+    assert " of 10,000 or more matching lines; " in (await grep(pattern="hit", **page)).output
+    assert " of 6,000 matching lines in 1 file; " in (await grep(pattern="hit", path="f", **page)).output
+    few = await grep(pattern="hit", **page, context_lines=1)
+    assert " of what is around 10,000 or more matching lines; " in few.output
+
+
+async def test_what_was_searched_is_counted_whether_or_not_the_program_says_so(grep: Call, tree: Path) -> None:
+    assert (await grep(pattern="hit")).metadata["files_searched"] == 6
+    for ways, files in ({"type": "py"}, 3), ({"glob": "*.log"}, 1), ({"hidden": False, "path": "src"}, 2):
+        assert (await grep(pattern="hit", **ways)).metadata["files_searched"] == files, ways
+    assert (await grep(pattern="hit", path="a.py")).metadata["files_searched"] == 1
+
+
+async def test_what_could_not_be_opened_was_not_searched(
+    caller: Callable[[Grep], Call], tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = tree.parent / "rg"
+    real = programs.find_beside_python("rg")
+    failing.write_text(f"#!/bin/sh\necho 'rg: ./a.py: Permission denied (os error 13)' >&2\nexec '{real}' \"$@\"\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr("forge_tools.tools.file.grep.find_beside_python", lambda _: None)
+    result = await caller(Grep(failing))(pattern="hit")
+    assert (result.metadata["files_searched"], result.metadata["not_searched"]) == (5, 1)
+
+
+async def test_what_lies_too_deep_to_be_looked_at_is_not_told(grep: Call, write: Write) -> None:
+    write("d/" * (MAX_DEPTH + 2) + ".env", b"hit\n")
+    write("d/" * (MAX_DEPTH + 2) + "f", b"hit\n")
+    write("f", b"hit\n")
+    result = await grep(pattern="hit", respect_ignore=False)
+    assert lines(result)[0] == "f"
+    assert result.metadata["warnings"][0].endswith("deeper than 256 folders")
+    assert ".env" not in f"{result.output}{result.metadata}"
 
 
 @pytest.mark.parametrize(
@@ -236,9 +278,9 @@ async def test_what_could_not_be_searched_is_said_beside_the_rest(
 
 async def test_a_pattern_that_takes_for_ever_ends_with_the_time(grep: Call, write: Write) -> None:
     write("f", (b"a" * 60 + b"c\n") * 20_000)
-    started = time.perf_counter()
+    started = time.process_time()
     result = await grep({"timeout": 0.5}, pattern="^(a|aa)+$", engine="pcre2")
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
     assert result.success
     assert result.metadata.get("partial") or result.metadata.get("warnings")
 

@@ -80,6 +80,6 @@ def test_all_names_of_a_folder_are_decided_at_once() -> None:
 
 @pytest.mark.parametrize("rule", ["*a*a*a*a*a*a*a*a*b", "**/a/**/a/**/a/**/a/**/a/**/b"])
 def test_many_stars_do_not_try_every_split(rule: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert ignored(rule, "a" * 255, "a/" * 300 + "a") == []
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5

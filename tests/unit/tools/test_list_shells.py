@@ -1,7 +1,10 @@
 """ListShells: a session's own shells, here with what they use, elsewhere with what the book knows."""
 
+import re
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +40,21 @@ async def test_what_is_here_is_shown_with_what_it_uses(calls: Session) -> None:
     ]
     assert facts[1]["rss_bytes"] > 100_000
     assert (result.metadata["running"], result.metadata["total"]) == (1, 2)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux says who listens where")
+async def test_the_ports_that_a_shell_listens_on_are_shown(calls: Session) -> None:
+    server = "import socket,time; a=socket.create_server(('127.0.0.1',0)); b=socket.socket(); b.bind(('127.0.0.1',0))"
+    said = f"{server}; print('port', a.getsockname()[1], flush=True); time.sleep(61)"
+    shell = await calls.start(f'{sys.executable} -c "{said}" & wait')
+    await calls.start("sleep 61")
+    output = (await calls.output(shell, wait_for="port")).output
+    port = int(re.search(r"port (\d+)", output)[1])
+    result = await calls.shells()
+    first, second = result.output.splitlines()
+    assert first.endswith(f"; listens on {port}")  # what is only bound listens on nothing
+    assert "listens" not in second
+    assert [facts.get("listening") for facts in result.metadata["shells"]] == [[port], None]
 
 
 async def test_shells_of_other_hosts_come_from_the_book(calls: Session, book: Book) -> None:

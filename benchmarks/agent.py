@@ -1,0 +1,42 @@
+"""The built-in tools as an agent without workers calls them: by name, through an executor in this process."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks.scene import succeeded
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.reach import Reach
+from forge_tools.tools import BUILTINS
+
+
+class Agent:
+    """Calls tools in a folder; a call that fails raises."""
+
+    def __init__(
+        self, folder: Path, *, timeout: float = 100, max_output_size: int = 100_000, shells: Path | None = None
+    ) -> None:
+        registry = ScopedRegistry()
+        registry.register_many([tool() for tool in BUILTINS])
+        self._executor = ToolExecutor(registry, reach=Reach(shells=shells, hostname="benchmark"))
+        self._context = ExecutionContext(
+            working_dir=str(folder), timeout=timeout, max_output_size=max_output_size, agent_id="benchmark"
+        )
+
+    async def call(self, tool: str, **arguments: Any) -> ToolResult:
+        result = await self._executor.execute(tool, self._context, **arguments)
+        succeeded(result)
+        self._executor.clear_executions()
+        return result
+
+
+@contextmanager
+def without_the_disk() -> Iterator[None]:
+    """Let nobody in this process wait until the disk has what was written: what is left is the work itself."""
+    with patch.object(os, "fsync", lambda _: None):
+        yield
