@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import json
 import logging
 import reprlib
 import socket
@@ -18,7 +17,6 @@ from forge_tools import schemas
 from forge_tools.errors import ErrorCode, ForgeError, InvalidToolError
 from forge_tools.langchain import to_langchain_tool
 from forge_tools.records import (
-    REDACTED,
     Capabilities,
     ExecutionContext,
     Lane,
@@ -31,7 +29,8 @@ from forge_tools.records import (
     ToolSpec,
 )
 from forge_tools.sandbox.paths import Workspace
-from forge_tools.validation import MAX_DEPTH, Validator, clean_text, is_of_type
+from forge_tools.secrecy import LEAST_IN_FAILURES, Scrubber, as_shown, scrubber_of
+from forge_tools.validation import Validator, clean_text, is_of_type
 
 __all__ = [
     "BaseTool",
@@ -254,11 +253,12 @@ class BaseTool(ABC):
         return ToolResult.fail(f"Tool timed out after {seconds:g}s", error_code=ErrorCode.TIMEOUT)
 
     def _failure(self, error: BaseException, parameters: Mapping[str, Any]) -> ToolResult:
-        text = _text_of(error)
+        scrubber = scrubber_of(self.spec, parameters, LEAST_IN_FAILURES)
+        text = _text_of(error, scrubber)
         if isinstance(error, ForgeError):
             return ToolResult.fail(text, error_code=error.code, error_details={"type": type(error).__name__})
         name = self.spec.name
-        shown = _disguised(error, _Censor(self.spec, parameters)) if self.spec.sensitive else error
+        shown = error if scrubber is None else disguised(error, scrubber)
         _logger.error("Unexpected error in %s", name, exc_info=shown, extra={"tool": name})
         prefix = "Service unavailable" if _is_unreachable(error) else "Unexpected error"
         return ToolResult.fail(
@@ -269,14 +269,9 @@ class BaseTool(ABC):
 
     def _presentable(self, failure: ToolResult, parameters: Mapping[str, Any]) -> ToolResult:
         """Copy a failure as people may see it: storable text, without the values of sensitive parameters."""
-        censor = _Censor(self.spec, parameters)
-        return failure.model_copy(
-            update={
-                "error": clean_text(censor(failure.error or "failed without saying why")),
-                "error_details": censor(failure.error_details),
-                "metadata": censor(failure.metadata),
-            }
-        )
+        scrubber = scrubber_of(self.spec, parameters, LEAST_IN_FAILURES)
+        result = failure if scrubber is None else scrubber.result(failure)
+        return result.model_copy(update={"error": clean_text(result.error or "failed without saying why")})
 
 
 def _is_unreachable(error: BaseException | None) -> bool:
@@ -292,7 +287,7 @@ def _is_unreachable(error: BaseException | None) -> bool:
 
 def preview(spec: ToolSpec, parameters: Mapping[str, Any]) -> str:
     """Show parameters to people: sensitive ones redacted, long ones cut, nothing unprintable."""
-    return "{" + ", ".join(f"{brief(k)}: {brief(v)}" for k, v in spec.redact(parameters).items()) + "}"
+    return "{" + ", ".join(f"{brief(k)}: {brief(v)}" for k, v in as_shown(spec, parameters).items()) + "}"
 
 
 def brief(value: Any) -> str:
@@ -316,45 +311,18 @@ def _short() -> reprlib.Repr:
 _SHORT = _short()
 
 
-def _text_of(error: BaseException) -> str:
+def _text_of(error: BaseException, scrubber: Scrubber | None) -> str:
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 the text of a foreign exception is foreign code too
         text = ""
+    text = text if scrubber is None else scrubber.text(text)  # first: nobody finds a secret that is cut
     text = clean_text(text.strip()) or type(error).__name__
     return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
 
 
-class _Censor:
-    """Takes the values of sensitive parameters out of texts that quote them."""
-
-    def __init__(self, spec: ToolSpec, parameters: Mapping[str, Any]) -> None:
-        hidden = [str(leaf) for name in spec.sensitive for leaf in _leaves(parameters.get(name), 0)]
-        # In error texts values also appear escaped, as repr and JSON write them. One or two characters hide nothing.
-        forms = {form for text in hidden if len(text) > 2 for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1])}
-        self._forms = sorted(forms, key=len, reverse=True)
-
-    def __call__(self, value: Any) -> Any:
-        if not self._forms:
-            return value
-        if isinstance(value, str):
-            for form in self._forms:
-                value = value.replace(form, REDACTED)
-            return value
-        if isinstance(value, dict):
-            return {key: self(item) for key, item in value.items()}
-        return [self(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _leaves(value: Any, depth: int) -> list[Any]:
-    if isinstance(value, dict | list | tuple):
-        inside = value.values() if isinstance(value, dict) else value
-        return [leaf for item in inside for leaf in _leaves(item, depth + 1)] if depth < MAX_DEPTH else []
-    return [] if value is None or isinstance(value, bool) else [value]
-
-
-def _disguised(error: BaseException, censor: _Censor) -> BaseException:
-    """Copy an exception for the log: its type's name, traceback and censored text, without causes that may quote more."""
+def disguised(error: BaseException, scrubber: Scrubber) -> BaseException:
+    """Copy an exception for the log: its type's name, traceback and scrubbed text, without causes that may quote more."""
     look_alike = type(type(error).__name__, (Exception,), {})
-    disguise: BaseException = look_alike(censor(_text_of(error)))
+    disguise: BaseException = look_alike(_text_of(error, scrubber))
     return disguise.with_traceback(error.__traceback__)

@@ -6,7 +6,7 @@ import re
 import socket
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -27,6 +27,9 @@ MAX_SOCKET_PATH = 100
 
 MIN_TOOL_MEMORY = 2**28
 """Bytes; an idle child with its threads takes about a third of it."""
+
+MIN_DIGEST_KEY = 16
+"""Characters; a shorter one could be found by trying."""
 
 WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -67,6 +70,18 @@ class WorkspaceSettings(BaseModel):
         raise ValueError('a workspace needs a list of one folder or more, such as ["/srv/repo"]')
 
 
+class RetentionRule(BaseModel):
+    """What workers prune: executions that ended so many days ago, and what else has to be true of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    days: float = Field(gt=0)
+    tool: str | None = None
+    category: str | None = None
+    status: str | None = None
+    keep: tuple[str, ...] = ()
+
+
 class Settings(BaseSettings):
     """Every setting with its default; `FORGE_DATABASE_URL` sets `database_url`, and so on.
 
@@ -95,6 +110,10 @@ class Settings(BaseSettings):
     lease: float = Field(default=15.0, ge=15)
     drain: float = Field(default=6.0, ge=0)
     consumption_interval: float = Field(default=10.0, gt=0)
+    sealing_keys: str = ""
+    secrets_dir: Path | None = None
+    seal_patterns: tuple[str, ...] = ()
+    references_in: tuple[str, ...] = ()
     shells: str = ""
     shell_interval: float = Field(default=2.0, gt=0)
     shell_lost_after: float = Field(default=300.0, ge=15)
@@ -107,7 +126,14 @@ class Settings(BaseSettings):
     artifact_max_bytes: int = Field(default=64 << 20, ge=65_536)
     artifact_quota: int = Field(default=1 << 30, gt=0)
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
+    idempotency_scope: Literal["agent", "session", "shared"] = "agent"
+    idempotency_ttl: float = Field(default=86_400.0, gt=0, le=315_360_000.0)
+    digest_key: SecretStr = Field(default=SecretStr(""), exclude=True)
     routes: dict[str, str] = Field(default_factory=dict)
+    tool_versions: Literal["newest", "pinned"] = "newest"
+    retention: tuple[RetentionRule, ...] = ()
+    audit_interval: float = Field(default=10.0, ge=0)
+    audit_key: Path | None = None
     mcp_token: SecretStr = Field(default=SecretStr(""), exclude=True)
     mcp_config: Path | None = None
 
@@ -132,6 +158,25 @@ class Settings(BaseSettings):
                 f"artifact_quota {self.artifact_quota:,} must hold an artifact of {self.artifact_max_bytes:,} bytes"
             )
         return self
+
+    @field_validator("digest_key")
+    @classmethod
+    def _digest_key_cannot_be_guessed(cls, key: SecretStr) -> SecretStr:
+        if 0 < len(key.get_secret_value()) < MIN_DIGEST_KEY:
+            raise ValueError(f"give {MIN_DIGEST_KEY} characters or more that nobody can guess: openssl rand -hex 32")
+        return key
+
+    @field_validator("seal_patterns")
+    @classmethod
+    def _patterns_compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            try:
+                matches_nothing = re.compile(pattern).search("") is not None
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+            if matches_nothing:
+                raise ValueError(f"{pattern!r} matches an empty text; write what a secret must have")
+        return patterns
 
     @field_validator("tool_memory")
     @classmethod
@@ -176,9 +221,19 @@ class Settings(BaseSettings):
         return self.database_url or f"sqlite:///{self.home.resolve() / 'forge.db'}"
 
     @property
+    def embedded_audit_key(self) -> Path:
+        """The key that the embedded stack makes for itself, to sign history with."""
+        return self.home.resolve() / "audit.key"
+
+    @property
     def shells_folder(self) -> Path:
         """Where this host's shells live: one folder for all its workers, and none for two hosts that share a home."""
         return Path(self.shells or self.home / f"shells-{self.hostname}").resolve()
+
+    @property
+    def keys_folder(self) -> Path:
+        """Where workers have the keys that open what clients sealed."""
+        return Path(self.sealing_keys or self.home / "keys").resolve()
 
     def queue_for(self, tool: str, category: str) -> str:
         """The queue that configuration routes a tool or its category to."""
@@ -205,6 +260,13 @@ def expanded(text: str) -> str:
         return found
 
     return _VARIABLE.sub(value, text)
+
+
+def take_secrets() -> dict[str, str]:
+    """Take the secrets that calls may refer to, `FORGE_SECRET_<NAME>`, out of this process's environment, by name."""
+    prefix = "FORGE_SECRET_"
+    names = [name for name in os.environ if name.startswith(prefix)]
+    return {name.removeprefix(prefix): os.environ.pop(name) for name in names}
 
 
 def broker_socket(home: Path) -> Path:

@@ -17,6 +17,8 @@ ForgeError
 ├── ExecutionNotFoundError
 ├── ArtifactNotFoundError       nothing is kept under that name, or no longer
 ├── ResultTimeoutError          the wait ended; the execution goes on
+├── SealingError                what is secret cannot be sealed, or not be opened here
+├── SecretNotFoundError         a worker does not have the secret that a call names
 ├── StackError                  the embedded stack cannot start or be reached
 └── SandboxError                a path, command or URL a tool may not touch
 """
@@ -44,7 +46,10 @@ class ErrorCode(StrEnum):
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     WORKSPACE_NOT_FOUND = "WORKSPACE_NOT_FOUND"
     WORKSPACE_NOT_HERE = "WORKSPACE_NOT_HERE"
+    IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
     SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
+    SEALING_FAILED = "SEALING_FAILED"
+    SECRET_NOT_FOUND = "SECRET_NOT_FOUND"  # noqa: S105  a code, and no password
 
 
 class ForgeError(Exception):
@@ -176,6 +181,23 @@ class ResultTimeoutError(ForgeError, TimeoutError):
     """Waiting for the result took longer than asked; the execution goes on."""
 
     code = "RESULT_TIMEOUT"
+    retryable = True
+
+
+class SealingError(ForgeError):
+    """What is secret in a call cannot be sealed, or not be opened here; nothing has run."""
+
+    code = ErrorCode.SEALING_FAILED
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class SecretNotFoundError(ForgeError):
+    """The worker does not have a secret that a call names; nothing has run."""
+
+    code = ErrorCode.SECRET_NOT_FOUND
     retryable = True
 
 

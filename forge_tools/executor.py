@@ -10,12 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from forge_tools import schemas
-from forge_tools.base import BaseTool, brief, preview
+from forge_tools.base import BaseTool, brief, disguised, preview
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.records import (
+    REPORTER,
     CallOptions,
     Capabilities,
     ExecutionContext,
+    Report,
+    Reporter,
     Schema,
     ToolCategory,
     ToolExecution,
@@ -24,6 +27,8 @@ from forge_tools.records import (
 )
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
+from forge_tools.secrecy import CONCEALED, LEAST_IN_FAILURES, Scrubber, as_shown, scrubber_of
 from forge_tools.truncation import is_overlong, limit_output
 from forge_tools.validation import clean_text, shown, suggestion
 
@@ -110,11 +115,22 @@ class ToolExecutor:
         arguments: Mapping[str, Any],
         context: ExecutionContext | None = None,
         options: CallOptions | None = None,
+        *,
+        on_report: Callable[[Report], None] | None = None,
     ) -> ToolResult:
-        """Do what `execute` does, for arguments that come as one object (contradiction C24)."""
+        """Do what `execute` does, for arguments that come as one object (contradiction C24).
+
+        `on_report` is told the progress and the output that the tool reports, at once and on the thread that reports it; what
+        it raises is lost.
+        """
         if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
             return _refusal(f"Invalid arguments: expected an object with names as keys, not {shown(repr(arguments))}")
-        return await self._call(name, dict(arguments), context or self._default_context, options)
+        telling = REPORTER.set(DirectReporter(on_report)) if on_report is not None else None
+        try:
+            return await self._call(name, dict(arguments), context or self._default_context, options)
+        finally:
+            if telling is not None:
+                REPORTER.reset(telling)
 
     async def execute_with_context(
         self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, options: CallOptions | None = None
@@ -213,8 +229,12 @@ class ToolExecutor:
         context = self._within_limits(tool.spec, context, options)
         _log_start(tool.spec, arguments, context)
         token = REACH.set(self._reach) if self._reach is not None else None
+        scrubber = scrubber_of(tool.spec, arguments)
+        concealed = CONCEALED.set(scrubber) if scrubber is not None else None
         try:
-            result = await _attempts(tool, arguments, context, options)
+            result = await _attempts(tool, arguments, self._reporting(context, scrubber), options)
+            if scrubber is not None:
+                result = scrubber.result(result)
             if is_overlong(result, context.max_output_size):
                 left = tool.spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
                 result = await limit_output(result, context, left)
@@ -225,8 +245,20 @@ class ToolExecutor:
         finally:
             if token is not None:
                 REACH.reset(token)
+            if concealed is not None:
+                CONCEALED.reset(concealed)
         self._record(tool, arguments, context, result)
         return result
+
+    def _reporting(self, context: ExecutionContext, scrubber: Scrubber | None) -> ExecutionContext:
+        """The context as the body gets it, if anybody listens to what it reports."""
+        reporter = self._reporter()
+        if reporter is None:
+            return context
+        return context.reporting_to(reporter if not scrubber else ScrubbingReporter(reporter, scrubber.text))
+
+    def _reporter(self) -> Reporter | None:
+        return REPORTER.get()
 
     def _refuse_unknown(self, name: str) -> ToolResult:
         error = _unknown(name)
@@ -283,8 +315,11 @@ async def _attempt(
     try:
         result: Any = await run(context, **arguments)
     except Exception as error:  # a tool that replaces `execute` may raise anything
-        _logger.exception("Unexpected error in %s", tool.spec.name, extra={"tool": tool.spec.name})
-        result = ToolResult.fail(f"Unexpected error: {clean_text(str(error))}", error_code=ErrorCode.EXECUTION_ERROR)
+        scrubber = scrubber_of(tool.spec, arguments, LEAST_IN_FAILURES)
+        shown = error if scrubber is None else disguised(error, scrubber)
+        _logger.error("Unexpected error in %s", tool.spec.name, exc_info=shown, extra={"tool": tool.spec.name})
+        text = clean_text(str(shown))
+        result = ToolResult.fail(f"Unexpected error: {text}", error_code=ErrorCode.EXECUTION_ERROR)
     done = result if isinstance(result, ToolResult) else ToolResult.ok(result)
     if done.duration_ms is None:
         done.duration_ms = (time.perf_counter() - started) * 1000
@@ -306,7 +341,7 @@ def _execution(call: _Call) -> ToolExecution:
     completed = datetime.fromtimestamp(call.completed, UTC)
     return ToolExecution(
         tool_name=spec.name,
-        parameters=spec.redact(call.tool.effective(call.parameters)),
+        parameters=as_shown(spec, call.tool.effective(call.parameters)),
         context=call.context,
         result=call.result,
         started_at=completed - timedelta(milliseconds=call.result.duration_ms or 0.0),

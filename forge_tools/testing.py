@@ -13,9 +13,10 @@ from typing import Any, Self
 from forge_tools.base import BaseTool
 from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import CallOptions, ExecutionContext, ToolExecution, ToolResult
+from forge_tools.records import CallOptions, ExecutionContext, Report, Reporter, ToolExecution, ToolResult
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.reports import DirectReporter
 from forge_tools.validation import encode_json
 
 MAX_BYTES = 10_000_000
@@ -27,6 +28,7 @@ class InlineExecutor(ToolExecutor):
 
     What could not travel to a worker and back fails here too: parameters and outputs go through JSON. `files` are
     written into `workspace`, a temporary folder to which the tools are confined; `context` changes the usual context.
+    `reports` is the progress and the output that the tools have reported, one by one and in order.
 
         with InlineExecutor(greet) as tools:
             assert tools.run("greet", name="Ada").output == "Hello, Ada!"
@@ -41,6 +43,7 @@ class InlineExecutor(ToolExecutor):
         self.workspace = Path(mkdtemp(prefix="forge-test-")).resolve()
         self._remove_workspace = weakref.finalize(self, shutil.rmtree, self.workspace, ignore_errors=True)
         self.context = ExecutionContext.model_validate({"working_dir": str(self.workspace), **(context or {})})
+        self.reports: list[Report] = []
         self._runner: asyncio.Runner | None = None
         registry = ScopedRegistry()
         registry.register_many([tool() if isinstance(tool, type) else tool for tool in tools], strict=True)
@@ -59,6 +62,11 @@ class InlineExecutor(ToolExecutor):
                 "Enter it first: `with InlineExecutor(...) as tools:`. In coroutines `await tools.call(...)`."
             )
         return self._runner.run(self.call(tool_name, parameters))
+
+    def clear_executions(self) -> None:
+        """Forget the calls, and what they reported."""
+        super().clear_executions()
+        self.reports.clear()
 
     @property
     def last(self) -> ToolExecution:
@@ -120,6 +128,16 @@ class InlineExecutor(ToolExecutor):
             text = f"The tool ran, but its result cannot be stored: {error.message}"
             return ToolResult.fail(text, error_code=ErrorCode.UNSTORABLE)
         return result.model_copy(update={"output": output})
+
+    def _reporter(self) -> Reporter:
+        listener = super()._reporter()
+
+        def note(report: Report) -> None:
+            self.reports.append(report)
+            if isinstance(listener, DirectReporter):
+                listener.tell(report)
+
+        return DirectReporter(note)
 
     def _write(self, name: str, content: str | bytes) -> None:
         path = self.workspace / name

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from forge_tools.config import Settings
+from forge_tools.embedded.keys import ensure_key
 from forge_tools.sandbox.spawner import LAUNCHER
 from forge_tools.storage.migrate import upgrade
 
@@ -67,6 +68,7 @@ class Fleet:
         )
         self.workers: list[WorkerProcess] = []
         upgrade(database_url)
+        ensure_key(self.settings)
 
     def start(
         self,

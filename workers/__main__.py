@@ -11,7 +11,7 @@ from pathlib import Path
 from celery import signals
 
 from forge_tools.base import BaseTool
-from forge_tools.config import Settings
+from forge_tools.config import Settings, take_secrets
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.plugins import admit, load_tools
@@ -26,6 +26,7 @@ from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine, Post
+from workers.redaction import redact_streams
 from workers.shells import Book
 
 HOSTING = "forge_tools.mcp.hosting.offering"
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Load tools, start the engine, run Celery until it is told to stop."""
-    settings = Settings.load()
+    settings, secrets = Settings.load(), take_secrets()
     registry = ScopedRegistry()
     registry.register_many(offered(options, settings))
     book = Book() if options.lane == "async" else None  # children of the process lane have no database to ask
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
         concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
     )
-    engine = Engine(settings, post, executor, specs, is_watched=True, book=book, artifacts=desk)
+    engine = Engine(settings, post, executor, specs, is_watched=True, book=book, artifacts=desk, secrets=secrets)
     leave_on_signals()
     mark_worker(engine.boot)
     try:
@@ -153,6 +154,7 @@ class _WithData(logging.Formatter):
 
 
 def _log_to_stderr(level: str) -> None:
+    redact_streams()
     handler = logging.StreamHandler()
     handler.setFormatter(_WithData("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -15,6 +15,7 @@ from workers.affinity import Affinity
 from workers.changes import Changes
 from workers.demotion import Demotion
 from workers.lanes.base import BodyLane
+from workers.opening import Opening
 from workers.outcomes import handed_back
 from workers.recorder import Recorder
 from workers.sharing import Sharing
@@ -65,8 +66,9 @@ class Claiming:
         self._under_way = 0
         self._is_closed = False
 
-    def open(self, store: Store, lane: BodyLane) -> None:
-        """Say where rows come from and where bodies go."""
+    def open(self, store: Store, lane: BodyLane, opening: Opening) -> None:
+        """Say where rows come from, where bodies go, and what opens calls on the way."""
+        self._opening = opening
         self._store = store
         self._lane = lane
         self._sharing = Sharing(store, self._scope, heartbeat=self._settings.heartbeat, lease=self._settings.lease)
@@ -154,13 +156,20 @@ class Claiming:
             claims = await self._store.queue.claim(rings, self._claimable)
             self._recorder.claimed(claims)
             if self._may_claim():
-                return self._kept_here(claims)
+                return self._opened(self._kept_here(claims))
             self._hand_back(claims)
             return []
         finally:
             self._under_way -= 1
             if self._is_closed:
                 await self._changes.announce()
+
+    def _opened(self, claims: list[Claim]) -> list[Claim]:
+        """What may run; the others end here, because this worker cannot open what they hide."""
+        opened, refused = self._opening.open(claims)
+        for outcome in refused:
+            self._recorder.add(outcome)
+        return opened
 
     def _kept_here(self, claims: list[Claim]) -> list[Claim]:
         """Send on what belongs on other hosts; return the rest, which does not wait for that.

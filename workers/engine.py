@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,10 +31,14 @@ from workers.demotion import Demotion, leave
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
+from workers.opening import Opening
 from workers.outcomes import stopped
 from workers.pulse import Pulse
 from workers.recorder import Recorder
 from workers.recovery import Recovery
+from workers.reports import ReportDesk
+from workers.retention import Keeper
+from workers.sealing import Sealing, signer_of
 from workers.shells import Book, ShellWatch
 from workers.tidying import keep_tidy
 from workers.withdrawal import Withdrawal
@@ -67,6 +71,7 @@ class Engine:
         is_watched: bool = False,
         book: Book | None = None,
         artifacts: ArtifactDesk | None = None,
+        secrets: Mapping[str, str] | None = None,
     ) -> None:
         self.boot = new_id()
         self._artifacts = artifacts or ArtifactDesk(settings)
@@ -83,11 +88,16 @@ class Engine:
             tool_keys=tuple(sorted({spec.key for spec in specs})),
         )
         self._changes = Changes()
+        self._reports = ReportDesk()
         self._recorder = Recorder(
-            self._changes.announce, retry_seconds=settings.heartbeat, requeued=self._changes.due_in
+            self._changes.announce,
+            retry_seconds=settings.heartbeat,
+            requeued=self._changes.due_in,
+            before=self._reports.settle,
         )
         self._demotion = Demotion(specs if post.lane == "async" else ())
         self._withdrawal = Withdrawal(specs)
+        self._opening = Opening(settings, specs, secrets or {})
         self._affinity = Affinity(
             self._scope, announced(settings), self._recorder, lease=settings.lease, heartbeat=settings.heartbeat
         )
@@ -102,6 +112,7 @@ class Engine:
             withdrawal=self._withdrawal,
         )
         self.lane: BodyLane = self._make_lane(executor)
+        self.lane.begin_reports = self._reports.begin
         self._ringer = Ringer(settings.broker)
         self._pulse = Pulse(settings.lease if is_watched else None)
         self._consumption = Consumption(
@@ -210,6 +221,7 @@ class Engine:
         if self._book is not None:
             self._book.open(self._store.shells)
         self._artifacts.open(self._store)
+        self._reports.open(self._store)
         await self.lane.start()
         await self._store.workers.register(
             WorkerRecord(
@@ -223,17 +235,22 @@ class Engine:
             )
         )
         await self._affinity.announce(self._store)
-        for warning in await self._store.catalogue.publish(self._specs, self.boot):
+        keeps_first = self._settings.tool_versions == "pinned"
+        for warning in await self._store.catalogue.publish(self._specs, self.boot, keeps_first=keeps_first):
             logger.warning(warning)
+        await self._opening.check(self._store)
         await self._demotion.step(self._store)
-        self._withdrawal.hear(await self._store.catalogue.disabled())
+        switches = await self._store.catalogue.switches()
+        self._withdrawal.hear(switches.disabled, switches.pinned)
         self._acknowledged_at = time.monotonic()
         beat, lease = self._settings.heartbeat, self._settings.lease
         recovery = Recovery(self._store, self.boot, lease, ClockWatch(self._store, self.boot, lease))
         watch = ShellWatch(self._store.shells, self._settings, self.boot, lambda: recovery.living)
-        self._claiming.open(self._store, self.lane)
+        past = (self._store, self.boot, self._settings, signer_of(self._settings), lambda: recovery.living)
+        self._claiming.open(self._store, self.lane, self._opening)
         services = (
             self._recorder.run(self._store, self._ringer),
+            self._reports.write_for_ever(),
             self._look_for_ever(recovery),
             self._claiming.pull_for_ever(),
             recovery.keep(self._recorder.tell),
@@ -241,6 +258,8 @@ class Engine:
             keep_tidy(self._store, lambda: recovery.living | {self.boot}, lease),
             watch.keep(),
             self._artifacts.purge_for_ever(),
+            Sealing(*past, is_idle=self._is_at_rest).keep(),
+            Keeper(*past).keep(),
             self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
         )
         self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(beat))
@@ -258,14 +277,16 @@ class Engine:
             self._winding_down = asyncio.create_task(self._wind_down())
         await asyncio.shield(self._winding_down)
 
+    def _is_at_rest(self) -> bool:
+        """Whether nothing of a call is on its way to or from SQL; bodies may run."""
+        return self._claiming.is_quiet and self._recorder.is_idle
+
     async def _wind_down(self) -> None:
         while self.lane.running() and (left := self._drained_by - time.monotonic()) > 0:
             await self._changes.until(lambda: not self.lane.running() or self._drained_by <= time.monotonic(), left)
         for claim in await self.lane.stop():
             self._recorder.add(stopped(claim, self._settings.hostname))
-        await self._changes.until(
-            lambda: self._claiming.is_quiet and self._recorder.is_idle, self._settings.kill_grace + STOP_MARGIN
-        )
+        await self._changes.until(self._is_at_rest, self._settings.kill_grace + STOP_MARGIN)
         for service in self._services:
             service.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)
@@ -300,7 +321,7 @@ class Engine:
                     self.lane.cancel(ring.id, ring.attempt)
                 recovery.hear(look)
                 self._demotion.hear(look)
-                self._withdrawal.hear(look.disabled)
+                self._withdrawal.hear(look.disabled, look.pinned)
                 self._claiming.hear(question, look)
             await asyncio.sleep(self._settings.heartbeat)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import Claim, ExecutionStatus, Loss, Outcome, ToolResult, moment
+from forge_tools.secrecy import LEAST_IN_FAILURES, Scrubber
 from forge_tools.validation import clean_text, encode_json
 
 MAX_ERROR_CHARS = 10_000
@@ -48,10 +49,8 @@ def cancelled(claim: Claim, after_ms: float) -> Outcome:
 
 def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
     """The outcome of a body that ended in what no tool should raise, or whose row cannot be read."""
-    result = ToolResult.fail(
-        f"Unexpected error: {type(error).__name__}: {error}"[:MAX_ERROR_CHARS],
-        error_code=ErrorCode.EXECUTION_ERROR,
-    )
+    text = Scrubber(claim.secrets, LEAST_IN_FAILURES).text(f"Unexpected error: {type(error).__name__}: {error}")
+    result = ToolResult.fail(text[:MAX_ERROR_CHARS], error_code=ErrorCode.EXECUTION_ERROR)
     return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
 
 

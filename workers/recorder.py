@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 class Recorder:
     """Outcomes gather while one flush is under way; rings gather while one ring is. A slow broker delays no commit.
 
-    `requeued` is told in how many seconds a call that went back to its queue is due again.
+    `requeued` is told in how many seconds a call that went back to its queue is due again. `before` does what has to be
+    done before outcomes are stored.
     """
 
     def __init__(
@@ -28,9 +29,11 @@ class Recorder:
         *,
         retry_seconds: float,
         requeued: Callable[[float], None] = lambda _: None,
+        before: Callable[[Sequence[Outcome]], Awaitable[None]] | None = None,
     ) -> None:
         self._flushed = flushed
         self._requeued = requeued
+        self._before = before
         self._retry_seconds = retry_seconds
         self._claims: dict[str, Claim] = {}
         self._ringer: Ringer | None = None
@@ -73,8 +76,11 @@ class Recorder:
             await self._work.wait()
             self._work.clear()
             self._flushing, self._pending = self._pending, []
+            outcomes = [outcome for outcome, _ in self._flushing]
+            if self._before is not None:
+                await self._before(outcomes)
             try:
-                applied = await store.queue.finish_many([outcome for outcome, _ in self._flushing])
+                applied = await store.queue.finish_many(outcomes)
             except ForgeError as error:
                 self._keep(error)
             else:

@@ -1,4 +1,4 @@
-"""Ends what workers of this host left running that others found dead: only here can it be reached."""
+"""Ends what workers of this host left running that others found dead: only here can it be reached. Drops spent keys."""
 
 import asyncio
 import logging
@@ -9,11 +9,15 @@ from forge_tools.sandbox.leftovers import end, marked_boots
 from forge_tools.sandbox.marks import boot_mark
 from forge_tools.storage import Store
 
+KEYS_AT_ONCE = 500
+PAUSE_SECONDS = 0.1
+
 logger = logging.getLogger(__name__)
 
 
 async def keep_tidy(store: Store, living: Callable[[], Set[str]], every: float) -> None:
-    """Look for ever, at once and then `every` so many seconds, for processes of workers that have stopped.
+    """Look for ever, at once and then `every` so many seconds, for processes of workers that have stopped, and for
+    idempotency keys that no longer hold.
 
     `living` boots are not asked after; this worker is one of them.
     """
@@ -22,7 +26,19 @@ async def keep_tidy(store: Store, living: Callable[[], Set[str]], every: float) 
             await tidy(store, living())
         except (ForgeError, OSError) as error:
             logger.warning("What other workers left cannot be looked for", extra={"error": str(error)})
+        try:
+            await drop_spent_keys(store)
+        except ForgeError as error:
+            logger.warning("Idempotency keys that no longer hold are kept for now", extra={"error": str(error)})
         await asyncio.sleep(every)
+
+
+async def drop_spent_keys(store: Store) -> None:
+    """Delete all that there are, a small batch at a time, and let calls go between two."""
+    is_more = True
+    while is_more:
+        is_more = await store.keys.purge(KEYS_AT_ONCE) == KEYS_AT_ONCE
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def tidy(store: Store, living: Set[str]) -> None:

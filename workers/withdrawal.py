@@ -1,4 +1,4 @@
-"""Keeps disabled tools from being claimed: each look says which they are."""
+"""Keeps tools that are disabled, or pinned to another definition, from being claimed: each look says which they are."""
 
 import logging
 from collections.abc import Sequence, Set
@@ -10,22 +10,28 @@ logger = logging.getLogger(__name__)
 
 
 class Withdrawal:
-    """Which tools of those that a worker hosts are switched off. What runs of them may finish; the rest waits in SQL."""
+    """Which tools of those that a worker hosts it must not run. What runs of them may finish; the rest waits in SQL."""
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
-        self._hosted = {spec.name: spec.key for spec in specs}
+        self._hosted = {spec.name: spec for spec in specs}
         self._withdrawn: frozenset[str] = frozenset()
 
-    def hear(self, disabled: Set[str]) -> None:
-        """Take the names of all tools that are disabled."""
-        withdrawn = frozenset(self._hosted.keys() & disabled)
+    def hear(self, disabled: Set[str], pinned: Set[tuple[str, str]] = frozenset()) -> None:
+        """Take the names of all tools that are disabled, and (name, digest) of all that are pinned."""
+        pins = dict(pinned)
+        others = {name for name, spec in self._hosted.items() if pins.get(name, spec.digest) != spec.digest}
+        withdrawn = frozenset(self._hosted.keys() & disabled | others)
         if withdrawn != self._withdrawn:
-            logger.info("Tools were enabled or disabled", extra={"disabled": ",".join(sorted(withdrawn)) or "none"})
+            said = {
+                "disabled": ",".join(sorted(withdrawn - others)) or "none",
+                "pinned_elsewhere": ",".join(sorted(others)) or "none",
+            }
+            logger.info("Tools were enabled, disabled, pinned or let go", extra=said)
         self._withdrawn = withdrawn
 
     def within(self, scope: Scope) -> Scope:
         """What of `scope` this worker still claims."""
         if not self._withdrawn:
             return scope
-        off = {self._hosted[name] for name in self._withdrawn}
+        off = {self._hosted[name].key for name in self._withdrawn}
         return replace(scope, tool_keys=tuple(key for key in scope.tool_keys if key not in off))

@@ -12,6 +12,7 @@ from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
 from forge_tools.langchain import run_in_thread
 from forge_tools.records import CallOptions, ExecutionContext, Schema, ToolParameter, ToolSpec
 from forge_tools.schemas import render, require_format
+from forge_tools.secrecy import as_shown
 from forge_tools.validation import shown, suggestion
 
 Arguments = Mapping[str, Any] | str | None
@@ -200,7 +201,7 @@ def _question(name: str, spec: ToolSpec | None, arguments: dict[str, Any]) -> st
     effects = [words for flag, words in _EFFECTS.items() if getattr(spec.capabilities, flag)]
     if not effects:
         return None
-    return f"{spec.name} may {' and '.join(effects)}. Run it with {spec.redact(arguments)!r}?"
+    return f"{spec.name} may {' and '.join(effects)}. Run it with {as_shown(spec, arguments)!r}?"
 
 
 def _output(answer: Answer) -> str:

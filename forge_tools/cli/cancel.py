@@ -1,7 +1,5 @@
 """`forge-tools cancel`: end an execution, waiting or running."""
 
-import getpass
-import socket
 from contextlib import suppress
 from typing import Annotated
 
@@ -10,6 +8,7 @@ import typer
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
+from forge_tools.cli.whoami import whoami
 from forge_tools.client.telling import tell_submitter
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
@@ -37,7 +36,7 @@ def cancel(
 
     async def ask(store: Store) -> tuple[str, str]:
         record = await store.history.get(execution_id)
-        answer = await store.queue.cancel(record.id, actor=_actor(), reason=reason)
+        answer = await store.queue.cancel(record.id, actor=whoami(), reason=reason)
         if answer == "cancelled":  # no worker knows of it that would ring
             with suppress(ForgeError):  # cancelled it is; its submitter polls, too
                 await tell_submitter(store, settings.broker, record.id)
@@ -49,11 +48,3 @@ def cancel(
         face.document({"id": found, "outcome": answer})
     else:
         face.say(_SAID[answer].format(id=found))
-
-
-def _actor() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"

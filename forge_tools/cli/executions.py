@@ -83,7 +83,8 @@ def queue_wait_ms(record: ExecutionRecord) -> float | None:
 def _what(record: ExecutionRecord) -> str:
     if record.error:
         return record.error
-    return " ".join(f"{name}={_short(value)}" for name, value in record.parameters.items())
+    replayed = f"(replay of {record.replay_of[:SHOWN_ID]}) " if record.replay_of else ""
+    return replayed + " ".join(f"{name}={_short(value)}" for name, value in record.parameters.items())
 
 
 def _short(value: Any) -> str:

@@ -1,55 +1,52 @@
 """What a person sees while a call takes its time."""
 
 import asyncio
-import time
 
-from forge_tools.cli.face import Face, one_line
-from forge_tools.cli.moments import took
+from forge_tools.cli.face import Face
+from forge_tools.cli.live import view_of, watch
 from forge_tools.client import Handle
 from forge_tools.errors import ForgeError
-from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolResult
+from forge_tools.records import ToolResult
 
 PATIENCE = 1.0
 """Seconds of silence; most calls are over by then."""
 
-_INTERVAL = 0.25
+_LAST_WORDS = 1.0
 _CANCEL_SECONDS = 5.0
 
 
-async def awaited(face: Face, handle: Handle) -> ToolResult:
-    """Wait for the result, saying what is waited for when it takes over a second; an interrupt cancels the call."""
+async def awaited(face: Face, handle: Handle, *, is_detached: bool = False, is_live: bool | None = None) -> ToolResult:
+    """Wait for the result. When it takes over a second a terminal shows what is waited for, and what the tool reports.
+
+    `is_live` shows that from the start, terminal or not, or not at all. An interrupt cancels the call, unless it is detached.
+    """
     waiting = asyncio.ensure_future(handle.result())
     try:
-        await asyncio.wait([waiting], timeout=PATIENCE)
-        if not waiting.done() and face.err.is_terminal:
-            await _watch(face, handle, waiting)
+        patience = 0.0 if is_live else PATIENCE
+        await asyncio.wait([waiting], timeout=patience)
+        if not waiting.done() and (face.err.is_terminal if is_live is None else is_live):
+            await _watch(face, handle, waiting, patience)
         return await waiting
     except asyncio.CancelledError:
         waiting.cancel()
-        await _cancel(face, handle)
+        if is_detached:
+            face.note(f"It goes on; wait for it with: forge-tools show {handle.id} --wait", style="yellow")
+        else:
+            await _cancel(face, handle)
         raise
 
 
-async def _watch(face: Face, handle: Handle, waiting: "asyncio.Future[ToolResult]") -> None:
-    started = time.monotonic() - PATIENCE
-    with face.err.status("", spinner="dots") as status:
-        while not waiting.done():
-            try:
-                said = describe(await handle.record())
-            except ForgeError as error:
-                said = one_line(error.message)
-            status.update(f"[dim]{took((time.monotonic() - started) * 1000):>7}[/]  {_escaped(said)}")
-            await asyncio.wait([waiting], timeout=_INTERVAL)
-
-
-def describe(record: ExecutionRecord) -> str:
-    """What an execution waits for, in a few words."""
-    if record.status is ExecutionStatus.QUEUED:
-        again = f", attempt {record.attempt + 1}" if record.attempt else ""
-        return f"{one_line(record.tool)} waits in queue {record.queue} ({record.lane} lane){again}"
-    if record.status is ExecutionStatus.RUNNING:
-        return f"{one_line(record.tool)} runs on {record.hostname or 'a worker'}"
-    return f"{one_line(record.tool)} {record.status.value.replace('_', ' ')}"
+async def _watch(face: Face, handle: Handle, waiting: "asyncio.Future[ToolResult]", waited: float) -> None:
+    """Show what there is to see until the result is there, and what was told before it."""
+    keeps_output = face.is_json or not face.out.is_terminal  # where it would not come again as the result
+    with view_of(face, keeps_output=keeps_output, waited=waited) as view:
+        watching = asyncio.ensure_future(watch(view, handle.events(), handle.record))
+        try:
+            await asyncio.wait([waiting])
+            await asyncio.wait([watching], timeout=_LAST_WORDS)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)  # the wait for the result says what is wrong
 
 
 async def _cancel(face: Face, handle: Handle) -> None:
@@ -62,7 +59,3 @@ async def _cancel(face: Face, handle: Handle) -> None:
         return
     if outcome != "over":
         face.note(f"Cancelled {handle.id}", style="yellow")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")

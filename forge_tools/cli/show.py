@@ -1,6 +1,5 @@
 """`forge-tools show`: everything about one execution."""
 
-import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -11,16 +10,19 @@ from rich.text import Text
 
 from forge_tools.cli import exits
 from forge_tools.cli.database import with_store
+from forge_tools.cli.definition import Definition, definition_of
 from forge_tools.cli.executions import document, queue_wait_ms, styled
 from forge_tools.cli.face import Face, OutputOption, face_of, one_line
+from forge_tools.cli.following import until_over
 from forge_tools.cli.lazy import command_app
+from forge_tools.cli.live import measured
 from forge_tools.cli.moments import compact, iso, limit, took
 from forge_tools.cli.tables import Column, facts, table
-from forge_tools.errors import ResultTimeoutError
-from forge_tools.records import Artifact, Attempt, Event, ExecutionRecord, ExecutionStatus
+from forge_tools.cli.versions import check_format
+from forge_tools.records import Artifact, Attempt, Event, ExecutionRecord, ExecutionStatus, Progress
+from forge_tools.schemas import render
 from forge_tools.storage import Store
 
-POLL_SECONDS = 0.2
 MAX_LINES = 40
 """Lines of output that are shown unless `--full` is given."""
 
@@ -35,6 +37,8 @@ class _Story:
     attempts: list[Attempt]
     events: list[Event]
     artifacts: list[Artifact]
+    definition: Definition
+    progress: Progress | None
 
 
 @app.command()
@@ -44,46 +48,52 @@ def show(
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is over.")] = False,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait at most; it goes on.")] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Show progress and output while it runs, on the error stream; then as ever."
+        ),
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="The whole output, however long.")] = False,
+    schema: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="FORMAT", help="Print only the schema that the call was checked by."),
+    ] = None,
     output: OutputOption = None,
 ) -> None:
     """Show everything about one execution: limits and where they come from, attempts, events, result.
 
-    With --wait the exit code says whether it succeeded.
+    With --wait or --follow the exit code says whether it succeeded.
     """
+    face, waits = face_of(context), wait or follow or timeout is not None
 
     async def read(store: Store) -> _Story:
-        if wait or timeout is not None:
-            await _until_over(store, execution_id, timeout)
+        if waits:
+            await until_over(store, execution_id, timeout, face=face if follow else None)
         record = await store.history.get(execution_id)
         attempts, events = await store.history.attempts(record.id), await store.history.events(record.id)
-        return _Story(record, attempts, events, await store.artifacts.of_execution(record.id))
+        artifacts = await store.artifacts.of_execution(record.id)
+        progress = (await store.reports.progress_of([record.id])).get(record.id)
+        return _Story(record, attempts, events, artifacts, await definition_of(store, record), progress)
 
-    face = face_of(context)
+    check_format(schema)
     story = with_store(read)
-    if face.is_json:
+    if schema is not None:
+        face.document(render(story.definition.require(story.record), schema))
+    elif face.is_json:
         face.document(_document(story))
     else:
         _print(face, story, None if full else MAX_LINES)
-    if (wait or timeout is not None) and story.record.status != ExecutionStatus.SUCCEEDED:
+    if waits and story.record.status != ExecutionStatus.SUCCEEDED:
         raise typer.Exit(exits.FAILED)
 
 
-async def _until_over(store: Store, execution_id: str, timeout: float | None) -> None:
-    found = (await store.history.get(execution_id)).id
-    try:
-        async with asyncio.timeout(timeout):
-            while True:
-                if await store.queue.results([found]):
-                    return
-                await asyncio.sleep(POLL_SECONDS)
-    except TimeoutError as error:
-        raise ResultTimeoutError(f"Execution {found} is not over after {timeout:g}s. It goes on.") from error
-
-
 def _document(story: _Story) -> dict[str, Any]:
+    progress = story.progress and {**asdict(story.progress), "at": iso(story.progress.at)}
     return {
         **document(story.record),
+        "progress": progress and {name: value for name, value in progress.items() if name != "cursor"},
+        "ran_as": story.definition.ran_as and dict(zip(("version", "digest"), story.definition.ran_as, strict=True)),
         "attempts": [_plain(asdict(attempt)) for attempt in story.attempts],
         "events": [_plain(asdict(event)) for event in story.events],
         "artifacts": [
@@ -99,7 +109,8 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 def _print(face: Face, story: _Story, most: int | None) -> None:
     record = story.record
     face.out.print(Text.assemble((one_line(record.tool), "bold"), f" {record.tool_version}  ", styled(record.status)))
-    face.out.print(facts(_facts(record)))
+    told = [("progress", f"{measured(story.progress)}  {compact(story.progress.at)}")] if story.progress else []
+    face.out.print(facts([*_facts(record), ("definition", story.definition.said(record)), *told]))
     _section(face, "Parameters", [(name, _text(value)) for name, value in record.parameters.items()])
     if story.attempts:
         face.say("\nAttempts", style="bold")
@@ -122,6 +133,10 @@ def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
     yield "category", record.category
     yield "queue", f"{record.queue}, {record.lane} lane"
     yield "asked by", " ".join(filter(None, (record.agent_id, record.session_id))) or "-"
+    if record.idempotency_key is not None:
+        yield "idempotency key", one_line(record.idempotency_key)
+    if record.replay_of is not None:
+        yield "replay of", record.replay_of
     yield "working dir", str(record.context.get("working_dir", "-"))
     if record.status != ExecutionStatus.REJECTED:
         yield "timeout", f"{limit(record.timeout)}, {_SOURCES.get(record.timeout_source, record.timeout_source)}"

@@ -18,6 +18,8 @@ def sentence(stuck: StuckCalls) -> str:
         StuckReason.OVERDUE: f"runs on {where} beyond its time limit",
         StuckReason.NOT_TAKEN: "is due, and workers with free slots do not take it",
         StuckReason.NOT_HOSTED: "is due, and no worker of its queue hosts the tool",
+        StuckReason.OTHER_VERSION: f"is due and needs {one_line(stuck.wanted)}; workers of its queue host "
+        f"{one_line(', '.join(stuck.hosted))}",
         StuckReason.DISABLED: "is due, and the tool is disabled",
     }
     return f"{many} of {one_line(stuck.tool)} ({place}) {why[stuck.reason]}, for {age(stuck.seconds)}: {stuck.example}"
@@ -33,6 +35,8 @@ def way_out(stuck: StuckCalls) -> str:
         StuckReason.NOT_TAKEN: "Look at the logs of its workers for claims that fail, and restart them.",
         StuckReason.NOT_HOSTED: f"Start a worker that offers it: --tools or --categories, --lane {stuck.lane}, "
         f"--queues {stuck.queue}.",
+        StuckReason.OTHER_VERSION: "Start a worker that hosts what they need; or, where the tool is pinned, let what there is "
+        f"run them: forge-tools tools unpin {stuck.tool}",
         StuckReason.DISABLED: f"Enable it, forge-tools tools enable {stuck.tool}, or let its calls expire.",
     }
     return ways[stuck.reason]

@@ -1,4 +1,4 @@
-"""`forge-tools tools`: what there is to run, the schemas a model is given, and which tools are switched off."""
+"""`forge-tools tools`: what there is to run, the schemas a model is given, their versions, and which are switched off."""
 
 import json
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperGroup
 
+from forge_tools.cli import versions
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import Face, OutputOption, face_of
 from forge_tools.cli.lazy import command_app
@@ -16,7 +17,7 @@ from forge_tools.cli.moments import limit
 from forge_tools.cli.tables import Column, facts, table
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
-from forge_tools.schemas import FORMATS, render
+from forge_tools.schemas import render
 from forge_tools.storage import Store
 
 
@@ -32,11 +33,18 @@ app = command_app(cls=_Commands)
 
 @app.callback()
 def _tools() -> None:
-    """List the tools, or switch one off and on."""
+    """List the tools and their versions, pin one, or switch a tool off and on."""
+
+
+app.command("versions")(versions.list_versions)
+app.command("diff")(versions.diff)
+app.command("pin")(versions.pin)
+app.command("unpin")(versions.unpin)
 
 
 @app.command(
-    "list", epilog="forge-tools tools disable NAME switches a tool off, forge-tools tools enable NAME on again."
+    "list",
+    epilog="Other commands: versions NAME, diff NAME, pin NAME DIGEST, unpin NAME, disable NAME, enable NAME.",
 )
 def list_tools(
     context: typer.Context,
@@ -45,9 +53,10 @@ def list_tools(
     category: Annotated[
         ToolCategory | None, typer.Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")
     ] = None,
-    format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help=f"Print schemas for a model: {', '.join(FORMATS)}.")
+    version: Annotated[
+        str | None, typer.Option(metavar="VERSION|DIGEST", help="With NAME: as it was defined then.")
     ] = None,
+    format: versions.FormatOption = None,
     local: Annotated[bool, typer.Option("--local", help="Those of this machine, without a stack.")] = False,
     load: Annotated[
         list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: these too.")
@@ -55,11 +64,16 @@ def list_tools(
     output: OutputOption = None,
 ) -> None:
     """List the tools that workers have published, or their schemas for a model."""
-    if format is not None and format not in FORMATS:
-        raise typer.BadParameter(f"{format!r} is none of {', '.join(FORMATS)}.", param_hint="--format")
+    versions.check_format(format)
     face = face_of(context)
     is_local = local or bool(load)
-    known = _local(load or ()) if is_local else with_store(_published)
+    if version is not None and (name is None or is_local):
+        raise typer.BadParameter("it needs the NAME of a tool that workers have published.", param_hint="--version")
+    if name is not None and version is not None:
+        one = versions.read_one(name, version)
+        known, name = [_Tool(one.spec, one.is_enabled)], one.spec.name
+    else:
+        known = _local(load or ()) if is_local else with_store(_published)
     chosen = [
         tool
         for tool in known
@@ -69,7 +83,7 @@ def list_tools(
         names = ", ".join(tool.spec.name for tool in known) or "none"
         raise ToolNotFoundError(name, f"there is no such tool. There are: {names}.")
     if format is not None:
-        face.document([render(spec, format) for spec, is_enabled in chosen if is_enabled])
+        face.document([render(spec, format) for spec, is_enabled in chosen if is_enabled or version is not None])
     elif face.is_json:
         face.document([_definition(tool) for tool in chosen])
     elif name is not None:

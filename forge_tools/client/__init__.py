@@ -1,8 +1,8 @@
 """The agent's side: submit calls, await results, read the catalogue and the history. Imports no tool and no worker."""
 
+from forge_tools.client.call import Call
 from forge_tools.client.executor import ExecutorClient
 from forge_tools.client.handle import Handle
-from forge_tools.client.intake import Call
 from forge_tools.client.sync import SyncExecutorClient, SyncHandle
 
 __all__ = ["Call", "ExecutorClient", "Handle", "SyncExecutorClient", "SyncHandle"]

@@ -1,26 +1,29 @@
 """The calls that one client has awaited, as `get_executions` lists them; the audit is in SQL."""
 
+import time
 from collections import deque
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
-from forge_tools.client.intake import Call
+from forge_tools.client.call import Call
+from forge_tools.client.sealing import without_texts
 from forge_tools.records import ToolExecution, ToolResult, ToolSpec
+from forge_tools.secrecy import as_shown
 
 HISTORY_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What is kept of a call: its list is asked for rarely, so that is when it is made."""
+    """What is kept of a call: its list is asked for rarely, so that is when it is made. Times are Unix seconds."""
 
     call: Call
     arguments: dict[str, Any]
     spec: ToolSpec | None
     result: ToolResult
-    started: datetime
-    completed: datetime
+    started: float
+    completed: float
 
 
 class Awaited:
@@ -29,8 +32,8 @@ class Awaited:
     def __init__(self) -> None:
         self._ended: deque[_Ended] = deque(maxlen=HISTORY_LIMIT)
 
-    def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: datetime) -> None:
-        self._ended.append(_Ended(call, call.arguments, spec, result, started, datetime.now(UTC)))
+    def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
+        self._ended.append(_Ended(call, call.arguments, spec, result, started, time.time()))
 
     def list(self) -> list[ToolExecution]:
         """The calls with their parameters as people may see them."""
@@ -42,12 +45,12 @@ class Awaited:
 
 def _execution(ended: _Ended) -> ToolExecution:
     call, spec = ended.call, ended.spec
-    lasted = timedelta(milliseconds=ended.result.duration_ms or 0.0)
+    lasted = (ended.result.duration_ms or 0.0) / 1000
     return ToolExecution.model_construct(
         tool_name=call.label,
-        parameters=spec.redact(ended.arguments) if spec else ended.arguments,
+        parameters=as_shown(spec, ended.arguments) if spec else without_texts(ended.arguments),
         context=call.effective_context,
         result=ended.result,
-        started_at=ended.started,
-        completed_at=max(ended.started + lasted, ended.completed),
+        started_at=datetime.fromtimestamp(ended.started, UTC),
+        completed_at=datetime.fromtimestamp(max(ended.started + lasted, ended.completed), UTC),
     )

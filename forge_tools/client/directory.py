@@ -3,26 +3,29 @@
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+from forge_tools.client.owner import NOT_CONNECTED
 from forge_tools.client.snapshot import Snapshot
-from forge_tools.errors import ForgeError
-from forge_tools.records import Schema, ToolCategory, ToolSpec
+from forge_tools.errors import ConfigurationError, ForgeError
+from forge_tools.records import NewExecution, Schema, Switches, ToolCategory, ToolSpec, ToolVersion
 from forge_tools.storage import Store
 
 REFRESH_INTERVAL = 1.0
 HEED_SECONDS = 1.0
-"""How long a call waits at most to hear which tools were disabled."""
+"""How long a call waits at most to hear what changed of the tools."""
 
 
 class Directory(ABC):
     """The catalogue as one snapshot: read when a client connects, and again when a call shows that it is old."""
 
     def __init__(self) -> None:
-        self._snapshot = Snapshot()
+        self._snapshot = self._unread = Snapshot()
         self._refreshed_at = self._heeded_at = 0.0
         self._refreshing = asyncio.Lock()
         self._heeding: asyncio.Event | None = None
         self._heed_task: asyncio.Task[None] | None = None
+        self._switches: Switches | None = None
 
     @property
     @abstractmethod
@@ -34,15 +37,21 @@ class Directory(ABC):
 
     def specs(self) -> list[ToolSpec]:
         """The enabled tools as data, by name, from the catalogue snapshot; no I/O."""
-        return list(self._snapshot.specs)
+        return list(self._catalogue.specs)
 
     def get_all_schemas(self, format: str = "openai") -> list[Schema]:
         """Schemas of every enabled tool, from the catalogue snapshot; no I/O."""
-        return self._snapshot.schemas(format)
+        return self._catalogue.schemas(format)
 
     def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
         """Schemas of one category, from the catalogue snapshot; no I/O."""
-        return self._snapshot.schemas(format, category)
+        return self._catalogue.schemas(format, category)
+
+    @property
+    def _catalogue(self) -> Snapshot:
+        if self._snapshot is self._unread:
+            raise ConfigurationError(NOT_CONNECTED)
+        return self._snapshot
 
     async def enable(self, tool: str) -> None:
         """Have a disabled tool offered and run again.
@@ -62,6 +71,36 @@ class Directory(ABC):
         await self._open_store.catalogue.switch(tool, is_enabled=False)
         await self.refresh()
 
+    async def versions(self, tool: str) -> list[ToolVersion]:
+        """Every definition of a tool that a worker ever published, the default first.
+
+        Raises:
+            ToolNotFoundError: none was.
+        """
+        return await self._open_store.catalogue.versions(tool)
+
+    async def pin(self, tool: str, definition: str) -> ToolVersion:
+        """Have one definition of a tool offered and run, and no other, whatever workers publish; within a heartbeat.
+
+        `definition` is its version, or its digest or the beginning of one.
+
+        Raises:
+            ToolNotFoundError: no worker ever published it; the message names those there are.
+        """
+        pinned = await self._open_store.catalogue.pin(tool, definition)
+        await self.refresh()
+        return pinned
+
+    async def unpin(self, tool: str) -> ToolVersion:
+        """Have the definition that a worker published last be the default again; returns it.
+
+        Raises:
+            ToolNotFoundError: no worker ever published the tool.
+        """
+        latest = await self._open_store.catalogue.unpin(tool)
+        await self.refresh()
+        return latest
+
     async def _refresh_since(self, moment: float) -> None:
         """See to it that the snapshot was read after `moment`; those who ask meanwhile share the next read."""
         async with self._refreshing:
@@ -69,22 +108,30 @@ class Directory(ABC):
                 await self.refresh()
 
     async def _heed_switches(self) -> None:
-        """Hear, at most once a second, whether tools were disabled or enabled since; calls of that moment wait for it.
-
-        They go on all at once, so that they are still stored together.
-        """
+        """Hear, at most once a second, whether tools were switched, pinned or published since."""
         if time.monotonic() - max(self._heeded_at, self._refreshed_at) < REFRESH_INTERVAL:
             return
         if self._heeding is None:
-            self._heeding = asyncio.Event()  # of thousands that wait each costs one future, unlike with a shielded task
+            self._heeding = asyncio.Event()
             self._heed_task = asyncio.ensure_future(self._heed(self._heeding))
         await self._heeding.wait()
+
+    async def _outdated(self, accepted: Sequence[NewExecution]) -> frozenset[str]:
+        """The ids of accepted calls whose tool is not what it was, as SQL had it within the last second.
+
+        Each is compared, for a snapshot may have been read between its acceptance and this.
+        """
+        await self._heed_switches()
+        current = self._snapshot.digests
+        return frozenset(new.id for new in accepted if current.get(new.tool) != new.tool_digest)
 
     async def _heed(self, heeded: asyncio.Event) -> None:
         try:
             async with asyncio.timeout(HEED_SECONDS):
-                if await self._open_store.catalogue.disabled() != self._snapshot.disabled:
+                switches = await self._open_store.catalogue.switches()
+                if switches != self._switches:
                     await self._refresh_since(time.monotonic())
+                    self._switches = switches
         except (ForgeError, TimeoutError):  # storing the call says it better
             pass
         finally:

@@ -1,23 +1,25 @@
 """ExecutorClient: the executor interface, run on workers; every accepted call is a row before it is anything else."""
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from forge_tools.bell import Listener
 from forge_tools.client.awaited import Awaited
 from forge_tools.client.background import Background
-from forge_tools.client.directory import REFRESH_INTERVAL, Directory
-from forge_tools.client.handle import Handle
+from forge_tools.client.call import Call
+from forge_tools.client.directory import REFRESH_INTERVAL
+from forge_tools.client.handle import Handle, handle_or_error
 from forge_tools.client.hosts import silence_of
-from forge_tools.client.intake import Accepted, Call, Intake, Rejected
-from forge_tools.client.outbox import SERVED_INTERVAL, Outbox
+from forge_tools.client.intake import Accepted, Intake, Rejected
+from forge_tools.client.linked import LinkedCalls, result_of
+from forge_tools.client.outbox import SERVED_INTERVAL, Outbox, OutdatedError
+from forge_tools.client.owner import NOT_CONNECTED, Owner
+from forge_tools.client.past import Past
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.client.telling import tell_submitter
 from forge_tools.client.waiting import ResultWaiter
@@ -26,10 +28,9 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError
 from forge_tools.records import (
     CallOptions,
-    Event,
     ExecutionContext,
-    ExecutionRecord,
     NewExecution,
+    Replay,
     StoredResult,
     ToolExecution,
     ToolResult,
@@ -39,7 +40,7 @@ from forge_tools.records import (
 from forge_tools.storage import Store, open_store
 
 
-class ExecutorClient(Directory):
+class ExecutorClient(Past):
     """Runs tools on workers. One client per event loop and process; many concurrent calls per client.
 
     async with ExecutorClient.connect() as client:
@@ -54,10 +55,11 @@ class ExecutorClient(Directory):
         self._intake = Intake(self._settings, self._id)
         self._waiter = ResultWaiter(self._read_results)
         self._listener = Listener(self._settings.broker, self._id, self._waiter.ended, self._waiter.missed)
-        self._outbox = Outbox(self._settings.broker, self._waiter, self._listener, self.refresh)
+        self._outbox = Outbox(self._settings.broker, self._waiter, self._listener, self.refresh, self._outdated)
         self._awaited = Awaited()
         self._background = Background()
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._linked = LinkedCalls(self._settings, self._intake, self._outbox, self._background)
+        self._owner = Owner()
 
     @classmethod
     def connect(cls, settings: Settings | None = None, **overrides: Any) -> Self:
@@ -80,7 +82,7 @@ class ExecutorClient(Directory):
             DatabaseUnavailableError: naming the database and the way out.
             SchemaVersionError: it is not migrated, or newer than this code.
         """
-        self._home = (os.getpid(), asyncio.get_running_loop())
+        self._owner.begin()
         self._store = await open_store(self._settings.database, connect_timeout=self._settings.connect_timeout)
         try:
             await self.refresh()
@@ -90,8 +92,10 @@ class ExecutorClient(Directory):
 
     async def close(self) -> None:
         """Send pending rings, end every wait and let go of connections; accepted calls go on."""
+        await self._outbox.settle()  # first: who waits is told that his call goes on, so it has to be stored
         await self._waiter.close()
         await self._listener.close()
+        await self._linked.close()
         await self._outbox.close()
         await self._background.until_done()
         if self._store is not None:
@@ -103,9 +107,10 @@ class ExecutorClient(Directory):
         began = time.monotonic()
         store, lease = self._open_store, self._settings.lease
         specs, disabled = await store.catalogue.read()
-        self._snapshot = Snapshot(specs, await store.workspaces.places(within=lease), disabled)
-        self._outbox.dispatcher.workers = await store.workers.live_queues(lease)
-        self._refreshed_at = began
+        snapshot = Snapshot(specs, await store.workspaces.places(within=lease), disabled, await store.sealing.current())
+        workers = await store.workers.live_queues(lease)
+        if began >= self._refreshed_at:  # else another one began later, and has ended before: it knows more
+            self._snapshot, self._outbox.dispatcher.workers, self._refreshed_at = snapshot, workers, began
 
     async def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
         """Run a tool on a worker and wait for its result. Failures are results; cancelling this cancels the call."""
@@ -125,16 +130,19 @@ class ExecutorClient(Directory):
 
     async def run(self, call: Call) -> ToolResult:
         """Submit and wait: what `execute` and `call` do."""
-        started = datetime.now(UTC)
-        store = self._open_store
-        try:
-            prepared = await self._prepare(call)
-        except ForgeError as error:  # nothing was accepted
-            return ToolResult.fail(error.message, error_code=error.code)
-        if isinstance(prepared, Accepted):
-            result = await self._result_of(store, prepared.new, call)
-        else:
-            result = await self._result_of_rejected(prepared)
+        started, store = time.time(), self._open_store
+        result: ToolResult | None = None
+        while result is None:
+            try:
+                prepared = await self._prepare(call)
+            except ForgeError as error:  # nothing was accepted
+                return ToolResult.fail(error.message, error_code=error.code)
+            if isinstance(prepared, Rejected):
+                result = await self._result_of_rejected(prepared)
+            elif call.idempotency_key is not None:
+                result = await result_of(self._submit_linked(call, prepared))
+            else:
+                result = await self._result_of(store, prepared.new, call)
         self._awaited.add(call, self._snapshot.find(call.label), result, started)
         return result
 
@@ -157,12 +165,19 @@ class ExecutorClient(Directory):
 
     async def submit_many(self, calls: Sequence[Call]) -> list[Handle | ForgeError]:
         """Accept many calls in one go: one handle, or the error that kept it out, per call and in order."""
-        self._check_home()
+        self._owner.require()
+        if any(call.idempotency_key is not None for call in calls):
+            return await asyncio.gather(*(handle_or_error(self._submit_one(call)) for call in calls))
         prepared = [await self._prepare(call) for call in calls]
+        outdated = await self._outdated([one.new for one in prepared if isinstance(one, Accepted)])
+        prepared = [
+            await self._prepare(call) if one.new.id in outdated else one
+            for call, one in zip(calls, prepared, strict=True)
+        ]
         accepted = [one.new for one in prepared if isinstance(one, Accepted)]
         rejected = [one for one in prepared if isinstance(one, Rejected)]
         errors = await self._commit(accepted)
-        settled = await asyncio.gather(*map(self._try_to_record, rejected))
+        settled = await asyncio.gather(*(handle_or_error(self._record_rejection(one)) for one in rejected))
         answers: dict[str, Handle | ForgeError] = {
             one.new.id: answer for one, answer in zip(rejected, settled, strict=True)
         }
@@ -181,28 +196,12 @@ class ExecutorClient(Directory):
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         """Cancel an execution; the request is stored in SQL and the worker sees it within a heartbeat."""
         store = self._open_store
-        answer = await store.queue.cancel(execution_id, actor=f"client {self._id}", reason=reason)
+        answer = await store.queue.cancel(execution_id, actor=self._actor, reason=reason)
         if answer != "requested":  # it is over, and no worker will ring for that
             self._waiter.ended([execution_id])
         if answer == "cancelled":
             self._in_background(tell_submitter(store, self._settings.broker, execution_id))
         return answer
-
-    async def get(self, execution_id: str) -> ExecutionRecord:
-        """Read one execution, by id or a unique prefix of it."""
-        return await self._open_store.history.get(execution_id)
-
-    async def events_of(self, execution_id: str) -> list[Event]:
-        """Read what was done to an execution, oldest first."""
-        return await self._open_store.history.events(execution_id)
-
-    def artifact(self, handle: str) -> AsyncIterator[bytes]:
-        """Read the bytes of an artifact part by part, whichever session kept it."""
-        return self._open_store.artifacts.contents(handle)
-
-    async def history(self, **filters: Any) -> list[ExecutionRecord]:
-        """Read executions, newest first; the filters are those of `History.list`."""
-        return await self._open_store.history.list(**filters)
 
     async def wait_for(self, execution_id: str) -> ToolResult:
         """Wait until an execution is over and return its result.
@@ -210,7 +209,7 @@ class ExecutorClient(Directory):
         Raises:
             ExecutionNotFoundError: SQL holds no such execution.
         """
-        self._check_home()
+        self._owner.require()
         if self._waiter.expects(execution_id):
             return await self._told(await self._waiter.wait(execution_id))
         return await self._told(await self._look_up(execution_id))
@@ -224,37 +223,40 @@ class ExecutorClient(Directory):
         self._awaited.clear()
 
     @property
+    def _actor(self) -> str:
+        return f"client {self._id}"
+
+    @property
     def _open_store(self) -> Store:
-        self._check_home()
+        self._owner.require()
         if self._store is None:
-            raise ConfigurationError("The client is not connected; enter it with `async with ExecutorClient.connect()`")
+            raise ConfigurationError(NOT_CONNECTED)
         return self._store
 
-    def _check_home(self) -> None:
-        if self._home is None:
-            raise ConfigurationError("The client is not connected; enter it with `async with ExecutorClient.connect()`")
-        pid, loop = self._home
-        if pid != os.getpid():
-            raise ConfigurationError(f"This client was connected in process {pid}; connect another one after fork")
-        if loop is not asyncio.get_running_loop():
-            raise ConfigurationError(
-                "This client belongs to another event loop; connect one per loop, or share a SyncExecutorClient"
-            )
-
     async def _submit_one(self, call: Call) -> Handle:
-        self._check_home()
-        prepared = await self._prepare(call)
-        if isinstance(prepared, Rejected):
-            return await self._record_rejection(prepared)
-        try:
-            error = await self._outbox.put_and_tell(self._open_store, prepared.new)
-        except asyncio.CancelledError:
-            if not call.detached:
-                self._in_background(self._take_back([prepared.new]))
-            raise
-        if error is not None:
-            raise error
-        return Handle(prepared.new.id, self)
+        self._owner.require()
+        while True:
+            prepared = await self._prepare(call)
+            if isinstance(prepared, Rejected):
+                return await self._record_rejection(prepared)
+            if call.idempotency_key is not None:
+                return await self._submit_linked(call, prepared)
+            try:
+                error = await self._outbox.put_and_tell(self._open_store, prepared.new)
+            except asyncio.CancelledError:
+                if not call.detached:
+                    self._in_background(self._take_back([prepared.new]))
+                raise
+            if error is None:
+                return Handle(prepared.new.id, self)
+            if not isinstance(error, OutdatedError):
+                raise error.with_traceback(None)  # others of the same burst may be told the same error
+
+    async def _submit_linked(self, call: Call, accepted: Accepted, replay: Replay | None = None) -> Handle:
+        answer = await self._linked.submit(self._open_store, self._snapshot, call, accepted, replay)
+        if isinstance(answer, Rejected):
+            return await self._record_rejection(answer)
+        return Handle(answer.execution_id, self, is_repeat=answer.is_repeat)
 
     async def _commit(self, accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
         try:
@@ -273,14 +275,16 @@ class ExecutorClient(Directory):
             await self.cancel(new.id, "the submitting task was cancelled")
 
     async def _prepare(self, call: Call) -> Accepted | Rejected:
-        await self._heed_switches()
+        if self._outbox.is_full:
+            await self._outbox.turn()
+        if call.idempotency_key is not None:  # others are judged again where they are stored
+            await self._heed_switches()
         now = time.monotonic()
         if self._snapshot.places.has_sessions:
             call = await in_workspace_of_session(call, self._snapshot, self._open_store)
         prepared = self._intake.prepare(call, self._snapshot)
-        if isinstance(prepared, Rejected):  # the tool may have come, or have changed, since the snapshot was read
-            is_known = prepared.result.error_code == ErrorCode.VALIDATION_ERROR
-            await self._refresh_since(now - REFRESH_INTERVAL if is_known else now)
+        if self._refreshed_at < now - prepared.most_age:
+            await self._refresh_since(now - prepared.most_age)
             prepared = self._intake.prepare(call, self._snapshot)
         if isinstance(prepared, Accepted) and prepared.handle is not None:
             return await self._reach(call, prepared, prepared.handle)
@@ -310,12 +314,6 @@ class ExecutorClient(Directory):
         metadata = {**rejected.result.metadata, "execution_id": rejected.new.id}
         return Handle(rejected.new.id, self, rejected.result.model_copy(update={"metadata": metadata}))
 
-    async def _try_to_record(self, rejected: Rejected) -> Handle | ForgeError:
-        try:
-            return await self._record_rejection(rejected)
-        except ForgeError as error:
-            return error
-
     async def _look_up(self, execution_id: str) -> StoredResult:
         """Find the result of an execution that will not ring here, or has rung already; wait for a database that is away."""
         while True:
@@ -330,12 +328,17 @@ class ExecutorClient(Directory):
             else:
                 return await self._waiter.wait(known)
 
-    async def _result_of(self, store: Store, new: NewExecution, call: Call) -> ToolResult:
-        """Wait from before the call is stored, since a worker may be faster than the answer that it is."""
-        future = self._waiter.begin(new.id, self._listener.is_listening)
+    async def _result_of(self, store: Store, new: NewExecution, call: Call) -> ToolResult | None:
+        """None where its tool changed before it was stored."""
         try:
-            self._outbox.put(store, new)
-            return await self._told(await self._waiter.end(new.id, future))
+            future = self._outbox.put(store, new)
+        except ConfigurationError as closing:  # nothing was accepted
+            return ToolResult.fail(closing.message, error_code=closing.code)
+        try:
+            stored = await future
+            return await self._told(stored)
+        except OutdatedError:
+            return None
         except asyncio.CancelledError:
             if not call.detached:
                 is_doubtful = self._outbox.holds(new.id)
@@ -344,11 +347,11 @@ class ExecutorClient(Directory):
                 )
             raise
         except ForgeError as error:
-            is_stored = isinstance(
-                error, ConfigurationError
-            )  # the client was closed; otherwise it was not to be stored
+            is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it was not to be stored
             identity = {"execution_id": new.id} if is_stored else _identity(error)
             return ToolResult.fail(error.message, error_code=error.code, **identity)
+        finally:
+            self._waiter.end(new.id, future)
 
     async def _result_of_rejected(self, rejected: Rejected) -> ToolResult:
         try:
@@ -360,8 +363,7 @@ class ExecutorClient(Directory):
         if stored.result.error_code == ErrorCode.BLOCKED:
             with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
                 await self.refresh()
-        metadata = {**stored.result.metadata, "execution_id": stored.id, "attempt": stored.attempt}
-        return stored.result.model_copy(update={"metadata": metadata})
+        return stored.result
 
     async def _read_results(self, ids: Sequence[str]) -> Any:
         return await self._open_store.queue.results(ids)

@@ -1,13 +1,12 @@
 """One submitted execution, from anywhere: its result, status, events, and the way to cancel it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Literal, Protocol
 
-from forge_tools.errors import ResultTimeoutError
-from forge_tools.records import Event, ExecutionRecord, ExecutionStatus, ToolResult
-
-EVENT_POLL = 0.25
+from forge_tools.client.following import follow
+from forge_tools.errors import ForgeError, ResultTimeoutError
+from forge_tools.records import CallEvent, ExecutionRecord, ExecutionStatus, Position, Sight, ToolResult
 
 
 class Executions(Protocol):
@@ -15,15 +14,26 @@ class Executions(Protocol):
 
     async def wait_for(self, execution_id: str) -> ToolResult: ...
     async def get(self, execution_id: str) -> ExecutionRecord: ...
-    async def events_of(self, execution_id: str) -> list[Event]: ...
+    async def look(self, position: Position) -> Sight: ...
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]: ...
 
 
 class Handle:
-    """A claim check for one execution. Losing it loses nothing: `client.attach(id)` makes another."""
+    """A claim check for one execution. Losing it loses nothing: `client.attach(id)` makes another.
 
-    def __init__(self, execution_id: str, executions: Executions, result: ToolResult | None = None) -> None:
+    `is_repeat` says that its idempotency key had this execution before.
+    """
+
+    def __init__(
+        self,
+        execution_id: str,
+        executions: Executions,
+        result: ToolResult | None = None,
+        *,
+        is_repeat: bool = False,
+    ) -> None:
         self.id = execution_id
+        self.is_repeat = is_repeat
         self._executions = executions
         self._result = result
 
@@ -32,7 +42,11 @@ class Handle:
 
     def on(self, executions: Executions) -> "Handle":
         """The same execution seen through another client."""
-        return self if executions is self._executions else Handle(self.id, executions, self._result)
+        return (
+            self
+            if executions is self._executions
+            else Handle(self.id, executions, self._result, is_repeat=self.is_repeat)
+        )
 
     async def result(self, timeout: float | None = None) -> ToolResult:
         """Wait for the result, at most `timeout` seconds.
@@ -64,17 +78,22 @@ class Handle:
         """Cancel it: `cancelled` at once while queued, `requested` while running, `over` when there is nothing to do."""
         return await self._executions.cancel(self.id, reason)
 
-    async def events(self) -> AsyncIterator[Event | ExecutionStatus]:
-        """Yield each event and each change of status as they happen, until the execution is over."""
-        seen, last = 0, None
-        while True:
-            record = await self._executions.get(self.id)
-            for event in (await self._executions.events_of(self.id))[seen:]:
-                seen += 1
-                yield event
-            if record.status != last:
-                last = record.status
-                yield last
-            if record.is_over:
-                return
-            await asyncio.sleep(EVENT_POLL)
+    def events(self, after: str | None = None) -> AsyncGenerator[CallEvent, None]:
+        """Follow it: where it is, what was done to it, what its tool reports, and last its end with the result.
+
+        Who begins late hears first what was told before, as far as it is kept; who was interrupted goes on behind the
+        `cursor` of the last event he had.
+
+        Raises:
+            ExecutionNotFoundError: SQL holds no such execution.
+            ValueError: `after` is no cursor.
+        """
+        return follow(self._executions, self.id, after)
+
+
+async def handle_or_error(submitting: Awaitable[Handle]) -> Handle | ForgeError:
+    """What one call of many came to: its error harms no other."""
+    try:
+        return await submitting
+    except ForgeError as error:
+        return error

@@ -3,17 +3,20 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
 from functools import lru_cache, partial
+from math import inf
 from typing import Any, NamedTuple
 
+from forge_tools.client.call import Call
+from forge_tools.client.directory import REFRESH_INTERVAL
 from forge_tools.client.hosts import Silence
+from forge_tools.client.sealing import sealed, without_texts
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
 from forge_tools.dispatch import Limits
-from forge_tools.errors import ErrorCode, InvalidCallError
+from forge_tools.errors import ErrorCode, InvalidCallError, SealingError
 from forge_tools.records import (
-    CallOptions,
     ExecutionContext,
     ExecutionStatus,
     NewExecution,
@@ -26,82 +29,29 @@ from forge_tools.records import (
     new_id,
 )
 from forge_tools.records.places import host_queue
+from forge_tools.secrecy import LEAST_IN_FAILURES, Concealment, Patterns, as_shown, scrubber_of
 from forge_tools.validation import Validator, clean_text, encode_json, shown
 
 MAX_NAME = 200
 MAX_ATTEMPTS = 100
 LONGEST_SECONDS = 10 * 365 * 86_400.0
 """Ten years; what no clock or database column can hold is refused here."""
+KEY_SECONDS = 60.0
+"""A key may have been retired since it was read, and be forgotten soon; so may clients seal with it no longer than this."""
+
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,204}")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One tool call to submit.
-
-    `queue` overrides the configured route; `delay` is in seconds, and so is `expires_in`, which counts from when the call is
-    due; `detached` calls go on when the task that awaits them is cancelled.
-
-    `retry` has failures tried again, as far as the tool allows it (see `may_be_retried`). `max_attempts` alone only limits
-    how often the tool is started again because its worker died.
-    """
-
-    name: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    context: ExecutionContext | None = None
-    queue: str | None = None
-    expires_in: float | None = None
-    delay: float = 0.0
-    max_attempts: int | None = None
-    retry: RetryPolicy | None = None
-    detached: bool = False
-
-    def with_options(self, options: CallOptions) -> "Call":
-        """The same call with the timeout and the retries of `options`, as far as it says any."""
-        context, retry = self.context, self.retry if options.retry is None else options.retry
-        if options.timeout is not None and isinstance(context, ExecutionContext | None):
-            context = self.effective_context.model_copy(update={"timeout": options.timeout})
-        return replace(self, context=context, retry=retry)
-
-    @property
-    def effective_context(self) -> ExecutionContext:
-        return self.context if isinstance(self.context, ExecutionContext) else ExecutionContext(working_dir=".")
-
-    @property
-    def label(self) -> str:
-        """The name as text, whatever the caller passed."""
-        return self.name if isinstance(self.name, str) else shown(repr(self.name))
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The parameters; none where what the caller passed is no object."""
-        return dict(self.parameters) if isinstance(self.parameters, Mapping) else {}
-
-    @property
-    def flaw(self) -> str | None:
-        """What makes it no call at all."""
-        parts: tuple[tuple[str, object, type, str], ...] = (
-            ("tool name", self.name, str, "a string"),
-            ("parameters", self.parameters, Mapping, "an object with names as keys"),
-            (
-                "context",
-                self.effective_context if self.context is None else self.context,
-                ExecutionContext,
-                "an ExecutionContext",
-            ),
-        )
-        for what, value, kind, expected in parts:
-            if not isinstance(value, kind):
-                return f"Invalid {what}: expected {expected}, not {type(value).__name__}"
-        return None
-
-
 class Accepted(NamedTuple):
-    """A call that may be submitted; `parameters` as people may see them, `handle` the one among them that names a host."""
+    """A call that may be submitted; `handle` is the one of its parameters that names a host."""
 
     new: NewExecution
-    parameters: dict[str, Any]
     handle: str | None = None
+
+    @property
+    def most_age(self) -> float:
+        """How many seconds ago the snapshot may have been read that it was judged by."""
+        return inf if self.new.sealed is None else KEY_SECONDS
 
 
 class Rejected(NamedTuple):
@@ -110,6 +60,11 @@ class Rejected(NamedTuple):
     new: NewExecution
     outcome: Outcome
     result: ToolResult
+
+    @property
+    def most_age(self) -> float:
+        """The same: its tool may have come, or have changed."""
+        return REFRESH_INTERVAL if self.outcome.error_code == ErrorCode.VALIDATION_ERROR else 0.0
 
 
 class _Plan(NamedTuple):
@@ -120,6 +75,8 @@ class _Plan(NamedTuple):
     queue: str
     handles: tuple[str, ...]
     """Parameters whose values name the host that the call must reach."""
+    concealment: Concealment | None
+    """What its calls hide; None where nothing is to be hidden."""
     execution: Callable[..., NewExecution]
     """Completes what is the same by what differs."""
 
@@ -130,6 +87,7 @@ class Intake:
     def __init__(self, settings: Settings, submitter: str) -> None:
         self._settings = settings
         self._submitter = submitter
+        self._patterns = Patterns.of(settings.seal_patterns)
         self._plans: dict[str, _Plan] = {}
 
     def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
@@ -150,6 +108,12 @@ class Intake:
         except InvalidCallError as error:
             required = [parameter.name for parameter in spec.parameters if parameter.required]
             return self._reject(call, error.message, error.code, spec, errors=error.details, required=required)
+        except SealingError as error:
+            return self._reject(call, error.message, error.code, spec)
+
+    def refuse(self, call: Call, error: str, code: str, snapshot: Snapshot, **metadata: Any) -> Rejected:
+        """Reject a call that was accepted as far as this looks; keywords become the result's metadata."""
+        return self._reject(call, error, code, snapshot.find(call.name), **metadata)
 
     def refuse_host(self, call: Call, silence: Silence, snapshot: Snapshot) -> Rejected:
         """Reject a call that only a host without a worker could serve."""
@@ -171,6 +135,7 @@ class Intake:
                 snapshot.validator(spec),
                 self._settings.queue_for(spec.name, spec.category.value),
                 tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
+                Concealment.of(spec, self._patterns),
                 partial(NewExecution, **self._identity(spec), **_repetition(spec.retry, spec, spec.attempts)),
             )
         return plan
@@ -182,7 +147,6 @@ class Intake:
             "tool_version": spec.version,
             "tool_digest": spec.digest,
             "category": spec.category.value,
-            "sensitive": tuple(spec.sensitive),
             "idempotent": spec.capabilities.idempotent,
             "lane": spec.lane,
             "reply_to": self._submitter,
@@ -199,18 +163,22 @@ class Intake:
         elif context.workspace is not None:
             home = snapshot.queue_of(context.workspace)
             queue = home if home and call.queue is None else queue
+        id_, asked = new_id(), {"parameters": text}
+        if plan.concealment is not None:
+            limit = self._settings.max_parameter_bytes
+            asked = sealed(plan.concealment, parameters, text, execution_id=id_, snapshot=snapshot, limit=limit)
         repetition = {} if call.retry is None and call.max_attempts is None else _asked(call, plan.spec)
         new = plan.execution(
-            id=new_id(),
+            id=id_,
             agent_id=context.agent_id,
             session_id=context.session_id,
             queue=queue,
             **self._timing(call, context, plan.spec, queue),
             **repetition,
-            parameters=text,
+            **asked,
             context=_encode_context(context, self._settings.max_parameter_bytes),
         )
-        return Accepted(new, plan.spec.redact(parameters), handle)
+        return Accepted(new, handle)
 
     def _complete(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
         """Check what was given, complete it, and encode it once: as the tool gets it."""
@@ -246,16 +214,20 @@ class Intake:
 
     def _reject(self, call: Call, error: str, code: str, spec: ToolSpec | None = None, **metadata: Any) -> Rejected:
         context = call.effective_context
+        arguments = call.arguments
+        shown_arguments = without_texts(arguments) if spec is None else as_shown(spec, arguments, self._patterns)
         spec = spec or ToolSpec(
             name=clean_text(call.label)[:MAX_NAME], description="unknown", category=ToolCategory.OTHER
         )
         result = ToolResult.fail(error, error_code=code, **metadata)
+        if (scrubber := scrubber_of(spec, arguments, LEAST_IN_FAILURES)) is not None:
+            result = scrubber.result(result)
         new = NewExecution(
             id=new_id(),
             **self._identity(spec),
             agent_id=context.agent_id,
             session_id=context.session_id,
-            parameters=_kept(spec.redact(call.arguments), self._settings.max_parameter_bytes),
+            parameters=_kept(shown_arguments, self._settings.max_parameter_bytes),
             context=_kept(context.model_dump(), self._settings.max_parameter_bytes),
             timeout=0.0,
             timeout_source="rejected",
@@ -267,7 +239,7 @@ class Intake:
             attempt=0,
             token=new_id(),
             status=ExecutionStatus.REJECTED,
-            error=error,
+            error=result.error,
             error_code=code,
             metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
         )

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 from forge_tools.bell import Listener
 from forge_tools.client.waiting import ResultWaiter
 from forge_tools.dispatch import Allowance, Bells, Dispatcher, Limits
-from forge_tools.errors import ForgeError
-from forge_tools.records import Lane, NewExecution, Ring
+from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError
+from forge_tools.records import Lane, NewExecution, Ring, StoredResult
 from forge_tools.records.places import serving_command
 from forge_tools.storage import Store
 
@@ -23,33 +24,70 @@ logger = logging.getLogger(__name__)
 _Item = tuple[NewExecution, "asyncio.Future[ForgeError | None] | None"]
 """A call, and who is to be told that it is stored."""
 
+Insert = Callable[[Sequence[NewExecution]], Awaitable[list[ForgeError | None]]]
+
+
+class OutdatedError(ForgeError):
+    """The tool of a call was switched or replaced between its acceptance and its storing: it has to be judged again."""
+
+    code = ErrorCode.TOOL_DISABLED
+
 
 class Outbox:
     """Stores what its client accepted, and rings for what is stored.
 
-    `refresh` reads who serves what, before it is said that nobody does.
+    `refresh` reads who serves what, before it is said that nobody does; `outdated` tells which calls have to be judged again:
+    it is asked once for all calls of a part, since asking before each is accepted would cost a tenth of a burst.
     """
 
     def __init__(
-        self, broker_url: str, waiter: ResultWaiter, listener: Listener, refresh: Callable[[], Awaitable[None]]
+        self,
+        broker_url: str,
+        waiter: ResultWaiter,
+        listener: Listener,
+        refresh: Callable[[], Awaitable[None]],
+        outdated: Callable[[Sequence[NewExecution]], Awaitable[Collection[str]]],
     ) -> None:
         self.dispatcher = Dispatcher(broker_url)
         self._allowance = Allowance()
         self._waiter = waiter
         self._listener = listener
         self._refresh = refresh
+        self._outdated = outdated
         self._gathered: list[_Item] = []
+        self._queued: deque[asyncio.Future[None]] = deque()
+        self._is_due = False
         self._unsettled: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._checked: set[tuple[str, str]] = set()
         self._checked_at = 0.0
+        self._is_closing = False
 
-    def put(self, store: Store, new: NewExecution) -> None:
-        """Store a call with all that come in this turn of the loop. Who waits for its result hears of an error."""
+    @property
+    def is_full(self) -> bool:
+        """Whether this turn of the loop has as many calls as are stored together: whoever has more waits for a `turn`."""
+        return len(self._gathered) >= PART or bool(self._queued)
+
+    async def turn(self) -> None:
+        """Wait until the calls before are on their way, so that workers begin with them while the rest is prepared."""
+        self._queued.append(turn := asyncio.get_running_loop().create_future())
+        await turn
+
+    def put(self, store: Store, new: NewExecution) -> "asyncio.Future[StoredResult]":
+        """Store a call with all that come in this turn of the loop. Its result, or the error that kept it out, is waited for
+        from now on, since a worker may be faster than the answer that it is stored.
+
+        Raises:
+            ConfigurationError: the client is being closed; the call is not taken.
+        """
+        self._require_open()
+        awaited = self._waiter.begin(new.id, self._listener.is_listening)
         self._gather(store, (new, None))
+        return awaited
 
     def put_and_tell(self, store: Store, new: NewExecution) -> "asyncio.Future[ForgeError | None]":
         """The same for a call whose result may be waited for later: the error that kept it out, or None."""
+        self._require_open()
         stored: asyncio.Future[ForgeError | None] = asyncio.get_running_loop().create_future()
         self._gather(store, (new, stored))
         return stored
@@ -59,16 +97,16 @@ class Outbox:
         return execution_id in self._unsettled
 
     async def commit(
-        self, store: Store, accepted: Sequence[NewExecution], *, expecting: Sequence[str]
+        self, store: Store, accepted: Sequence[NewExecution], *, expecting: Sequence[str], insert: Insert | None = None
     ) -> list[ForgeError | None]:
         """Store calls, then ring for those that are stored; an error or None for each.
 
-        The ids in `expecting` may be waited for later, so their rings are not to be missed.
+        The ids in `expecting` may be waited for later, so their rings are not to be missed. `insert` stores them in its own way.
         """
         if self._listener.is_listening:
             self._waiter.expect(expecting)  # before the commit: a worker may be faster than this task
         try:
-            errors = await store.queue.submit_many(accepted)
+            errors = await (insert or store.queue.submit_many)(accepted)
         except BaseException:
             self._waiter.forget(expecting)
             raise
@@ -76,34 +114,67 @@ class Outbox:
         self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
         return errors
 
-    async def close(self) -> None:
-        """Send what is on its way, within the bounds that storing and ringing have."""
+    async def settle(self) -> None:
+        """Take no more calls, and wait until those there are are stored or refused, within the bounds that storing has."""
+        self._is_closing = True
         await asyncio.sleep(0)  # what was put in this turn of the loop is on its way in the next
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Settle, and send the rings that are on their way, within a bounded time."""
+        await self.settle()
         await self.dispatcher.close()
 
+    def _require_open(self) -> None:
+        if self._is_closing:
+            raise ConfigurationError("The client is being closed and takes no more calls; connect another one.")
+
     def _gather(self, store: Store, item: "_Item") -> None:
-        if not self._gathered:
-            asyncio.get_running_loop().call_soon(self._send, store)
         self._gathered.append(item)
         self._unsettled.add(item[0].id)
+        self._send_soon(store)
+
+    def _send_soon(self, store: Store) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._send, store)
 
     def _send(self, store: Store) -> None:
+        self._is_due = False
+        for _ in range(min(PART, len(self._queued))):
+            turn = self._queued.popleft()
+            if not turn.done():
+                turn.set_result(None)
+        if self._queued:
+            self._send_soon(store)
         gathered, self._gathered = self._gathered, []
         for start in range(0, len(gathered), PART):
             self._in_background(self._send_part(store, gathered[start : start + PART]))
 
     async def _send_part(self, store: Store, part: "Sequence[_Item]") -> None:
         accepted = [new for new, _ in part]
+        if outdated := await self._outdated(accepted):
+            outdated = {item[0].id for item in part if item[0].id in outdated and self._is_awaited(item)}
+            self._settle([(item, OutdatedError("Its tool changed")) for item in part if item[0].id in outdated])
+            part = [item for item in part if item[0].id not in outdated]
+            accepted = [new for new, _ in part]
         to_tell = [new.id for new, stored in part if stored is not None]
         errors: list[ForgeError | None]
         try:
             errors = await self.commit(store, accepted, expecting=to_tell)
         except ForgeError as refused:
             errors = [refused] * len(part)
-        self._unsettled.difference_update([new.id for new in accepted])
-        for (new, stored), error in zip(part, errors, strict=True):
+        self._settle(zip(part, errors, strict=True))
+
+    def _is_awaited(self, item: "_Item") -> bool:
+        """Whether somebody is there to judge it again. A detached call whose caller has gone is stored as it was accepted."""
+        new, stored = item
+        return self._waiter.is_awaited(new.id) if stored is None else not stored.done()
+
+    def _settle(self, outcomes: "Iterable[tuple[_Item, ForgeError | None]]") -> None:
+        for (new, stored), error in outcomes:
+            self._unsettled.discard(new.id)
             if stored is None and error is not None:
                 self._waiter.fail(new.id, error)
             elif stored is not None and not stored.done():

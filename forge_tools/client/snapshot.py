@@ -1,11 +1,13 @@
 """The catalogue as the client holds it: validation, schemas and places without a tool, a worker or I/O."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.records import Schema, ToolCategory, ToolSpec, WorkspacePlaces
+from forge_tools.records import Schema, SealingKey, ToolCategory, ToolSpec, WorkspacePlaces
 from forge_tools.records.places import host_queue
 from forge_tools.schemas import render, require_format
+from forge_tools.secrecy import Sealer
 from forge_tools.validation import Validator, shown, suggestion
 
 NOWHERE = WorkspacePlaces()
@@ -14,7 +16,7 @@ NOWHERE = WorkspacePlaces()
 class Snapshot:
     """Every enabled tool, by name and alias, and where workspaces are, as SQL had it when this was read.
 
-    `disabled` are the names of those that are switched off.
+    `disabled` are those that are switched off.
     """
 
     def __init__(
@@ -22,9 +24,10 @@ class Snapshot:
         specs: Sequence[ToolSpec] = (),
         places: WorkspacePlaces = NOWHERE,
         disabled: Sequence[ToolSpec] = (),
+        sealing_key: SealingKey | None = None,
     ) -> None:
+        self._sealing_key = sealing_key
         self.places = places
-        self.disabled = frozenset(spec.name for spec in disabled)
         self._disabled = {name: spec for spec in disabled for name in (spec.name, *spec.aliases)}
         self.sessions: dict[str, str | None] = {}
         """The workspaces of those sessions that were asked for since."""
@@ -32,6 +35,16 @@ class Snapshot:
         self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
         self._by_name.update({spec.name: spec for spec in self.specs})
         self._validators: dict[str, Validator] = {}
+
+    @cached_property
+    def sealer(self) -> Sealer | None:
+        """What seals secrets for the workers; None where nobody made a key."""
+        return None if self._sealing_key is None else Sealer(self._sealing_key.public)
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Of each enabled tool, by name, the digest of the definition that counts."""
+        return {spec.name: spec.digest for spec in self.specs}
 
     def find(self, name: str) -> ToolSpec | None:
         return self._by_name.get(name)

@@ -3,17 +3,19 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from forge_tools.client.call import Call
 from forge_tools.client.executor import ExecutorClient
 from forge_tools.client.handle import Handle
-from forge_tools.client.intake import Call
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.records import (
+    CallEvent,
     ExecutionContext,
     ExecutionRecord,
     ExecutionStatus,
@@ -22,6 +24,7 @@ from forge_tools.records import (
     ToolExecution,
     ToolResult,
     ToolSpec,
+    ToolVersion,
 )
 
 T = TypeVar("T")
@@ -89,6 +92,9 @@ class SyncExecutorClient:
         handles = self._run(lambda client: client.submit_many(calls))
         return [SyncHandle(one, self) if isinstance(one, Handle) else one for one in handles]
 
+    def replay(self, execution_id: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> "SyncHandle":
+        return SyncHandle(self._run(lambda client: client.replay(execution_id, parameters, **options)), self)
+
     def attach(self, execution_id: str) -> "SyncHandle":
         return SyncHandle(self._connected()[0].attach(execution_id), self)
 
@@ -109,6 +115,15 @@ class SyncExecutorClient:
 
     def disable(self, tool: str) -> None:
         self._run(lambda client: client.disable(tool))
+
+    def versions(self, tool: str) -> list[ToolVersion]:
+        return self._run(lambda client: client.versions(tool))
+
+    def pin(self, tool: str, definition: str) -> ToolVersion:
+        return self._run(lambda client: client.pin(tool, definition))
+
+    def unpin(self, tool: str) -> ToolVersion:
+        return self._run(lambda client: client.unpin(tool))
 
     def specs(self) -> list[ToolSpec]:
         return self._connected()[0].specs()
@@ -172,6 +187,7 @@ class SyncHandle:
 
     def __init__(self, handle: Handle, client: SyncExecutorClient) -> None:
         self.id = handle.id
+        self.is_repeat = handle.is_repeat
         self._handle = handle
         self._client = client
 
@@ -183,6 +199,23 @@ class SyncHandle:
 
     def status(self) -> ExecutionStatus:
         return self.record().status
+
+    def events(self, after: str | None = None) -> Iterator[CallEvent]:
+        """Follow it, as `Handle.events` does; leaving the loop early leaves nothing behind."""
+        followed: list[tuple[AsyncGenerator[CallEvent, None], asyncio.AbstractEventLoop]] = []
+
+        async def next_event(client: ExecutorClient) -> CallEvent | None:
+            if not followed:
+                followed.append((self._handle.on(client).events(after), asyncio.get_running_loop()))
+            return await anext(followed[0][0], None)
+
+        try:
+            while (event := self._client._run(next_event)) is not None:  # noqa: SLF001 as above
+                yield event
+        finally:
+            for events, loop in followed:
+                with suppress(RuntimeError):  # that loop has ended, and the following with it
+                    loop.call_soon_threadsafe(lambda: asyncio.ensure_future(events.aclose()))  # noqa: B023  there is one
 
     def cancel(self, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         return self._client._run(lambda client: client.cancel(self.id, reason))  # noqa: SLF001 as above

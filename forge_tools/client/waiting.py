@@ -1,6 +1,7 @@
 """Waits for executions to end: the bell wakes, SQL answers, and silence is polled with back-off."""
 
 import asyncio
+import copy
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -57,6 +58,9 @@ class ResultWaiter:
     def expects(self, execution_id: str) -> bool:
         return execution_id in self._expected
 
+    def is_awaited(self, execution_id: str) -> bool:
+        return execution_id in self._waiting
+
     def forget(self, ids: Iterable[str]) -> None:
         """Say that those ids will not ring after all."""
         self._expected.difference_update(ids)
@@ -71,10 +75,13 @@ class ResultWaiter:
         future = self.begin(execution_id, is_expected)
         if not is_expected:
             self._read_soon([execution_id])
-        return await self.end(execution_id, future)
+        try:
+            return await future
+        finally:
+            self.end(execution_id, future)
 
     def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
-        """Wait from now on, and `end` with the future that this returns. SQL is polled the later if a ring is expected."""
+        """Wait from now on with the future that this returns, until `end`. SQL is polled the later if a ring is expected."""
         if self._is_closed:
             raise _closed(execution_id)
         future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
@@ -90,16 +97,13 @@ class ResultWaiter:
             self._is_sooner.set()
         return future
 
-    async def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> StoredResult:
-        """Wait for what `begin` began, and forget it however that ends."""
-        try:
-            return await future
-        finally:
-            waiting = self._waiting.get(execution_id)
-            if waiting is not None and future in waiting.futures:
-                waiting.futures.remove(future)
-                if not waiting.futures:
-                    del self._waiting[execution_id]
+    def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> None:
+        """Forget what `begin` began, however it ended."""
+        waiting = self._waiting.get(execution_id)
+        if waiting is not None and future in waiting.futures:
+            waiting.futures.remove(future)
+            if not waiting.futures:
+                del self._waiting[execution_id]
 
     def fail(self, execution_id: str, error: ForgeError) -> None:
         """Tell those who wait that there will be no result, and why."""
@@ -148,11 +152,12 @@ class ResultWaiter:
             self._reading = None
 
     def _resolve(self, result: StoredResult) -> None:
+        """Each who waits gets a result of its own, to do with as it likes."""
         self._expected.discard(result.id)
         waiting = self._waiting.get(result.id)
-        for future in waiting.futures if waiting is not None else ():
-            if not future.done():
-                future.set_result(result)
+        pending = [future for future in waiting.futures if not future.done()] if waiting is not None else []
+        for place, future in enumerate(pending):
+            future.set_result(copy.deepcopy(result) if place else result)
 
     async def _poll(self) -> None:
         while self._waiting:

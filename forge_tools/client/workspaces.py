@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from forge_tools.client.intake import Call
+from forge_tools.client.call import Call
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.records import ExecutionContext
 from forge_tools.storage import Store

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
 from forge_tools.embedded.home import HomeLock, open_home
+from forge_tools.embedded.keys import ensure_key
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import StackError
 from forge_tools.records import Lane
@@ -136,6 +137,7 @@ class EmbeddedStack:
             if not self._settings.broker_url:
                 self._start_valkey()
             migrate.upgrade(self._settings.database)
+            ensure_key(self._settings)
             if self._valkey:
                 self._await_answer(self._valkey)
             if not self._is_signalled:

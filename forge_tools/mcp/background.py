@@ -9,11 +9,12 @@ from mcp.types import CallToolResult, TextContent, Tool, ToolAnnotations
 
 from forge_tools.client import Call, ExecutorClient
 from forge_tools.errors import ForgeError, ResultTimeoutError
-from forge_tools.mcp.calling import Calls, described, submit
+from forge_tools.mcp.calling import Calls, submit
 from forge_tools.mcp.offer import Caller, Offer
+from forge_tools.mcp.progress import described
 from forge_tools.mcp.rendering import answered, refused
 from forge_tools.mcp.tasks import as_result
-from forge_tools.records import ExecutionRecord, ToolResult
+from forge_tools.records import ExecutionRecord, Progress, ToolResult
 from forge_tools.validation import shown
 
 LONGEST_WAIT = 30.0
@@ -111,9 +112,11 @@ class BackgroundTools:
                 return refused("wait_seconds must be a number.")
             if not record.is_over and seconds > 0:
                 record = await self._wait(record, min(float(seconds), LONGEST_WAIT))
+            if record.is_over:
+                return as_result(record)
+            return _state(record, (await self._client.progress_of([record.id])).get(record.id))
         except ForgeError as error:
             return refused(error.message)
-        return as_result(record) if record.is_over else _state(record)
 
     async def _cancel(self, arguments: Mapping[str, Any], caller: Caller) -> CallToolResult:
         try:
@@ -140,8 +143,8 @@ class BackgroundTools:
         )
 
 
-def _state(record: ExecutionRecord) -> CallToolResult:
-    return _said({"execution_id": record.id, "status": record.status.value, "said": described(record)})
+def _state(record: ExecutionRecord, progress: Progress | None = None) -> CallToolResult:
+    return _said({"execution_id": record.id, "status": record.status.value, "said": described(record, progress)})
 
 
 def _said(facts: dict[str, Any]) -> CallToolResult:

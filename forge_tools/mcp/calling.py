@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
@@ -13,12 +12,9 @@ from mcp.types import INVALID_PARAMS, CallToolRequestParams
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ForgeError
 from forge_tools.mcp.offer import Caller, Offer
-from forge_tools.records import ExecutionContext, ExecutionRecord, ExecutionStatus, ToolResult, ToolSpec
+from forge_tools.mcp.progress import LAST_WORDS, tell_progress, told_here, wants_progress
+from forge_tools.records import ExecutionContext, ToolResult, ToolSpec
 from forge_tools.validation import shown, suggestion
-
-PROGRESS_DELAY = 0.25
-PROGRESS_INTERVAL = 1.0
-"""Seconds until a client hears of a call for the first time, and then from time to time; most calls are over before."""
 
 END_PATIENCE = 3.0
 """Seconds that cancelling calls may take when the server ends."""
@@ -82,8 +78,10 @@ class Calls:
         spec = await self.find(params.name)
         arguments, context = params.arguments or {}, self._offer.context(caller)
         client = self.workers
-        if client is None or not wants_progress(ctx):
+        if not wants_progress(ctx):
             return await self._executor.call(spec.name, arguments, context)
+        if client is None:
+            return await told_here(ctx, lambda: self._executor.call(spec.name, arguments, context))
         handle = await submit(client, Call(spec.name, arguments, context))
         if isinstance(handle, ToolResult):
             return handle
@@ -96,9 +94,11 @@ class Calls:
         Cancelling this cancels the call.
         """
         waiting = asyncio.ensure_future(handle.result())
-        telling = asyncio.ensure_future(_tell_progress(ctx, handle, waiting)) if wants_progress(ctx) else None
+        telling = asyncio.ensure_future(tell_progress(ctx, handle, waiting)) if wants_progress(ctx) else None
         try:
             await asyncio.wait([waiting], timeout=patience)
+            if telling is not None and waiting.done():
+                await asyncio.wait([telling], timeout=LAST_WORDS)
         except asyncio.CancelledError:
             self.later(handle.cancel("the MCP client cancelled it or left"))
             raise
@@ -124,40 +124,12 @@ class Calls:
         return next(filter(self._offer.admits, named), None)
 
 
-def wants_progress(ctx: Context) -> bool:
-    """Whether the client gave a token for progress with its request."""
-    meta = (ctx.params or {}).get("_meta")
-    return isinstance(meta, dict) and meta.get("progressToken") is not None
-
-
-async def _tell_progress(ctx: Context, handle: Handle, waiting: "asyncio.Future[ToolResult]") -> None:
-    """Say where the call is, again and again: for the client a sign of life."""
-    started = time.monotonic()
-    await asyncio.wait([waiting], timeout=PROGRESS_DELAY)
-    while not waiting.done():
-        try:
-            record = await handle.record()
-            await ctx.session.report_progress(time.monotonic() - started, message=described(record))
-        except ForgeError as error:
-            logger.warning("Progress cannot be told", extra={"error": str(error)})
-        await asyncio.wait([waiting], timeout=PROGRESS_INTERVAL)
-
-
 async def submit(client: ExecutorClient, call: Call) -> Handle | ToolResult:
     """Submit a call to workers; a failed result says why it was not taken."""
     try:
         return await client.submit(call.name, call.context, call.parameters, queue=call.queue)
     except ForgeError as error:
         return ToolResult.fail(error.message, error_code=error.code)
-
-
-def described(record: ExecutionRecord) -> str:
-    """Where an execution is, in a few words."""
-    if record.status is ExecutionStatus.QUEUED:
-        return f"{record.tool} waits in queue {record.queue}"
-    if record.status is ExecutionStatus.RUNNING:
-        return f"{record.tool} runs on {record.hostname or 'a worker'}"
-    return f"{record.tool}: {record.error or record.status.value.replace('_', ' ')}"
 
 
 async def _logged(work: Coroutine[Any, Any, Any]) -> None:

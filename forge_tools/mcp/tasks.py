@@ -1,7 +1,7 @@
 """Tasks of the protocol as executions of ours: the id of a task is the id of its row, so that it outlives every server."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,11 +22,12 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ExecutionNotFoundError, ResultTimeoutError
-from forge_tools.mcp.calling import Calls, Context, described, submit
+from forge_tools.mcp.calling import Calls, Context, submit
 from forge_tools.mcp.identity import caller_of
 from forge_tools.mcp.offer import Offer
+from forge_tools.mcp.progress import described
 from forge_tools.mcp.rendering import answered
-from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolResult
+from forge_tools.records import ExecutionRecord, ExecutionStatus, Progress, ToolResult
 from forge_tools.validation import shown
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -79,10 +80,11 @@ class Tasks:
 
     async def get(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
         record = await self._find(ctx, params.task_id)
+        progress = (await self._progress_of([record])).get(record.id)
         if ctx.protocol_version == CORE_VERSION:
-            return _core(record)
+            return _core(record, progress)
         outcome = {"result": _payload(record)} if _extended_status(record) == "completed" else {}
-        return {"resultType": "complete", **_extended(record), **outcome}
+        return {"resultType": "complete", **_extended(record, progress), **outcome}
 
     async def result(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
         """Wait for the end of a task and answer with what its call would have answered."""
@@ -120,9 +122,10 @@ class Tasks:
         session = caller_of(ctx, self._offer).session_id
         before = _position(params.cursor)
         records = await self._client.history(session_id=session, limit=PAGE + 1, before=before)
-        page = records[:PAGE]
-        more = {"nextCursor": page[-1].id} if len(records) > PAGE else {}
-        return {"tasks": [_core(record) for record in page if _is_task(record) and not _is_expired(record)], **more}
+        page = [record for record in records[:PAGE] if _is_task(record) and not _is_expired(record)]
+        progress = await self._progress_of(page)
+        more = {"nextCursor": records[PAGE - 1].id} if len(records) > PAGE else {}
+        return {"tasks": [_core(record, progress.get(record.id)) for record in page], **more}
 
     def handlers(self) -> "dict[str, tuple[type[Any], Callable[[Context, Any], Awaitable[HandlerResult]]]]":
         """The methods that are served, with the type of their parameters."""
@@ -141,6 +144,10 @@ class Tasks:
         context = self._offer.context(caller_of(ctx, self._offer), task=True, ttl=ttl)
         queue = self._offer.long_queue(spec) if is_long else None
         return await submit(self._client, Call(spec.name, params.arguments or {}, context, queue=queue))
+
+    async def _progress_of(self, records: Sequence[ExecutionRecord]) -> Mapping[str, Progress]:
+        """The newest progress of those that run."""
+        return await self._client.progress_of([one.id for one in records if one.status is ExecutionStatus.RUNNING])
 
     async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:
         """The execution behind a task. Ids cannot be guessed, and executions that are no tasks are not shown."""
@@ -204,21 +211,23 @@ def _is_expired(record: ExecutionRecord) -> bool:
     )
 
 
-def _core(record: ExecutionRecord) -> dict[str, Any]:
-    facts = _facts(record, _core_status(record))
+def _core(record: ExecutionRecord, progress: Progress | None = None) -> dict[str, Any]:
+    facts = _facts(record, _core_status(record), progress)
     return {**facts, "ttl": _mark(record).get("ttl"), "pollInterval": POLL_MS}
 
 
-def _extended(record: ExecutionRecord) -> dict[str, Any]:
-    return {**_facts(record, _extended_status(record)), "ttlMs": _mark(record).get("ttl"), "pollIntervalMs": POLL_MS}
+def _extended(record: ExecutionRecord, progress: Progress | None = None) -> dict[str, Any]:
+    facts = _facts(record, _extended_status(record), progress)
+    return {**facts, "ttlMs": _mark(record).get("ttl"), "pollIntervalMs": POLL_MS}
 
 
-def _facts(record: ExecutionRecord, status: str) -> dict[str, Any]:
-    updated = record.completed_at or record.started_at or record.queued_at
+def _facts(record: ExecutionRecord, status: str, progress: Progress | None) -> dict[str, Any]:
+    told_at = progress.at if progress is not None else None
+    updated = record.completed_at or told_at or record.started_at or record.queued_at
     return {
         "taskId": record.id,
         "status": status,
-        "statusMessage": described(record),
+        "statusMessage": described(record, progress),
         "createdAt": _iso(record.queued_at),
         "lastUpdatedAt": _iso(updated),
     }

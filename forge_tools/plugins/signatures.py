@@ -152,7 +152,7 @@ class Signature:
                 description=field.description or _note(field) or self._docs.parameters.get(name, ""),
                 required=field.is_required(),
                 default=default,
-                sensitive=is_sensitive,
+                sensitive=is_sensitive or None,
             )
         except RecursiveTypeError as error:
             raise self._refusal(

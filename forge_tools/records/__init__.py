@@ -9,6 +9,7 @@ from forge_tools.records.calls import (
     ToolExecution,
     ToolResult,
 )
+from forge_tools.records.events import CallEvent, Ended, Note, Position, Sight, StateChange
 from forge_tools.records.history import (
     Attempt,
     CallFigures,
@@ -22,52 +23,85 @@ from forge_tools.records.history import (
     WorkerRecord,
 )
 from forge_tools.records.ids import id_floor, id_time, new_id
+from forge_tools.records.keys import Holder, IdempotencyKey, KeyClaim, LinkedExecution, Replay
 from forge_tools.records.losses import Loss, moment
+from forge_tools.records.overview import DemotedTool, FailedCalls, Overview, QueueLoad, WorkerLoad
 from forge_tools.records.queue import TERMINAL, Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope
+from forge_tools.records.redaction import REDACTED, REFERENCE, is_reference, is_secret_name, secrets_in, without_secrets
+from forge_tools.records.reports import REPORTER, NewReport, Output, Progress, Report, Reporter, Told
+from forge_tools.records.sealing import SealingKey
 from forge_tools.records.selection import Grouping, Selection
 from forge_tools.records.shells import ShellRecord, ShellStatus, host_of, shell_id
-from forge_tools.records.tools import REDACTED, Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.records.tools import Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.records.versions import Switches, ToolVersion
 from forge_tools.records.workspaces import Moved, NamedWorkspace, Stranded, WorkspacePlaces, WorkspaceRecord
 
 __all__ = [
     "DEFAULT_TIMEOUT",
     "REDACTED",
+    "REFERENCE",
+    "REPORTER",
     "TERMINAL",
     "Artifact",
     "Attempt",
+    "CallEvent",
     "CallFigures",
     "CallOptions",
     "Capabilities",
     "Claim",
+    "DemotedTool",
+    "Ended",
     "Event",
     "ExecutionContext",
     "ExecutionRecord",
     "ExecutionStatus",
+    "FailedCalls",
     "Grouping",
+    "Holder",
+    "IdempotencyKey",
+    "KeyClaim",
     "Lane",
+    "LinkedExecution",
     "Loss",
     "Moved",
     "NamedWorkspace",
     "NewExecution",
+    "NewReport",
+    "Note",
     "Outcome",
+    "Output",
+    "Overview",
+    "Position",
+    "Progress",
     "QueueDepth",
+    "QueueLoad",
+    "Replay",
+    "Report",
+    "Reporter",
     "RetryPolicy",
     "Ring",
     "Schema",
     "Scope",
+    "SealingKey",
     "Selection",
     "ShellRecord",
     "ShellStatus",
+    "Sight",
+    "StateChange",
     "StoredResult",
     "Stranded",
     "StuckCalls",
     "StuckReason",
+    "Switches",
     "Times",
+    "Told",
     "ToolCategory",
     "ToolExecution",
     "ToolParameter",
     "ToolResult",
     "ToolSpec",
+    "ToolVersion",
+    "WorkerLoad",
     "WorkerRecord",
     "WorkspacePlaces",
     "WorkspaceRecord",
@@ -75,7 +109,11 @@ __all__ = [
     "host_of",
     "id_floor",
     "id_time",
+    "is_reference",
+    "is_secret_name",
     "moment",
     "new_id",
+    "secrets_in",
     "shell_id",
+    "without_secrets",
 ]

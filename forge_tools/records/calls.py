@@ -8,6 +8,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, computed_field
 
+from forge_tools.records.reports import REPORTER, Reporter
+
 DEFAULT_TIMEOUT = 120.0
 """Seconds; what a call gets that nobody set a timeout for."""
 
@@ -18,6 +20,8 @@ class ExecutionContext(BaseModel):
     `timeout` is in seconds, `max_output_size` in characters. `workspace` names one of the workspaces that are configured;
     without it the call has that of the worker which runs it.
     """
+
+    __slots__ = ("_reporter",)  # a private attribute of pydantic's would treble what each context costs
 
     working_dir: str
     workspace: str | None = None
@@ -32,6 +36,56 @@ class ExecutionContext(BaseModel):
     def explicit_timeout(self) -> float | None:
         """The timeout the caller set, or None where it is only the default (contradiction C07)."""
         return self.timeout if "timeout" in self.model_fields_set else None
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Tell how far the call is, to whoever follows it: `done` of `total`, and in words. From any thread.
+
+        It costs microseconds and never waits: of what is told in quick succession only the newest arrives.
+        """
+        reporter = self.reporter
+        if reporter is not None:
+            reporter.progress(done, total, message)
+
+    def emit(self, text: str | bytes) -> None:
+        """Put out a part of the output while the call runs, to whoever follows it; the result is apart. From any thread.
+
+        It never waits: what is more than can be kept is left out, and those who follow are told how much.
+        """
+        reporter = self.reporter
+        if reporter is not None:
+            reporter.emit(text)
+
+    @property
+    def reporter(self) -> Reporter | None:
+        """Who is told; None where nobody listens."""
+        return _bound(self) or REPORTER.get()
+
+    def report_to(self, reporter: Reporter) -> None:
+        """Have what this context and its copies tell go there, whichever thread tells it."""
+        object.__setattr__(self, "_reporter", reporter)
+
+    def reporting_to(self, reporter: Reporter) -> Self:
+        """This context, if what it tells goes there already, or else a copy that does so."""
+        if _bound(self) is reporter:
+            return self
+        copy = self.model_copy()
+        copy.report_to(reporter)
+        return copy
+
+    def __copy__(self) -> Self:
+        copy, reporter = super().__copy__(), _bound(self)
+        if reporter is not None:
+            copy.report_to(reporter)
+        return copy
+
+
+def _bound(context: ExecutionContext) -> Reporter | None:
+    """Whom that very context tells."""
+    try:
+        reporter: Reporter = object.__getattribute__(context, "_reporter")
+    except AttributeError:  # the slot was never filled
+        return None
+    return reporter
 
 
 class ToolResult(BaseModel):

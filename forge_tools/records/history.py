@@ -53,6 +53,7 @@ class ExecutionRecord:
     id: str
     tool: str
     tool_version: str
+    tool_digest: str = ""
     category: str
     status: ExecutionStatus
     parameters: dict[str, Any]
@@ -78,6 +79,8 @@ class ExecutionRecord:
     error_code: str | None
     error_details: Any
     metadata: dict[str, Any]
+    idempotency_key: str | None = None
+    replay_of: str | None = None
 
     @property
     def is_over(self) -> bool:
@@ -135,6 +138,7 @@ class StuckReason(StrEnum):
     OVERDUE = "overdue"
     NOT_TAKEN = "not_taken"
     NOT_HOSTED = "not_hosted"
+    OTHER_VERSION = "other_version"
     DISABLED = "disabled"
 
 
@@ -142,7 +146,8 @@ class StuckReason(StrEnum):
 class StuckCalls:
     """Calls of one kind that do not move. `seconds` is how long the worst of them has not; `example` is the id of one.
 
-    `hostname` and `pid` are those of the worker, or its child, that runs them.
+    `hostname` and `pid` are those of the worker, or its child, that runs them. Where workers host the tool in another version or
+    definition, `wanted` is what the calls need and `hosted` what there is.
     """
 
     reason: StuckReason
@@ -154,6 +159,8 @@ class StuckCalls:
     example: str
     hostname: str | None = None
     pid: int | None = None
+    wanted: str | None = None
+    hosted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """An execution on its way: asked, rung, claimed, ended."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from forge_tools.records.ids import id_time
@@ -39,7 +39,7 @@ TERMINAL = frozenset(
 class NewExecution:
     """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are seconds from now.
 
-    `sensitive` names the parameters whose values nobody may be shown when the row is read back.
+    `parameters` is what people may see: the values of those in `sealed_names` are in `sealed`, which only workers open.
 
     `issued_at` is the Unix time inside the id; the database refuses ids an hour off its own clock.
     """
@@ -53,7 +53,8 @@ class NewExecution:
     parameters: str
     context: str
     options: str = "{}"
-    sensitive: tuple[str, ...] = ()
+    sealed: str | None = None
+    sealed_names: tuple[str, ...] = ()
     agent_id: str | None = None
     session_id: str | None = None
     queue: str = "default"
@@ -74,7 +75,7 @@ class NewExecution:
 
     @property
     def size(self) -> int:
-        return len(self.parameters) + len(self.context) + len(self.options)
+        return len(self.parameters) + len(self.context) + len(self.options) + len(self.sealed or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ class Scope:
 class Claim:
     """An execution this worker now owns. `attempt` counts this body start; `token` fences every later write.
 
-    `options` is a JSON text; `started_at` is the Unix time of the claim by the database's clock.
+    `options` is a JSON text; `started_at` is the Unix time of the claim by the database's clock. `sealed` is what the row
+    hides; once it is opened, `parameters` has it, and `secrets` are the texts to be kept out of all that the call leaves.
     """
 
     id: str
@@ -109,7 +111,7 @@ class Claim:
     token: str
     tool: str
     tool_version: str
-    parameters: str
+    parameters: str = field(repr=False)
     context: str
     timeout: float
     max_attempts: int
@@ -117,6 +119,8 @@ class Claim:
     reply_to: str | None
     options: str = "{}"
     started_at: float | None = None
+    sealed: str | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from forge_tools.records.calls import ExecutionContext, RetryPolicy
+from forge_tools.records.redaction import is_secret_name
 
 Lane = Literal["async", "process"]
 Schema = dict[str, Any]
 
-REDACTED = "[redacted]"
+_OPEN_TYPES = frozenset({"boolean", "integer", "number", "null"})
+_CONTAINER_TYPES = frozenset({"object", "array", "any"})
 
 
 class ToolCategory(StrEnum):
@@ -34,8 +36,9 @@ class ToolParameter(BaseModel):
 
     `items` and `properties` are JSON Schema fragments and are validated at every depth; `keywords` are whatever else JSON
     Schema can say of a value, such as `pattern` or `anyOf`. The type `any` is left out of schemas. `aliases` are accepted
-    in calls and never shown in schemas. `sensitive` values are shown as `[redacted]` wherever people look. Where `names_host`, the
-    value is a handle such as a shell's id, and the call goes to the host it names.
+    in calls and never shown in schemas. `sensitive` values are sealed, and shown as `[redacted]` wherever people look; None
+    leaves that to the name, such as `password` or `api_key`. Where `names_host`, the value is a handle such as a shell's id,
+    and the call goes to the host it names.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -54,9 +57,16 @@ class ToolParameter(BaseModel):
     properties: dict[str, Schema] | None = None
     required_properties: tuple[str, ...] = ()
     keywords: Schema | None = None
-    sensitive: bool = False
+    sensitive: bool | None = None
     names_host: bool = False
     aliases: tuple[str, ...] = ()
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether nobody may see its values."""
+        if self.sensitive is not None:
+            return self.sensitive
+        return self.type not in _OPEN_TYPES and any(map(is_secret_name, (self.name, *self.aliases)))
 
     def to_json_schema(self) -> Schema:
         """Render the property schema: only what is set, `type` and `description` first (spec S0-01..04)."""
@@ -120,8 +130,16 @@ class ToolSpec(BaseModel):
     @cached_property
     def digest(self) -> str:
         """Short stable hash of the whole definition; two hosts with different digests of one version disagree."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, ensure_ascii=True)
+        said = self.model_dump(mode="json", exclude_defaults=True)  # what a later release adds changes no digest
+        text = json.dumps(said, sort_keys=True, ensure_ascii=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> "ToolSpec":
+        """Copy the definition; what was worked out of this one is not the copy's."""
+        copy = super().model_copy(update=update, deep=deep)
+        for name in vars(copy).keys() - ToolSpec.model_fields.keys():
+            del vars(copy)[name]
+        return copy
 
     @property
     def key(self) -> str:
@@ -155,17 +173,38 @@ class ToolSpec(BaseModel):
     @cached_property
     def sensitive(self) -> frozenset[str]:
         """Names, aliases included, of the parameters whose values nobody may see."""
-        return frozenset(name for p in self.parameters if p.sensitive for name in (p.name, *p.aliases))
+        return frozenset(name for p in self.parameters if p.is_sensitive for name in (p.name, *p.aliases))
 
-    def redact(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy `parameters` as people may see them.
+    @cached_property
+    def may_hide(self) -> bool:
+        """Whether a call that it accepts may have something to hide, whatever that looks like."""
+        return bool(self.sensitive or self._containers or self.extra)
 
-        Where the tool has sensitive parameters, unknown names are hidden too: they may be misspelt sensitive ones.
+    def hidden(self, parameters: Mapping[str, Any]) -> list[str]:
+        """The names among `parameters` whose values nobody may see.
+
+        Names that the tool does not know are among them if they say that they stand for a secret, and all of them where it
+        has sensitive parameters: they may be misspelt ones.
         """
-        if not self.sensitive:
-            return dict(parameters)
-        open_names = {name for p in self.parameters for name in (p.name, *p.aliases)} - self.sensitive
-        return {k: v if k in open_names else REDACTED for k, v in parameters.items()}
+        unknown = (name for name in parameters if name not in self._open_names)
+        return [name for name in unknown if self.sensitive or is_secret_name(name)]
+
+    def holding(self, parameters: Mapping[str, Any]) -> list[str]:
+        """The names among `parameters` whose values are shown, but for what has the name of a secret inside them."""
+        return [
+            name
+            for name in parameters
+            if name in self._containers or not (name in self._open_names or self.sensitive or is_secret_name(name))
+        ]
+
+    @cached_property
+    def _containers(self) -> frozenset[str]:
+        may_hold = (p for p in self.parameters if p.type in _CONTAINER_TYPES)
+        return frozenset(name for p in may_hold for name in (p.name, *p.aliases)) - self.sensitive
+
+    @cached_property
+    def _open_names(self) -> frozenset[str]:
+        return frozenset(name for p in self.parameters for name in (p.name, *p.aliases)) - self.sensitive
 
 
 def tool_key(name: str, version: str) -> str:

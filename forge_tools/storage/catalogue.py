@@ -8,8 +8,9 @@ from sqlalchemy import Update, false, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.records import ExecutionStatus, ToolSpec
+from forge_tools.records import ExecutionStatus, Switches, ToolSpec, ToolVersion
 from forge_tools.storage import alive
+from forge_tools.storage.definitions import chosen, defaults, keep_first, spec_of, switches_query, version_of
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import execution_queue, from_now, tools, workers
 from forge_tools.storage.rows import clean
@@ -31,10 +32,12 @@ class Catalogue:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def publish(self, specs: Sequence[ToolSpec], boot: str) -> list[str]:
+    async def publish(self, specs: Sequence[ToolSpec], boot: str, *, keeps_first: bool = False) -> list[str]:
         """Write what `boot`, which must be registered, hosts.
 
-        Returns a warning for each tool of which another live boot hosts a different definition under the same version.
+        With `keeps_first` each of its tools that is not pinned is pinned to the definition that was the default before.
+        Returns a warning for each tool of which another live boot hosts a different definition under the same version, and for
+        each that is pinned to another definition.
         """
         hosted = {spec.name: f"{spec.version} {spec.digest}" for spec in specs}
 
@@ -48,10 +51,14 @@ class Catalogue:
         async def work(connection: AsyncConnection) -> list[str]:
             await _in_turn(connection)
             if specs:
+                if keeps_first:
+                    await connection.execute(keep_first(list(hosted)))
                 await connection.execute(seen, [_values(spec) for spec in sorted(specs, key=_identity)])
                 await connection.execute(_kept_disabled())
+                if keeps_first:
+                    await connection.execute(keep_first(list(hosted)))  # those that nobody ever published before
             await connection.execute(update(workers).where(workers.c.id == boot).values(tools=hosted))
-            return _disagreements(await _live(connection), boot)
+            return _disagreements(await _live(connection), boot) + await _left_alone(connection, specs)
 
         return await self._database.write(work)
 
@@ -61,19 +68,85 @@ class Catalogue:
             return _disagreements(await _live(connection))
 
     async def specs(self) -> list[ToolSpec]:
-        """The enabled tools by name; of several definitions, the one seen last. Demoted ones say lane `process`."""
+        """The enabled tools by name, each in the definition that counts. Demoted ones say lane `process`."""
         enabled, _ = await self.read()
         return enabled
 
     async def read(self) -> tuple[list[ToolSpec], list[ToolSpec]]:
-        """The tools that are enabled, and those that are not, as `specs` has them."""
-        query = select(tools.c.name, tools.c.spec, tools.c.demoted_at, tools.c.enabled).order_by(tools.c.last_seen_at)
+        """The tools that are enabled, and those that are not, as `specs` has them.
+
+        Of several definitions the one that the tool is pinned to counts, else the one seen last.
+        """
         async with self._database.reading() as connection:
-            newest = {row.name: row for row in await connection.execute(query)}
+            rows = (await connection.execute(defaults())).all()
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
-        for _, row in sorted(newest.items()):
-            (enabled if row.enabled else disabled).append(_spec(row.spec, is_demoted=row.demoted_at is not None))
+        for row in rows:
+            (enabled if row.enabled else disabled).append(spec_of(row))
         return enabled, disabled
+
+    async def versions(self, name: str) -> list[ToolVersion]:
+        """Every definition ever published of the tool of that name or alias: the one that counts first, then the last seen.
+
+        Raises:
+            ToolNotFoundError: none was.
+        """
+        tool = await self._named(name)
+        async with self._database.reading() as connection:
+            return await _versions(connection, tool)
+
+    async def definition(self, name: str, version: str, digest: str) -> ToolSpec | None:
+        """One definition as it was published, such as the one that an execution was accepted with; None if none was."""
+        found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
+        async with self._database.reading() as connection:
+            row = (await connection.execute(select(tools).where(*found))).first()
+        return None if row is None else spec_of(row, is_as_published=True)
+
+    async def hosted(self, boot: str, name: str) -> tuple[str, str] | None:
+        """Version and digest of a tool as that boot of a worker hosts it; None if it is not known."""
+        async with self._database.reading() as connection:
+            known = await connection.scalar(select(workers.c.tools).where(workers.c.id == boot))
+        version, _, digest = (known or {}).get(name, "").partition(" ")
+        return (version, digest) if digest else None
+
+    async def hosts_of(self, name: str, digest: str) -> list[str]:
+        """The hosts of live workers that host that definition."""
+        async with self._database.reading() as connection:
+            return sorted({one.hostname for one in await _live(connection) if _digest(one.tools.get(name)) == digest})
+
+    async def pin(self, name: str, definition: str) -> ToolVersion:
+        """Let one definition count, and no other be run; `definition` is its version, or its digest or the beginning of it.
+
+        Raises:
+            ToolNotFoundError: no worker ever published it, or several that it may mean; it names those there are.
+        """
+        tool = await self._named(name)
+
+        async def work(connection: AsyncConnection) -> ToolVersion:
+            await _in_turn(connection)
+            one = chosen(await _versions(connection, tool), definition)
+            of_tool = update(tools).where(tools.c.name == tool)
+            await connection.execute(of_tool.where(tools.c.pinned_at.is_not(None)).values(pinned_at=None))
+            exactly = (tools.c.version == one.spec.version, tools.c.digest == one.digest)
+            await connection.execute(of_tool.where(*exactly).values(pinned_at=from_now(0.0)))
+            return next(it for it in await _versions(connection, tool) if it.is_pinned)
+
+        return await self._database.write(work)
+
+    async def unpin(self, name: str) -> ToolVersion:
+        """Let the definition seen last count again; returns it.
+
+        Raises:
+            ToolNotFoundError: no worker ever published the tool.
+        """
+        tool = await self._named(name)
+
+        async def work(connection: AsyncConnection) -> ToolVersion:
+            await _in_turn(connection)
+            of_tool = update(tools).where(tools.c.name == tool, tools.c.pinned_at.is_not(None))
+            await connection.execute(of_tool.values(pinned_at=None))
+            return (await _versions(connection, tool))[0]
+
+        return await self._database.write(work)
 
     async def switch(self, name: str, *, is_enabled: bool) -> str:
         """Enable or disable the tool of that name or alias, in every definition there is and will be; returns its name.
@@ -81,12 +154,7 @@ class Catalogue:
         Raises:
             ToolNotFoundError: none was ever published.
         """
-        specs = [spec for part in await self.read() for spec in part]
-        known = {alias: spec.name for spec in specs for alias in spec.aliases}
-        known |= {spec.name: spec.name for spec in specs}
-        if name not in known:
-            raise ToolNotFoundError(shown(name), f"No worker ever published it{suggestion(name, known)}")
-        tool = known[name]
+        tool = await self._named(name)
 
         async def work(connection: AsyncConnection) -> None:
             await _in_turn(connection)
@@ -95,11 +163,26 @@ class Catalogue:
         await self._database.write(work)
         return tool
 
-    async def disabled(self) -> frozenset[str]:
-        """The names of the tools that are disabled."""
-        query = select(tools.c.name).where(tools.c.enabled == false())
+    async def switches(self) -> Switches:
+        """What operators said of tools, and when one was published last: what a client or worker must not miss."""
+        disabled, pinned, seen = set[str](), set[tuple[str, str]](), ""
         async with self._database.reading() as connection:
-            return frozenset(await connection.scalars(query))
+            for kind, name, detail in await connection.execute(switches_query()):
+                if kind == "seen":
+                    seen = detail or ""
+                elif kind == "disabled":
+                    disabled.add(name)
+                else:
+                    pinned.add((name, detail))
+        return Switches(frozenset(disabled), frozenset(pinned), seen)
+
+    async def _named(self, name: str) -> str:
+        specs = [spec for part in await self.read() for spec in part]
+        known = {alias: spec.name for spec in specs for alias in spec.aliases}
+        known |= {spec.name: spec.name for spec in specs}
+        if name not in known:
+            raise ToolNotFoundError(shown(name), f"No worker ever published it{suggestion(name, known)}")
+        return known[name]
 
     async def demote(self, spec: ToolSpec, reason: str) -> None:
         """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.
@@ -133,12 +216,13 @@ class Catalogue:
         return await self._database.write(work)
 
 
-def _spec(stored: object, *, is_demoted: bool) -> ToolSpec:
-    spec = ToolSpec.model_validate(stored)
-    if not is_demoted:
-        return spec
-    spec.digest  # noqa: B018 computed before the copy, which keeps it: the definition is the one that was published
-    return spec.model_copy(update={"lane": "process"})
+async def _versions(connection: AsyncConnection, tool: str) -> list[ToolVersion]:
+    rows = await connection.execute(
+        select(tools)
+        .where(tools.c.name == tool)
+        .order_by(tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc())
+    )
+    return [version_of(row, is_default=not place) for place, row in enumerate(rows)]
 
 
 async def _in_turn(connection: AsyncConnection) -> None:
@@ -182,8 +266,24 @@ def _disagreements(hosts: Sequence[_Host], boot: str | None = None) -> list[str]
     ]
 
 
+def _digest(hosted: str | None) -> str:
+    return (hosted or "").partition(" ")[2]
+
+
 def _differs(ours: str, theirs: str | None) -> bool:
     return theirs is not None and theirs != ours and theirs.partition(" ")[0] == ours.partition(" ")[0]
+
+
+async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) -> list[str]:
+    """Say which of the tools that a worker hosts it will not run."""
+    query = select(tools.c.name, tools.c.version, tools.c.digest).where(tools.c.pinned_at.is_not(None))
+    pins = {row.name: row for row in await connection.execute(query)}
+    return [
+        f"Tool '{spec.name}' {spec.version} ({spec.digest}) is hosted here, but pinned to {pin.version} ({pin.digest}): this "
+        f"worker leaves its calls alone. To make it the default: forge-tools tools pin {spec.name} {spec.digest}"
+        for spec in specs
+        if (pin := pins.get(spec.name)) is not None and pin.digest != spec.digest
+    ]
 
 
 def _identity(spec: ToolSpec) -> tuple[str, str, str]:

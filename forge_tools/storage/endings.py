@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, bindparam, case, delete, func, insert, or_, select, union_all, update
+from sqlalchemy import ColumnElement, Row, bindparam, case, cast, delete, func, insert, or_, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
@@ -34,12 +34,15 @@ class Endings:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._only_asks: bool | None = None
 
     async def cancel(self, execution_id: str, *, actor: str, reason: str) -> Literal["cancelled", "requested", "over"]:
         """End it if it is queued; if it runs, leave word for its owner."""
 
         if not is_id(execution_id):
             raise _no_such(execution_id)
+        if await self._may_only_ask():
+            return await self._ask_to_cancel(execution_id, clean(actor), clean(reason))
 
         async def work(connection: AsyncConnection) -> Literal["cancelled", "requested", "over"]:
             row = next(iter(await _lock(connection, live.id == execution_id)), None)
@@ -54,6 +57,26 @@ class Endings:
             return "cancelled"
 
         return await self._database.write(work)
+
+    async def _may_only_ask(self) -> bool:
+        """Whether this is a client whose role may not write to the queue (deploy/postgres/roles.sql); asked once."""
+        if self._database.dialect == "sqlite":
+            return False
+        if self._only_asks is None:
+            allowed = select(func.has_table_privilege(execution_queue.name, "DELETE"))
+            async with self._database.reading() as connection:
+                self._only_asks = not await connection.scalar(allowed)
+        return self._only_asks
+
+    async def _ask_to_cancel(
+        self, execution_id: str, actor: str, reason: str
+    ) -> Literal["cancelled", "requested", "over"]:
+        asked = select(func.forge_cancel(cast(execution_id, executions.c.id.type), actor, reason))
+        answer: Any = await self._database.write(lambda connection: connection.scalar(asked))
+        if answer == "unknown":
+            raise _no_such(execution_id)
+        told: Literal["cancelled", "requested", "over"] = answer
+        return told
 
     async def sweep(self, limit: int) -> list[str]:
         """End executions that wait for what will not come: a claim, or an approval.

@@ -52,7 +52,12 @@ async def read_figures(connection: AsyncConnection, selection: Selection, by: Gr
     """One line a group, in the order of its key; calls without an agent or session have the key None."""
     if connection.dialect.name == "postgresql":
         await connection.execute(text(f"SET LOCAL statement_timeout = '{PATIENCE_SECONDS}s'"))
-    rows = await connection.execute(_figures(selection, by, connection.dialect.name))
+    return await summed(connection, _calls(selection, by))
+
+
+async def summed(connection: AsyncConnection, calls: Select[Any]) -> list[CallFigures]:
+    """One line a key of `calls`, whose columns are key, status, duration and wait in milliseconds; in the order of keys."""
+    rows = await connection.execute(_figures(calls.cte("calls"), connection.dialect.name))
     return [
         CallFigures(
             key=row["key"],
@@ -67,9 +72,8 @@ async def read_figures(connection: AsyncConnection, selection: Selection, by: Gr
     ]
 
 
-def _figures(selection: Selection, by: Grouping, dialect: str) -> Select[Any]:
+def _figures(calls: CTE, dialect: str) -> Select[Any]:
     """Percentiles are by nearest rank: a time that was measured, and the same one on every database."""
-    calls = _calls(selection, by).cte("calls")
     rows, percentile = (calls, _sorted) if dialect == "postgresql" else (_ranked(calls), _at_rank)
     one = rows.c
     return (

@@ -40,6 +40,8 @@ class Look:
     """The names of the tools that are switched off."""
     is_misplaced: bool
     """Whether a call of a banned tool waits in the async lane."""
+    pinned: frozenset[tuple[str, str]] = frozenset()
+    """(name, digest) of the definition that a tool is pinned to."""
 
 
 # Everything is found through indexes that no claim has to change. On these connections plans are pinned: an empty table
@@ -61,7 +63,8 @@ SELECT extract(epoch FROM now())::float8,
     OR EXISTS (SELECT FROM execution_queue q WHERE q.max_attempts < 1 AND q.status = 'queued'),
   ARRAY(SELECT t.name || ' ' || t.digest FROM tools t WHERE t.demoted_at IS NOT NULL),
   ARRAY(SELECT t.name FROM tools t WHERE t.enabled = false),
-  EXISTS (SELECT FROM execution_queue q WHERE q.lane = 'async' AND q.tool_key = ANY($6::text[]) AND q.status = 'queued')
+  EXISTS (SELECT FROM execution_queue q WHERE q.lane = 'async' AND q.tool_key = ANY($6::text[]) AND q.status = 'queued'),
+  ARRAY(SELECT t.name || ' ' || t.digest FROM tools t WHERE t.pinned_at IS NOT NULL)
 FROM beaten
 """
 POSTGRES_DUE = """
@@ -98,7 +101,8 @@ UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL WHERE
   (SELECT json_group_array(json_array(name, digest)) FROM tools WHERE demoted_at IS NOT NULL),
   (SELECT json_group_array(name) FROM tools WHERE enabled = false),
   EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_due
-          WHERE lane = 'async' AND tool_key IN (SELECT value FROM json_each(:banned)) AND status = 'queued')
+          WHERE lane = 'async' AND tool_key IN (SELECT value FROM json_each(:banned)) AND status = 'queued'),
+  (SELECT json_group_array(json_array(name, digest)) FROM tools WHERE pinned_at IS NOT NULL)
 """
 SQLITE_DUE = f"""
 SELECT id, attempt FROM (
@@ -121,17 +125,22 @@ def postgres_look(question: Question, rows: Sequence[Sequence[Any]]) -> Look | S
     """Read what `POSTGRES_LOOK` returned."""
     if not rows:
         return _unknown(question)
-    now, cancels, beats, is_due, is_over, demoted, disabled, is_misplaced = rows[0]
+    now, cancels, beats, is_due, is_over, demoted, disabled, is_misplaced, pinned = rows[0]
     return Look(
         now,
         tuple(Ring(id_, int(attempt)) for id_, _, attempt in (text.rpartition(" ") for text in cancels)),
         {boot: int(beat) for boot, _, beat in (text.rpartition(" ") for text in beats)},
         is_due,
         is_over,
-        frozenset((name, digest) for name, _, digest in (text.rpartition(" ") for text in demoted)),
+        _definitions(demoted),
         frozenset(disabled),
         is_misplaced,
+        _definitions(pinned),
     )
+
+
+def _definitions(texts: Sequence[str]) -> frozenset[tuple[str, str]]:
+    return frozenset((name, digest) for name, _, digest in (text.rpartition(" ") for text in texts))
 
 
 def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) -> Look | StorageError:
@@ -144,7 +153,7 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
     rows = connection.execute(SQLITE_LOOK, asked).fetchall()  # the commit comes with the end of the rows
     if not rows:
         return _unknown(question)
-    cancels, beats, is_due, is_over, demoted, disabled, is_misplaced = rows[0]
+    cancels, beats, is_due, is_over, demoted, disabled, is_misplaced, pinned = rows[0]
     return Look(
         datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp(),
         tuple(Ring(id_, attempt) for id_, attempt in sorted(json.loads(cancels))),
@@ -154,6 +163,7 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
         frozenset((name, digest) for name, digest in json.loads(demoted)),
         frozenset(json.loads(disabled)),
         bool(is_misplaced),
+        frozenset((name, digest) for name, digest in json.loads(pinned)),
     )
 
 

@@ -129,7 +129,7 @@ executions = Table(
     Column("tool_digest", Text, nullable=False),
     Column("category", Text, nullable=False),
     Column("parameters", JsonText, nullable=False),
-    Column("secret_parameters", JsonText),
+    Column("sealed_names", JsonText),
     Column("context", JsonText, nullable=False),
     Column("options", JsonText, nullable=False),
     Column("agent_id", Text),
@@ -145,14 +145,17 @@ executions = Table(
     Column("delay", Float, nullable=False),
     Column("expires_in", Float, nullable=False),
     Column("reply_to", Text),
+    Column("idempotency_key", Text),
+    Column("replay_of", Identifier),
+    Column("submitted_by", Text),
     Column("queued_at", Moment, nullable=False),
     Index("executions_queued_at", "queued_at", postgresql_using="brin"),
     Index("executions_by_tool", "tool", "id"),
     Index("executions_by_agent", "agent_id", "id"),
     Index("executions_by_session", "session_id", "id"),
 )
-"""What was asked, inserted once. `parameters` is what people may see; `secret_parameters`, only set where the two
-differ, is what the tool gets. The order of ids is that of time, so each index ends with them."""
+"""What was asked, inserted once. `parameters` is what people may see; what they hide, those of `sealed_names`, is sealed in
+the queue, and goes with its row there. The order of ids is that of time, so each index ends with them."""
 
 execution_queue = Table(
     "execution_queue",
@@ -174,6 +177,7 @@ execution_queue = Table(
     Column("expires_in", Float, nullable=False),
     Column("started_at", Moment),
     Column("cancel_requested_at", Moment),
+    Column("sealed", Text),
     postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
     sqlite_with_rowid=False,
 )
@@ -219,6 +223,7 @@ execution_attempts = Table(
     Column("error_code", Text),
     Column("error_details", JsonText),
     Column("metadata", JsonText, nullable=False),
+    Index("execution_attempts_completed", "completed_at"),
 )
 """One row a body start, inserted when it ends; or the end of an execution that never started one (`started_at` NULL).
 
@@ -254,6 +259,7 @@ execution_events = Table(
     Column("detail", JsonText, nullable=False),
     Column("token", Identifier),
     Index("execution_events_once", "execution_id", "kind", "token", unique=True),
+    sqlite_autoincrement=True,  # a number that was pruned is given to no other event
 )
 """What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""
 
@@ -272,8 +278,13 @@ tools = Table(
     Column("last_seen_at", Moment, nullable=False),
     Column("demoted_at", Moment),
     Column("demoted_reason", Text),
+    Column("pinned_at", Moment),
+    Index("tools_seen", "last_seen_at"),
 )
-"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares."""
+"""The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares.
+
+Of a tool with a pinned one, no other is offered or run.
+"""
 
 Index(
     "tools_demoted",
@@ -288,6 +299,9 @@ Index(
     postgresql_where=text("enabled = false"),
     sqlite_where=text("enabled = false"),
 )
+
+_IS_PINNED = tools.c.pinned_at.is_not(None)
+Index("tools_pinned", tools.c.name, unique=True, postgresql_where=_IS_PINNED, sqlite_where=_IS_PINNED)
 
 workers = Table(
     "workers",
@@ -321,66 +335,4 @@ leases = Table(
     Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("expires_at", Moment, nullable=False),
-)
-
-shells = Table(
-    "shells",
-    metadata,
-    Column("id", Text, primary_key=True),
-    Column("hostname", Text, nullable=False),
-    Column("command", Text, nullable=False),
-    Column("cwd", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("kernel", Text, nullable=False),
-    Column("pid", BigInteger, nullable=False),
-    Column("start_ticks", BigInteger, nullable=False),
-    Column("started_at", Moment, nullable=False),
-    Column("description", Text),
-    Column("session_id", Text),
-    Column("agent_id", Text),
-    Column("execution_id", Text),
-    Column("exit_code", Integer),
-    Column("signal", Integer),
-    Column("size", BigInteger, nullable=False),
-    Column("ended_at", Moment),
-    Column("updated_at", Moment, nullable=False),
-    Index("shells_of_session", "session_id", postgresql_using="hash"),
-)
-"""Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any.
-
-It holds no NULL, so those of no session, which may be most, have an index of their own.
-"""
-
-Index(
-    "shells_of_nobody",
-    shells.c.started_at,
-    postgresql_where=shells.c.session_id.is_(None),
-    sqlite_where=shells.c.session_id.is_(None),
-)
-
-Index(
-    "shells_running",
-    shells.c.hostname,
-    postgresql_where=shells.c.status == "running",
-    sqlite_where=shells.c.status == "running",
-)
-
-workspaces = Table(
-    "workspaces",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("boot", Text, primary_key=True),
-    Column("hostname", Text, nullable=False),
-    Column("shared", Boolean, nullable=False),
-    Column("roots", JsonText, nullable=False),
-    Column("announced_at", Moment, nullable=False),
-)
-"""What each boot of a worker has by name; whether it lives, `workers` tells."""
-
-session_workspaces = Table(
-    "session_workspaces",
-    metadata,
-    Column("session_id", Text, primary_key=True),
-    Column("workspace", Text, nullable=False),
-    Column("bound_at", Moment, nullable=False),
 )

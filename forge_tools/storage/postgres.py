@@ -13,6 +13,7 @@ from forge_tools.storage.faults import translated
 from forge_tools.storage.looks import POSTGRES_DUE, POSTGRES_LOOK, Look, Question, postgres_arguments, postgres_look
 from forge_tools.storage.rows import (
     EXECUTION_COLUMNS,
+    GIVEN_COLUMNS,
     MAX_SKEW,
     RESULT_COLUMNS,
     Ask,
@@ -41,7 +42,7 @@ was made while the live table was empty must do when it is full: where a stateme
 equality, the planner has no use for the order of the index, and so no way to read all of it for each row it looks up.
 """
 
-_JSON = {"parameters", "secret_parameters", "context", "options", "output", "error_details", "metadata"}
+_JSON = {"parameters", "sealed_names", "context", "options", "output", "error_details", "metadata"}
 _TYPES = {
     "id": "uuid",
     "timeout": "float8",
@@ -56,54 +57,63 @@ _TYPES = {
 _OUTCOME_COLUMNS = OutcomeValues._fields
 
 
-def _parameters(columns: Sequence[str], first: int = 1) -> str:
+def array_parameters(columns: Sequence[str], first: int = 1) -> str:
     """`$1::uuid[], $2::text[], ...`: JSON travels as text and is cast where it is inserted."""
     return ", ".join(f"${first + n}::{_TYPES.get(column, 'text')}[]" for n, column in enumerate(columns))
 
 
-def _values(columns: Sequence[str], alias: str) -> str:
+def cast_values(columns: Sequence[str], alias: str) -> str:
     return ", ".join(f"{alias}.{column}::json" if column in _JSON else f"{alias}.{column}" for column in columns)
 
 
-_WIDTH = len(EXECUTION_COLUMNS)
+_WIDTH = len(GIVEN_COLUMNS)
 
 # Rows whose id is off the clock are refused, unless they were stored before: this may be a late repetition.
 # One id twice in a batch is inserted once.
-_ASKED = f"""
+CHECKED = f"""
   clocked AS (
     SELECT n.*, n.issued_at - extract(epoch FROM now())::float8 AS skew FROM new n),
   refused AS (
     SELECT c.ord, c.skew FROM clocked c
     WHERE abs(c.skew) > {MAX_SKEW} AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id)),
   fresh AS (
-    SELECT DISTINCT ON (c.id) c.* FROM clocked c WHERE abs(c.skew) <= {MAX_SKEW} ORDER BY c.id),
+    SELECT DISTINCT ON (c.id) c.* FROM clocked c WHERE abs(c.skew) <= {MAX_SKEW} ORDER BY c.id)
+"""
+_ASKED = f"""
+  {CHECKED.strip()},
   inserted AS (
     INSERT INTO executions ({", ".join(EXECUTION_COLUMNS)}, queued_at)
-    SELECT {_values(EXECUTION_COLUMNS, "f")}, now() FROM fresh f
+    SELECT {cast_values(EXECUTION_COLUMNS, "f")}, now() FROM fresh f
     ON CONFLICT (id) DO NOTHING RETURNING *)
+"""
+# What is sealed is looked up for those rows alone that hide something: joining all of them would cost as much as the rest.
+ENQUEUED = """
+  enqueued AS (
+    INSERT INTO execution_queue (id, tool_key, queue, lane, max_attempts, idempotent, status, attempt,
+                                 not_before, expires_at, expires_in, sealed)
+    SELECT id, tool_key, queue, lane, max_attempts, idempotent, 'queued', 0,
+           now() + make_interval(secs => delay), now() + make_interval(secs => expires_in), expires_in,
+           CASE WHEN i.sealed_names IS NOT NULL THEN (SELECT f.sealed FROM fresh f WHERE f.id = i.id) END FROM inserted i)
 """
 _SUBMIT = f"""
 WITH new AS (
-    SELECT * FROM unnest({_parameters(EXECUTION_COLUMNS)}, ${_WIDTH + 1}::float8[])
-      WITH ORDINALITY AS n({", ".join(EXECUTION_COLUMNS)}, issued_at, ord)),
+    SELECT * FROM unnest({array_parameters(GIVEN_COLUMNS)}, ${_WIDTH + 1}::float8[])
+      WITH ORDINALITY AS n({", ".join(GIVEN_COLUMNS)}, issued_at, ord)),
   {_ASKED},
-  enqueued AS (
-    INSERT INTO execution_queue (id, tool_key, queue, lane, max_attempts, idempotent, status, attempt,
-                                 not_before, expires_at, expires_in)
-    SELECT id, tool_key, queue, lane, max_attempts, idempotent, 'queued', 0,
-           now() + make_interval(secs => delay), now() + make_interval(secs => expires_in), expires_in FROM inserted)
+  {ENQUEUED.strip()}
 SELECT ord, skew FROM refused
 """
 _ATTEMPT_COLUMNS = ", ".join(_OUTCOME_COLUMNS)
 _RECORD = f"""
 WITH new AS (
-    SELECT * FROM unnest({_parameters(EXECUTION_COLUMNS)}, ${_WIDTH + 1}::float8[],
-      {_parameters(_OUTCOME_COLUMNS, _WIDTH + 2)})
-      WITH ORDINALITY AS n({", ".join(EXECUTION_COLUMNS)}, issued_at, {_ATTEMPT_COLUMNS}, ord)),
+    SELECT * FROM unnest({array_parameters(GIVEN_COLUMNS)}, ${_WIDTH + 1}::float8[],
+      {array_parameters(_OUTCOME_COLUMNS, _WIDTH + 2)})
+      WITH ORDINALITY AS n({", ".join(GIVEN_COLUMNS)}, issued_at, {_ATTEMPT_COLUMNS}, ord)),
   {_ASKED},
   ended AS (
     INSERT INTO execution_attempts (execution_id, attempt, final, completed_at, {_ATTEMPT_COLUMNS})
-    SELECT f.id, 0, true, now(), {_values(_OUTCOME_COLUMNS, "f")} FROM fresh f JOIN inserted i ON i.id = f.id)
+    SELECT f.id, 0, true, now(), {cast_values(_OUTCOME_COLUMNS, "f")} FROM fresh f
+    WHERE (f.id IN (SELECT id FROM inserted)) IS TRUE)
 SELECT ord, skew FROM refused
 """
 
@@ -123,9 +133,9 @@ WITH asked AS (
     UPDATE execution_queue q SET status = 'running', attempt = l.attempt + 1, token = l.token,
       owner = $4, hostname = $5, pid = $6,
       started_at = CASE q.status WHEN 'running' THEN q.started_at ELSE clock_timestamp() END
-    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at)
-SELECT c.ord, e.tool, e.tool_version, COALESCE(e.secret_parameters, e.parameters) AS parameters, e.context, e.timeout,
-       e.max_attempts, e.idempotent, e.reply_to, e.options, extract(epoch FROM c.started_at)::float8
+    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at, q.sealed)
+SELECT c.ord, e.tool, e.tool_version, e.parameters, e.context, e.timeout,
+       e.max_attempts, e.idempotent, e.reply_to, e.options, extract(epoch FROM c.started_at)::float8, c.sealed
 FROM claimed c JOIN executions e ON e.id = ANY (ARRAY[c.id])
 """
 _CLAIM_FIRST, _CLAIM_AGAIN = _CLAIM.format(wait="SKIP LOCKED"), _CLAIM.format(wait="")
@@ -136,7 +146,7 @@ WITH locked AS MATERIALIZED (
            o.give_back OR (o.retry_in IS NOT NULL AND q.attempt < q.max_attempts
                            AND q.cancel_requested_at IS NULL) AS again
     FROM unnest($1::uuid[], $2::int4[], $3::uuid[], $4::float8[], $5::bool[],
-      {_parameters(_OUTCOME_COLUMNS, _OUTCOME_START)})
+      {array_parameters(_OUTCOME_COLUMNS, _OUTCOME_START)})
       WITH ORDINALITY AS o(id, attempt, token, retry_in, give_back, {_ATTEMPT_COLUMNS}, ord)
     JOIN execution_queue q ON q.id = ANY (ARRAY[o.id])
     WHERE q.attempt = o.attempt AND q.token = o.token AND q.status = 'running'
@@ -152,7 +162,7 @@ WITH locked AS MATERIALIZED (
     INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, hostname, pid, started_at,
                                     completed_at, {_ATTEMPT_COLUMNS})
     SELECT l.id, l.attempt, NOT l.again, l.token, l.owner, l.hostname, l.pid, l.started_at, now(),
-           {_values(_OUTCOME_COLUMNS, "l")} FROM locked l WHERE NOT l.give_back),
+           {cast_values(_OUTCOME_COLUMNS, "l")} FROM locked l WHERE NOT l.give_back),
   noted AS (
     INSERT INTO execution_events (execution_id, at, kind, actor, detail, token)
     SELECT l.id, now(), 'given_back', l.owner, json_build_object('attempt', l.attempt), l.token
@@ -198,20 +208,20 @@ class PostgresHotPath:
         self._address = address
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        columns = _transposed([execution_values(new) for new in rows])
-        return _refusals(rows, await self._fetch(_SUBMIT, *columns, [new.issued_at for new in rows]))
+        columns = transposed([execution_values(new) for new in rows])
+        return _refusals(rows, await self.fetch(_SUBMIT, *columns, [new.issued_at for new in rows]))
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
-        columns = _transposed([execution_values(row.new) for row in rows])
-        outcomes = _transposed([outcome_values(row.outcome) for row in rows])
+        columns = transposed([execution_values(row.new) for row in rows])
+        outcomes = transposed([outcome_values(row.outcome) for row in rows])
         issued = [row.new.issued_at for row in rows]
-        return _refusals([row.new for row in rows], await self._fetch(_RECORD, *columns, issued, *outcomes))
+        return _refusals([row.new for row in rows], await self.fetch(_RECORD, *columns, issued, *outcomes))
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
         statement = _CLAIM_AGAIN if scope in self._cut_off else _CLAIM_FIRST
         owner = (scope.boot, scope.hostname, scope.pid, scope.lane, list(scope.queues), list(scope.tool_keys))
         try:
-            won = await self._fetch(statement, *_transposed(rows), *owner)
+            won = await self.fetch(statement, *transposed(rows), *owner)
         except UnreachableError:
             self._cut_off.add(scope)
             raise
@@ -223,8 +233,8 @@ class PostgresHotPath:
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
         heads = [(o.id, o.attempt, o.token, o.retry_in, o.give_back) for o in rows]
-        columns = (*_transposed(heads), *_transposed([outcome_values(outcome) for outcome in rows]))
-        effects = _flags(len(rows), await self._fetch(_FINISH, *columns))
+        columns = (*transposed(heads), *transposed([outcome_values(outcome) for outcome in rows]))
+        effects = _flags(len(rows), await self.fetch(_FINISH, *columns))
         missed = [index for index, took_effect in enumerate(effects) if not took_effect]
         if missed:
             for index, mine in zip(missed, await self._settle_late([rows[index] for index in missed]), strict=True):
@@ -233,21 +243,21 @@ class PostgresHotPath:
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
         found: list[StoredResult | None] = [None] * len(ids)
-        for ord_, *values in await self._fetch(_RESULTS, ids):
+        for ord_, *values in await self.fetch(_RESULTS, ids):
             found[ord_ - 1] = stored_result(ids[ord_ - 1], values)
         return found
 
     async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]:
         found: list[ExecutionStatus | None] = [None] * len(ids)
-        for ord_, status in await self._fetch(_STATUSES, ids):
+        for ord_, status in await self.fetch(_STATUSES, ids):
             found[ord_ - 1] = ExecutionStatus(status)
         return found
 
     async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:
-        return [postgres_look(row, await self._fetch(POSTGRES_LOOK, *postgres_arguments(row))) for row in rows]
+        return [postgres_look(row, await self.fetch(POSTGRES_LOOK, *postgres_arguments(row))) for row in rows]
 
     async def due(self, scope: Scope, limit: int) -> list[Ring]:
-        rows = await self._fetch(POSTGRES_DUE, scope.lane, scope.queues, scope.tool_keys, limit)
+        rows = await self.fetch(POSTGRES_DUE, scope.lane, scope.queues, scope.tool_keys, limit)
         return [Ring(id_, attempt) for id_, attempt in rows]
 
     async def close(self) -> None:
@@ -256,9 +266,10 @@ class PostgresHotPath:
     async def _settle_late(self, rows: Sequence[Outcome]) -> list[bool]:
         """Tell repeated finishes, which took effect before, from those fenced off; keep the latter to read."""
         values = [(o.id, o.attempt, o.token, o.status.value, late_detail(o)) for o in rows]
-        return _flags(len(rows), await self._fetch(_SETTLE_LATE, *_transposed(values)))
+        return _flags(len(rows), await self.fetch(_SETTLE_LATE, *transposed(values)))
 
-    async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
+    async def fetch(self, statement: str, *arguments: object) -> list[Any]:
+        """Run one statement on a connection with pinned plans."""
         with translated(self._address.shown):
             return await self._connections.fetch(statement, arguments)
 
@@ -306,7 +317,7 @@ class _Connections:
             self._idle.append(connection)
 
 
-def _transposed(rows: Sequence[Sequence[object]]) -> list[list[object]]:
+def transposed(rows: Sequence[Sequence[object]]) -> list[list[object]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
@@ -326,7 +337,9 @@ def _refusals(rows: Sequence[NewExecution], refused: Sequence[Any]) -> list[Forg
 
 
 def _claim(ask: Ask, row: Any) -> Claim:
-    _, tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to, options, started_at = row
+    _, tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to, options, started_at, sealed = (
+        row
+    )
     return Claim(
         id=ask.id,
         attempt=ask.attempt + 1,
@@ -341,4 +354,5 @@ def _claim(ask: Ask, row: Any) -> Claim:
         reply_to=reply_to,
         options=options,
         started_at=started_at,
+        sealed=sealed,
     )

@@ -50,7 +50,7 @@ class ExecutionQueue:
         self._endings = Endings(database)
         self._limits = limits
         self._submits: Batcher[NewExecution, None] = Batcher(
-            hot.submit, limits, size=lambda new: new.size, give_up=_submit_failed
+            hot.submit, limits, size=lambda new: new.size, give_up=submit_failed
         )
         self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row.size)
         self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
@@ -73,7 +73,7 @@ class ExecutionQueue:
     async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         """Commit `rows` as queued; one error or None each, in order."""
         self._database.guard()
-        errors: list[ForgeError | None] = [_bad_id(new.id) for new in rows]
+        errors: list[ForgeError | None] = [bad_id(new.id) for new in rows]
         accepted = [index for index, error in enumerate(errors) if error is None]
         outcomes = await self._submits.add_many([rows[index] for index in accepted])
         for index, outcome in zip(accepted, outcomes, strict=True):
@@ -83,7 +83,7 @@ class ExecutionQueue:
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit an execution that is over as it arrives, such as a rejected one; attempt 0."""
         self._database.guard()
-        error = _bad_id(new.id)
+        error = bad_id(new.id)
         if error is not None:
             raise error
         await self._records.add(Record(new, outcome))
@@ -197,7 +197,7 @@ class ExecutionQueue:
         )
 
 
-def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
+def submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
     if not (isinstance(error, UnreachableError) and error.maybe_committed):
         return error
     return SubmitOutcomeUnknownError(
@@ -207,7 +207,7 @@ def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
     )
 
 
-def _bad_id(execution_id: str) -> UnstorableRowError | None:
+def bad_id(execution_id: str) -> UnstorableRowError | None:
     if is_id(execution_id):
         return None
     return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.records.new_id().")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, UnstorableRowError
-from forge_tools.records import REDACTED, ExecutionStatus, NewExecution, Outcome, StoredResult, ToolResult
+from forge_tools.records import ExecutionStatus, NewExecution, Outcome, StoredResult, ToolResult
 from forge_tools.validation import clean_text
 
 MAX_SKEW = 3600.0
@@ -20,7 +20,7 @@ EXECUTION_COLUMNS = (
     "tool_digest",
     "category",
     "parameters",
-    "secret_parameters",
+    "sealed_names",
     "context",
     "options",
     "agent_id",
@@ -38,6 +38,9 @@ EXECUTION_COLUMNS = (
     "reply_to",
 )
 """`executions` without `queued_at`, which is the database's to say."""
+
+GIVEN_COLUMNS = (*EXECUTION_COLUMNS, "sealed")
+"""What is given with each new execution; the last one is for its row in the queue, with which it goes."""
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -77,8 +80,7 @@ class OutcomeValues(NamedTuple):
 
 
 def execution_values(new: NewExecution) -> tuple[Any, ...]:
-    """The values of `EXECUTION_COLUMNS`."""
-    shown, secret = _visible(new)
+    """The values of `GIVEN_COLUMNS`."""
     return (
         new.id,
         clean(new.tool),
@@ -86,8 +88,8 @@ def execution_values(new: NewExecution) -> tuple[Any, ...]:
         clean(new.tool_version),
         clean(new.tool_digest),
         clean(new.category),
-        shown,
-        secret,
+        new.parameters,
+        json.dumps(new.sealed_names) if new.sealed_names else None,
         new.context,
         new.options,
         clean(new.agent_id),
@@ -103,6 +105,7 @@ def execution_values(new: NewExecution) -> tuple[Any, ...]:
         float(new.delay),
         float(new.expires_in),
         clean(new.reply_to),
+        new.sealed,
     )
 
 
@@ -131,17 +134,6 @@ def clean(text: str | None) -> Any:
     return clean_text(text)
 
 
-def _visible(new: NewExecution) -> tuple[str, str | None]:
-    """The parameters as people may see them, and, where that hides something, as the tool gets them."""
-    if not new.sensitive:
-        return new.parameters, None
-    values = json.loads(new.parameters)
-    hidden = values.keys() & set(new.sensitive)
-    if not hidden:
-        return new.parameters, None
-    return json.dumps(values | dict.fromkeys(hidden, REDACTED), separators=(",", ":")), new.parameters
-
-
 def skewed(new: NewExecution, seconds: float) -> UnstorableRowError:
     """The refusal of an id whose time is `seconds` ahead of the database's clock (behind, if negative)."""
     direction = "ahead of" if seconds > 0 else "behind"
@@ -165,8 +157,10 @@ def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:
 
 
 def stored_result(execution_id: str, row: Any) -> StoredResult:
-    """Build the result from the values of `RESULT_COLUMNS`."""
+    """Build the result from the values of `RESULT_COLUMNS`, as callers get it."""
     attempt, status, duration_ms, output, error, error_code, error_details, metadata = row
+    told = {} if metadata == "{}" else json.loads(metadata)
+    told["execution_id"], told["attempt"] = execution_id, attempt
     return StoredResult(
         id=execution_id,
         status=ExecutionStatus(status),
@@ -176,7 +170,7 @@ def stored_result(execution_id: str, row: Any) -> StoredResult:
             output=None if output is None else json.loads(output),
             error=error,
             duration_ms=duration_ms,
-            metadata={} if metadata == "{}" else json.loads(metadata),
+            metadata=told,
             error_code=error_code,
             error_details=None if error_details is None else json.loads(error_details),
         ),

@@ -38,8 +38,9 @@ VALUES ({", ".join("?" * len(EXECUTION_COLUMNS))}, ?) ON CONFLICT (id) DO NOTHIN
 """
 _ENQUEUE = """
 INSERT INTO execution_queue (id, tool_key, queue, lane, max_attempts, idempotent, status, attempt,
-                             not_before, expires_at, expires_in)
-SELECT id, tool_key, queue, lane, max_attempts, idempotent, 'queued', 0, ?, ?, expires_in FROM executions WHERE id = ?
+                             not_before, expires_at, expires_in, sealed)
+SELECT id, tool_key, queue, lane, max_attempts, idempotent, 'queued', 0, ?, ?, expires_in, ? FROM executions
+WHERE id = ?
 """
 _INSERT_ATTEMPT = """
 INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, hostname, pid, started_at, completed_at,
@@ -47,8 +48,8 @@ INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, 
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _CLAIMED = """
-SELECT e.tool, e.tool_version, COALESCE(e.secret_parameters, e.parameters), e.context, e.timeout, e.max_attempts,
-  e.idempotent, e.reply_to, e.options, q.started_at
+SELECT e.tool, e.tool_version, e.parameters, e.context, e.timeout, e.max_attempts,
+  e.idempotent, e.reply_to, e.options, q.started_at, q.sealed
 FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = ?
 """
 _OWNED = """
@@ -86,16 +87,16 @@ class SqliteHotPath:
         self._reader = _Thread(address, "forge-sqlite-reader")
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        return await self._write(partial(_submit, rows))
+        return await self.write(partial(_submit, rows))
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
-        return await self._write(partial(_record, rows))
+        return await self.write(partial(_record, rows))
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
-        return await self._write(partial(_claim, rows, scope))
+        return await self.write(partial(_claim, rows, scope))
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
-        return await self._write(partial(_finish, rows))
+        return await self.write(partial(_finish, rows))
 
     async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:
         async with self.write_lock:
@@ -114,7 +115,8 @@ class SqliteHotPath:
         await self._writer.close()
         await self._reader.close()
 
-    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in one write transaction on the writer's thread."""
         async with self.write_lock:
             return await self._writer.run(partial(_in_transaction, work))
 
@@ -168,13 +170,13 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], connection: sqlite3
 
 def _submit(rows: Sequence[NewExecution], connection: sqlite3.Connection) -> list[ForgeError | None]:
     clock = cache(forge_now)
-    return [_submit_one(connection, new, clock) for new in rows]
+    return [submit_one(connection, new, clock) for new in rows]
 
 
-def _submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
+def submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
     refusal = _insert_execution(connection, new, clock(0.0))
     if refusal is None:
-        connection.execute(_ENQUEUE, (clock(new.delay), clock(new.expires_in), new.id))
+        connection.execute(_ENQUEUE, (clock(new.delay), clock(new.expires_in), new.sealed, new.id))
     return None if refusal is _ALREADY_THERE else refusal
 
 
@@ -187,7 +189,7 @@ def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: st
     if abs(skew) > MAX_SKEW:
         known = connection.execute("SELECT 1 FROM executions WHERE id = ?", (new.id,)).fetchone()
         return _ALREADY_THERE if known else skewed(new, skew)
-    inserted = connection.execute(_INSERT_EXECUTION, (*execution_values(new), now)).rowcount
+    inserted = connection.execute(_INSERT_EXECUTION, (*execution_values(new)[:-1], now)).rowcount
     return None if inserted else _ALREADY_THERE
 
 
@@ -225,7 +227,7 @@ def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) ->
 
 def _claimed(connection: sqlite3.Connection, id_: str, attempt: int, token: str) -> Claim:
     row = connection.execute(_CLAIMED, (id_,)).fetchone()
-    tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to, options, started_at = row
+    tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to, options, started_at, sealed = row
     return Claim(
         id=id_,
         attempt=attempt,
@@ -240,6 +242,7 @@ def _claimed(connection: sqlite3.Connection, id_: str, attempt: int, token: str)
         reply_to=reply_to,
         options=options,
         started_at=datetime.fromisoformat(started_at).replace(tzinfo=UTC).timestamp(),
+        sealed=sealed,
     )
 
 
@@ -284,8 +287,8 @@ def _look(rows: Sequence[Question], connection: sqlite3.Connection) -> list[Look
 
 
 def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:
-    found = {row[0]: stored_result(row[0], row[1:]) for row in connection.execute(_RESULTS, (json.dumps(ids),))}
-    return [found.get(id_) for id_ in ids]
+    found = {id_: row for id_, *row in connection.execute(_RESULTS, (json.dumps(ids),))}
+    return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]
 
 
 def _statuses(ids: Sequence[str], connection: sqlite3.Connection) -> list[ExecutionStatus | None]:

@@ -7,14 +7,20 @@ from sqlalchemy import text
 
 from forge_tools.errors import SchemaVersionError
 from forge_tools.storage.artifacts import StoredArtifacts
+from forge_tools.storage.audit import AuditBook
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.clock import Clock
 from forge_tools.storage.engine import Address, Database
 from forge_tools.storage.faults import UPGRADE
 from forge_tools.storage.history import History
+from forge_tools.storage.keys import IdempotencyKeys
 from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.overview import Overviews
 from forge_tools.storage.postgres import PostgresHotPath
-from forge_tools.storage.queue import ExecutionQueue, HotPath
+from forge_tools.storage.queue import ExecutionQueue
+from forge_tools.storage.reports import Reports
+from forge_tools.storage.retention import Retention
+from forge_tools.storage.sealing import SealingKeys
 from forge_tools.storage.shells import Shells
 from forge_tools.storage.sqlite import SqliteHotPath
 from forge_tools.storage.workers import Workers
@@ -55,15 +61,21 @@ async def open_store(
 class Store:
     """One database as its parts. Belongs to the process and the event loop that opened it."""
 
-    def __init__(self, hot: HotPath, database: Database, *, patience: float | None) -> None:
+    def __init__(self, hot: SqliteHotPath | PostgresHotPath, database: Database, *, patience: float | None) -> None:
         self._hot = hot
         self._database = database
         self.dialect: str = database.dialect
         self.queue = ExecutionQueue(hot, database, patience=patience)
         self.history = History(database)
         self.artifacts = StoredArtifacts(database)
+        self.audit = AuditBook(database)
         self.catalogue = Catalogue(database)
         self.clock = Clock(database)
+        self.overviews = Overviews(database)
+        self.keys = IdempotencyKeys(hot, database, patience=patience)
+        self.reports = Reports(database)
+        self.sealing = SealingKeys(database)
+        self.retention = Retention(database)
         self.shells = Shells(database)
         self.workers = Workers(hot, database, patience=patience)
         self.workspaces = Workspaces(database)
@@ -81,6 +93,8 @@ class Store:
         """Wait for what is being written, then let go of every connection."""
         self._database.guard()
         await self.queue.close()
+        await self.keys.close()
+        await self.reports.close()
         await self.workers.close()
         await self._hot.close()
         await self._database.close()

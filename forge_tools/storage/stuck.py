@@ -1,58 +1,55 @@
 """Calls that do not move though they should: nobody runs them, nobody ends them, or nobody takes them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, String, cast, false, func, or_, select
+from sqlalchemy import ColumnElement, Select, String, case, cast, false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, StuckCalls, StuckReason
+from forge_tools.records.tools import tool_key
 from forge_tools.storage import alive
+from forge_tools.storage.load import RUNNING, Load, live, read_load
 from forge_tools.storage.models import execution_queue, executions, from_now, seconds_between, tools, workers
-
-live = execution_queue.c
-RUNNING = live.status == ExecutionStatus.RUNNING.value
 
 
 async def find_stuck(connection: AsyncConnection, *, lease: float, patience: float) -> list[StuckCalls]:
     """Read all of them, grouped, the worst first."""
+    return await stuck_among(connection, await read_load(connection, patience=patience), lease=lease)
+
+
+async def stuck_among(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:
+    """Those of a `load` that was read before, grouped, the worst first."""
     is_alive = alive.is_alive(lease)
-    running_for = seconds_between(live.started_at, from_now(0.0))
-    ownerless = _groups(running_for, live.hostname, live.pid).where(RUNNING, or_(workers.c.id.is_(None), ~is_alive))
-    overdue = _groups(running_for, live.hostname, live.pid).where(
-        RUNNING, is_alive, running_for > executions.c.time_limit + lease
-    )
-    untaken = _groups(seconds_between(live.not_before, from_now(0.0)), live.tool_key).where(
-        live.status == ExecutionStatus.QUEUED.value,
-        live.not_before <= from_now(-patience),
-        live.expires_at > from_now(0.0),
-        live.cancel_requested_at.is_(None),
-        live.attempt < live.max_attempts,
-    )
-    found = [_stuck(row, StuckReason.OWNER_GONE) for row in await connection.execute(ownerless)]
-    found += [_stuck(row, StuckReason.OVERDUE) for row in await connection.execute(overdue)]
-    serving = await _serving(connection, is_alive)
-    disabled = set(await connection.scalars(select(tools.c.name).where(tools.c.enabled == false())))
-    for row in await connection.execute(untaken):
-        reason = StuckReason.DISABLED if row.tool in disabled else _why_untaken(row, serving)
-        found += [_stuck(row, reason)] if reason else []
+    halted = (await connection.execute(_halted_groups(is_alive, lease))).mappings()
+    found = [StuckCalls(**{**row, "reason": StuckReason(row["reason"])}) for row in halted]
+    stale = [one for one in load if one.stale]
+    if stale:
+        serving = await _serving(connection, is_alive, load)
+        rules = await _rules(connection)
+        found += [stuck for one in stale if (stuck := _untaken(one, serving, rules)) is not None]
     return sorted(found, key=lambda one: -one.seconds)
 
 
-def _groups(seconds: ColumnElement[float], *columns: ColumnElement[Any]) -> Select[Any]:
-    """Count rows that have the same place, tool and `columns`."""
-    group = (live.queue, live.lane, executions.c.tool, *columns)
+def _halted_groups(is_alive: ColumnElement[bool], lease: float) -> Select[Any]:
+    """Count what runs on nobody, or too long, by place, tool and process."""
+    running_for = seconds_between(live.started_at, from_now(0.0))
+    is_ownerless = or_(workers.c.id.is_(None), ~is_alive)
+    reason = case((is_ownerless, StuckReason.OWNER_GONE.value), else_=StuckReason.OVERDUE.value).label("reason")
+    group = (reason, live.queue, live.lane, executions.c.tool, live.hostname, live.pid)
     return (
         select(
             *group,
-            func.count().label("calls"),
-            func.max(seconds).label("seconds"),
+            func.count().label("count"),
+            func.max(running_for).label("seconds"),
             func.min(cast(live.id, String)).label("example"),
         )
         .select_from(execution_queue)
         .join(executions, executions.c.id == live.id)
         .outerjoin(workers, workers.c.id == live.owner)
+        .where(RUNNING, or_(is_ownerless, running_for > executions.c.time_limit + lease))
         .group_by(*group)
     )
 
@@ -61,39 +58,68 @@ def _groups(seconds: ColumnElement[float], *columns: ColumnElement[Any]) -> Sele
 class _Serving:
     lane: str
     queues: tuple[str, ...]
-    tool_keys: frozenset[str]
+    tools: Mapping[str, str]
     free: int
 
 
-async def _serving(connection: AsyncConnection, is_alive: ColumnElement[bool]) -> list[_Serving]:
+async def _serving(connection: AsyncConnection, is_alive: ColumnElement[bool], load: Sequence[Load]) -> list[_Serving]:
     """Live workers, with the slots that are free."""
-    counts = select(live.owner, func.count()).where(RUNNING).group_by(live.owner)
-    busy = dict(tuple(row) for row in await connection.execute(counts))
+    busy = Counter[str | None]()
+    for one in load:
+        busy[one.owner] += one.calls if one.status == ExecutionStatus.RUNNING else 0
     columns = (workers.c.id, workers.c.lane, workers.c.queues, workers.c.tools, workers.c.concurrency)
     return [
-        _Serving(row.lane, tuple(row.queues), alive.hosted_keys(row.tools), row.concurrency - busy.get(row.id, 0))
+        _Serving(row.lane, tuple(row.queues), row.tools, row.concurrency - busy[row.id])
         for row in await connection.execute(select(*columns).where(is_alive))
     ]
 
 
-def _why_untaken(row: Row[Any], serving: Sequence[_Serving]) -> StuckReason | None:
+class _Rules(NamedTuple):
+    """The names of disabled tools, and (version, digest) of what each pinned one is pinned to."""
+
+    disabled: frozenset[str]
+    pins: Mapping[str, tuple[str, str]]
+
+
+async def _rules(connection: AsyncConnection) -> _Rules:
+    columns = (tools.c.name, tools.c.version, tools.c.digest)
+    pinned = await connection.execute(select(*columns).where(tools.c.pinned_at.is_not(None)))
+    disabled = await connection.scalars(select(tools.c.name).where(tools.c.enabled == false()))
+    return _Rules(frozenset(disabled), {row.name: (row.version, row.digest) for row in pinned})
+
+
+def _untaken(load: Load, serving: Sequence[_Serving], rules: _Rules) -> StuckCalls | None:
     """Nothing is stuck in a queue that nobody serves, which is another trouble, or where all slots are taken."""
-    there = [one for one in serving if one.lane == row.lane and row.queue in one.queues]
-    able = [one for one in there if row.tool_key in one.tool_keys]
-    if there and not able:
-        return StuckReason.NOT_HOSTED
-    return StuckReason.NOT_TAKEN if any(one.free > 0 for one in able) else None
-
-
-def _stuck(row: Row[Any], reason: StuckReason) -> StuckCalls:
-    return StuckCalls(
-        reason=reason,
-        queue=row.queue,
-        lane=row.lane,
-        tool=row.tool,
-        count=row.calls,
-        seconds=row.seconds,
-        example=row.example,
-        hostname=getattr(row, "hostname", None),
-        pid=getattr(row, "pid", None),
+    stuck = StuckCalls(
+        reason=StuckReason.DISABLED,
+        queue=load.queue,
+        lane=load.lane,
+        tool=load.tool,
+        count=load.stale,
+        seconds=load.stale_seconds or 0.0,
+        example=load.example or "",
     )
+    if load.tool in rules.disabled:
+        return stuck
+    there = [one for one in serving if one.lane == load.lane and load.queue in one.queues]
+    pin = rules.pins.get(load.tool)
+    able = [one for one in there if _can_run(one.tools.get(load.tool), load, pin)]
+    if able:
+        return replace(stuck, reason=StuckReason.NOT_TAKEN) if any(one.free > 0 for one in able) else None
+    hosted = {one.tools[load.tool] for one in there if load.tool in one.tools}
+    if hosted:
+        wanted = _shown(*pin) if pin and tool_key(load.tool, pin[0]) == load.tool_key else load.tool_key
+        shown = tuple(sorted(_shown(*text.split(" ", 1)) for text in hosted))
+        return replace(stuck, reason=StuckReason.OTHER_VERSION, wanted=wanted, hosted=shown)
+    return replace(stuck, reason=StuckReason.NOT_HOSTED) if there else None
+
+
+def _can_run(hosted: str | None, load: Load, pin: tuple[str, str] | None) -> bool:
+    if hosted is None:
+        return False
+    version, _, digest = hosted.partition(" ")
+    return tool_key(load.tool, version) == load.tool_key and (pin is None or pin[1] == digest)
+
+
+def _shown(version: str, digest: str) -> str:
+    return f"{version} ({digest})"

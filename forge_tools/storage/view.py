@@ -18,7 +18,7 @@ def joined(*bounds: ColumnElement[bool]) -> Select[Any]:
         (last.c.started_at.is_(None) & (last.c.attempt > 0), last.c.attempt - 1),
         else_=last.c.attempt,
     )
-    hidden = {"secret_parameters", "reply_to"}
+    hidden = {"reply_to"}
     return select(
         *(column for column in asked.c if column.name not in hidden),
         func.coalesce(last.c.status, live.c.status).label("status"),

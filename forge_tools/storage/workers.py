@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import WorkerRecord
 from forge_tools.storage import alive
@@ -58,11 +59,9 @@ class Workers:
 
     async def list(self, *, seen_within: float | None = None) -> list[WorkerRecord]:
         """Boots, the one started last first; `seen_within` seconds leaves out those silent for longer."""
-        query = select(workers, _silence()).order_by(boots.started_at.desc(), boots.id)
-        if seen_within is not None:
-            query = query.where(alive.seen_within(seen_within))
+        conditions = () if seen_within is None else (alive.seen_within(seen_within),)
         async with self._database.reading() as connection:
-            return [_worker(row) for row in await connection.execute(query)]
+            return await read_workers(connection, *conditions)
 
     async def live_queues(self, within: float) -> Counter[tuple[str, str]]:
         """How many boots serve each (queue, lane): those that have not stopped and were seen `within` seconds."""
@@ -120,6 +119,12 @@ class Workers:
     async def close(self) -> None:
         """Wait for the look under way."""
         await self._looks.close()
+
+
+async def read_workers(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[WorkerRecord]:
+    """Boots that meet the conditions, the one started last first."""
+    query = select(workers, _silence()).where(*conditions).order_by(boots.started_at.desc(), boots.id)
+    return [_worker(row) for row in await connection.execute(query)]
 
 
 def _silence() -> ColumnElement[float]:

@@ -16,9 +16,9 @@ serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 VIEW = """
 CREATE VIEW tool_executions AS
-SELECT e.id, e.tool, e.tool_key, e.tool_version, e.tool_digest, e.category, e.parameters, e.context, e.options, e.agent_id, e.session_id,
+SELECT e.id, e.tool, e.tool_key, e.tool_version, e.tool_digest, e.category, e.parameters, e.sealed_names, e.context, e.options, e.agent_id, e.session_id,
        e.queue, e.lane, e.timeout, e.timeout_source, e.soft_time_limit, e.time_limit, e.max_attempts, e.idempotent,
-       e.delay, e.expires_in, e.queued_at,
+       e.delay, e.expires_in, e.idempotency_key, e.replay_of, e.submitted_by, e.queued_at,
        coalesce(a.status, q.status) AS status,
        CASE WHEN a.attempt IS NULL THEN q.attempt
             WHEN a.started_at IS NULL AND a.attempt > 0 THEN a.attempt - 1
@@ -41,26 +41,36 @@ def upgrade() -> None:
     _create_queue()
     _create_attempts()
     _create_events()
+    _create_reports()
     _create_tools()
     _create_workers()
+    _create_sealing_keys()
     _create_shells()
     _create_artifacts()
     _create_workspaces()
+    _create_idempotency_keys()
+    _create_audit()
     op.execute(VIEW)
 
 
 def downgrade() -> None:
     op.execute("DROP VIEW tool_executions")
     for table in (
+        "audit_events",
+        "audit_executions",
+        "audit_batches",
+        "idempotency_keys",
         "artifact_owners",
         "artifact_parts",
         "artifacts",
         "session_workspaces",
         "workspaces",
         "shells",
+        "sealing_keys",
         "leases",
         "workers",
         "tools",
+        "execution_reports",
         "execution_events",
         "execution_attempts",
         "execution_queue",
@@ -79,7 +89,7 @@ def _create_executions() -> None:
         sa.Column("tool_digest", sa.Text, nullable=False),
         sa.Column("category", sa.Text, nullable=False),
         sa.Column("parameters", json_text, nullable=False),
-        sa.Column("secret_parameters", json_text),
+        sa.Column("sealed_names", json_text),
         sa.Column("context", json_text, nullable=False),
         sa.Column("options", json_text, nullable=False),
         sa.Column("agent_id", sa.Text),
@@ -95,6 +105,9 @@ def _create_executions() -> None:
         sa.Column("delay", sa.Float, nullable=False),
         sa.Column("expires_in", sa.Float, nullable=False),
         sa.Column("reply_to", sa.Text),
+        sa.Column("idempotency_key", sa.Text),
+        sa.Column("replay_of", identifier),
+        sa.Column("submitted_by", sa.Text),
         sa.Column("queued_at", moment, nullable=False),
     )
     op.create_index("executions_queued_at", "executions", ["queued_at"], postgresql_using="brin")
@@ -123,6 +136,7 @@ def _create_queue() -> None:
         sa.Column("expires_in", sa.Float, nullable=False),
         sa.Column("started_at", moment),
         sa.Column("cancel_requested_at", moment),
+        sa.Column("sealed", sa.Text),
         postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
         sqlite_with_rowid=False,
     )
@@ -154,6 +168,7 @@ def _create_attempts() -> None:
         sa.Column("error_details", json_text),
         sa.Column("metadata", json_text, nullable=False),
     )
+    op.create_index("execution_attempts_completed", "execution_attempts", ["completed_at"])
     for name, column, rows in (
         ("execution_attempts_notable", "status", "final AND status != 'succeeded'"),
         ("execution_attempts_by_code", "error_code", "final AND error_code IS NOT NULL"),
@@ -177,8 +192,26 @@ def _create_events() -> None:
         sa.Column("actor", sa.Text, nullable=False),
         sa.Column("detail", json_text, nullable=False),
         sa.Column("token", identifier),
+        sqlite_autoincrement=True,
     )
     op.create_index("execution_events_once", "execution_events", ["execution_id", "kind", "token"], unique=True)
+
+
+def _create_reports() -> None:
+    op.create_table(
+        "execution_reports",
+        sa.Column("execution_id", identifier, primary_key=True),
+        sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("at", moment, nullable=False),
+        sa.Column("done", sa.Float),
+        sa.Column("total", sa.Float),
+        sa.Column("text", sa.Text),
+        sa.Column("left_out", sa.BigInteger, nullable=False),
+        postgresql_with={"fillfactor": 80},
+        sqlite_with_rowid=False,
+    )
 
 
 def _create_tools() -> None:
@@ -196,7 +229,11 @@ def _create_tools() -> None:
         sa.Column("last_seen_at", moment, nullable=False),
         sa.Column("demoted_at", moment),
         sa.Column("demoted_reason", sa.Text),
+        sa.Column("pinned_at", moment),
     )
+    op.create_index("tools_seen", "tools", ["last_seen_at"])
+    pinned = sa.text("pinned_at IS NOT NULL")
+    op.create_index("tools_pinned", "tools", ["name"], unique=True, postgresql_where=pinned, sqlite_where=pinned)
     gone = sa.text("demoted_at IS NOT NULL")
     op.create_index("tools_demoted", "tools", ["name"], postgresql_where=gone, sqlite_where=gone)
     off = sa.text("enabled = false")
@@ -277,6 +314,12 @@ def _create_workspaces() -> None:
     )
 
 
+def _create_sealing_keys() -> None:
+    name, public = sa.Column("id", sa.Text, primary_key=True), sa.Column("public", sa.Text, nullable=False)
+    made, retired = sa.Column("created_at", moment, nullable=False), sa.Column("retired_at", moment)
+    op.create_table("sealing_keys", name, public, made, retired)
+
+
 def _create_artifacts() -> None:
     op.create_table(
         "artifacts",
@@ -306,3 +349,50 @@ def _create_artifacts() -> None:
     )
     op.create_index("artifact_owners_session", "artifact_owners", ["session_key", "kept_at"])
     op.create_index("artifact_owners_execution", "artifact_owners", ["execution_id"])
+
+
+def _create_idempotency_keys() -> None:
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("scope", sa.Text, primary_key=True),
+        sa.Column("key", sa.Text, primary_key=True),
+        sa.Column("execution_id", identifier, nullable=False),
+        sa.Column("fingerprint", json_text, nullable=False),
+        sa.Column("ttl", sa.Float, nullable=False),
+        sa.Column("claimed_at", moment, nullable=False),
+        sa.Column("expires_at", moment, nullable=False),
+    )
+    op.create_index("idempotency_keys_execution", "idempotency_keys", ["execution_id"], unique=True)
+    op.create_index("idempotency_keys_expiry", "idempotency_keys", ["expires_at"])
+
+
+def _create_audit() -> None:
+    op.create_table(
+        "audit_batches",
+        sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("format", sa.Integer, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("executions", sa.Integer, nullable=False),
+        sa.Column("events", sa.Integer, nullable=False),
+        sa.Column("ended_from", moment),
+        sa.Column("ended_until", moment),
+        sa.Column("frontier", moment),
+        sa.Column("event_frontier", sa.BigInteger, nullable=False),
+        sa.Column("root", sa.Text, nullable=False),
+        sa.Column("previous", sa.Text, nullable=False),
+        sa.Column("sealed_at", moment, nullable=False),
+        sa.Column("sealer", sa.Text, nullable=False),
+        sa.Column("detail", json_text, nullable=False),
+        sa.Column("key_id", sa.Text),
+        sa.Column("hash", sa.Text, nullable=False),
+        sa.Column("signature", sa.Text),
+    )
+    for name, kind in (("execution", identifier), ("event", sa.BigInteger())):
+        op.create_table(
+            f"audit_{name}s",
+            sa.Column(f"{name}_id", kind, primary_key=True, autoincrement=False),
+            sa.Column("batch", sa.BigInteger, nullable=False),
+            sa.Column("hashes", sa.LargeBinary, nullable=False),
+            sa.Column("pruned_by", sa.BigInteger),
+        )
+        op.create_index(f"audit_{name}s_batch", f"audit_{name}s", ["batch"])

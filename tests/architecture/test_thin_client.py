@@ -19,6 +19,7 @@ WEB = ("fastapi", "starlette", "uvicorn", "flask", "django", "aiohttp", "jinja2"
 CELERY = ("celery", "kombu", "billiard", "vine", "amqp")
 LANGCHAIN = ("langchain", "langchain_core", "langsmith", "forge_tools.langchain")
 FACES = ("typer", "click", "rich")
+KEYS = ("cryptography.hazmat",)  # the redis client looks whether the package is there, and no further
 
 IMPORT_ONLY = """
 import json, sys
@@ -64,8 +65,8 @@ def loaded() -> list[object]:
 
 @pytest.mark.parametrize(
     "packages",
-    [TOOLS, WORKERS, WEB, CELERY, LANGCHAIN, FACES],
-    ids=["tools", "workers", "web", "Celery", "LangChain", "terminal"],
+    [TOOLS, WORKERS, WEB, CELERY, LANGCHAIN, FACES, KEYS],
+    ids=["tools", "workers", "web", "Celery", "LangChain", "terminal", "cryptography"],
 )
 def test_the_client_alone_loads_none_of(loaded: list[object], packages: tuple[str, ...]) -> None:
     assert among(loaded, packages) == []

@@ -118,10 +118,10 @@ async def test_a_disabled_tool_is_offered_no_more_until_it_is_enabled(store: Sto
 
     assert await store.catalogue.specs() == [read]
     assert await store.catalogue.read() == ([read], [GREP])
-    assert await store.catalogue.disabled() == {"Grep"}
+    assert (await store.catalogue.switches()).disabled == {"Grep"}
     assert await store.catalogue.switch("Grep", is_enabled=True) == "Grep"
     assert await store.catalogue.read() == ([GREP, read], [])
-    assert await store.catalogue.disabled() == frozenset()
+    assert (await store.catalogue.switches()).disabled == frozenset()
 
 
 async def test_a_tool_is_switched_by_its_alias_too(store: Store) -> None:
@@ -161,4 +161,4 @@ async def test_a_switch_that_meets_a_deployment_holds_for_what_is_deployed(store
         switch = store.catalogue.switch("Grep", is_enabled=is_enabled)
         await asyncio.gather(store.catalogue.publish([new], "boot-1"), switch)
         assert [spec.version for spec in await store.catalogue.specs()] == [new.version] * is_enabled
-        assert await store.catalogue.disabled() == (frozenset() if is_enabled else {"Grep"})
+        assert (await store.catalogue.switches()).disabled == (frozenset() if is_enabled else {"Grep"})

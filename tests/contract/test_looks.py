@@ -128,3 +128,14 @@ async def test_tools_that_are_disabled_are_shown_to_everybody(store: Store) -> N
 
     await store.catalogue.switch("Grep", is_enabled=True)
     assert (await seen(store)).disabled == frozenset()
+
+
+async def test_definitions_that_tools_are_pinned_to_are_shown_to_everybody(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    assert (await seen(store)).pinned == frozenset()
+
+    await store.catalogue.pin("Grep", GREP.digest)
+    assert (await seen(store)).pinned == {("Grep", GREP.digest)}
+
+    await store.catalogue.unpin("Grep")
+    assert (await seen(store)).pinned == frozenset()

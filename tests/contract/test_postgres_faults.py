@@ -194,7 +194,7 @@ async def test_hot_statements_use_the_primary_keys_on_empty_and_on_full_tables(s
     for _ in range(2):
         new = call()
         for statement, arguments in hot_statements(new.id):
-            plan = "\n".join(row[0] for row in await store._hot._fetch(f"EXPLAIN {statement}", *arguments))
+            plan = "\n".join(row[0] for row in await store._hot.fetch(f"EXPLAIN {statement}", *arguments))
             assert "Seq Scan" not in plan
             assert "Hash Join" not in plan
         assert await store.queue.submit_many([call() for _ in range(3_000)]) == [None] * 3_000

@@ -30,6 +30,16 @@ async def test_submitting_again_changes_nothing_even_after_it_ended(store: Store
     assert await store.queue.statuses([new.id]) == {new.id: ExecutionStatus.SUCCEEDED}
 
 
+async def test_a_result_that_is_asked_for_twice_is_two_results(store: Store) -> None:
+    id_ = await submitted(store)
+    await finished(store, [id_])
+
+    first, second = await store.queue.results([id_, id_])
+    first.result.metadata["mine"] = True
+
+    assert "mine" not in second.result.metadata
+
+
 async def test_a_claim_carries_what_the_worker_needs(store: Store) -> None:
     new = call(parameters=NASTY, context='{"a":1}', timeout=2.5, max_attempts=3, idempotent=True, reply_to="bell")
     await store.queue.submit(new)
@@ -87,7 +97,8 @@ async def test_a_finished_call_gives_its_result_as_it_was_written(store: Store) 
     assert stored.result.output == {
         "text": "\0 \ud800 \udfff €", "number": 1.0, "big": 12345678901234567890, "key \0": [None, True]
     }  # fmt: skip
-    assert (stored.result.duration_ms, stored.result.metadata) == (12.5, {"lines": 3})
+    assert stored.result.duration_ms == 12.5
+    assert stored.result.metadata == {"lines": 3, "execution_id": stored.id, "attempt": 1}
 
 
 @pytest.mark.parametrize("output", ["1.0", "1", '"1"', "null", "1e400", '"\\u0000"', "[]", "-0.0"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.client import ExecutorClient
+from forge_tools.client import ExecutorClient, waiting
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
 from tests.fleet import ROOT, Fleet, is_alive, wait_until
@@ -25,20 +25,21 @@ async def other(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
 
 
 async def test_the_submitter_of_a_delayed_call_hears_of_its_cancel_at_once(
-    client: ExecutorClient, other: ExecutorClient, context: ExecutionContext
+    client: ExecutorClient, other: ExecutorClient, context: ExecutionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(waiting, "BELL_SILENCE", 15.0)
     handle = await client.submit("Echo", context, {"message": "never"}, delay=600)
-    waiting = asyncio.ensure_future(handle.result(timeout=20))
+    result_of = asyncio.ensure_future(handle.result(timeout=20))
     assert await client._listener.ready(5)
     await asyncio.sleep(0)
 
     assert await other.cancel(handle.id, "changed my mind") == "cancelled"
     began = time.monotonic()
-    result = await waiting
+    result = await result_of
     took = time.monotonic() - began
 
     assert (result.error_code, "changed my mind" in (result.error or "")) == (ErrorCode.CANCELLED, True)
-    assert took < 0.9, "it was polled, not rung"
+    assert took < 10, "it was polled, not rung"
 
 
 async def test_a_call_between_two_attempts_is_cancelled_and_keeps_the_first(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.records import ExecutionContext, ExecutionStatus, Progress
 from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive, wait_until
 
 SERVERS = ROOT / "tests" / "mcp_servers"
@@ -126,3 +126,15 @@ def test_a_configuration_that_cannot_be_used_is_refused(fleet: Fleet) -> None:
         host(fleet, {"bad": {}})
 
     assert fleet.workers[0].process.wait() == 78
+
+
+async def test_progress_that_a_server_tells_is_that_of_the_call(fleet: Fleet) -> None:
+    host(fleet, {"good": started("good.py")})
+    async with ExecutorClient(fleet.settings) as client:
+        handle = await client.submit("mcp__good__count", CONTEXT, {"steps": 3})
+        async with asyncio.timeout(30):
+            told = [event async for event in handle.events() if isinstance(event, Progress)]
+
+        assert (await handle.result()).success
+    assert (told[-1].done, told[-1].total, told[-1].message) == (3, 3, "step 3")
+    assert len(told) >= 2

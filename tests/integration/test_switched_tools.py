@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode, ToolNotFoundError
-from forge_tools.records import ExecutionContext, ExecutionStatus
+from forge_tools.records import ExecutionContext, ExecutionStatus, ToolResult, new_id
 from tests.fleet import Fleet
 
 HEARTBEAT = 1.0
@@ -76,6 +76,33 @@ async def test_what_runs_when_its_tool_is_disabled_may_finish(
     await client.disable("Sleep")
 
     assert (await handle.result(timeout=20)).output == "slept 3s"
+
+
+async def test_each_call_of_a_burst_during_which_its_tool_is_switched_off_and_on_runs_once_or_is_refused(
+    client: ExecutorClient, fleet: Fleet
+) -> None:
+    context = ExecutionContext(working_dir=str(fleet.folder), session_id=new_id())
+    async with ExecutorClient(fleet.settings) as other:
+        burst = [asyncio.create_task(call_later(other, context, n)) for n in range(2_000)]
+        await asyncio.sleep(1.5)
+        await client.disable("Echo")
+        await heard()
+        await client.enable("Echo")
+        async with asyncio.timeout(60):
+            results = await asyncio.gather(*burst)
+
+    refused = [result for result in results if not result.success]
+    assert {result.error_code for result in refused} == {ErrorCode.TOOL_DISABLED}
+    assert all(result.output == str(n) for n, result in enumerate(results) if result.success)
+    recorded = await client.history(session_id=context.session_id, limit=3_000)
+    assert {record.id for record in recorded} == {result.metadata["execution_id"] for result in results}
+    assert len(recorded) == 2_000
+
+
+async def call_later(client: ExecutorClient, context: ExecutionContext, number: int) -> ToolResult:
+    """One call of a burst that lasts five seconds."""
+    await asyncio.sleep(number / 400)
+    return await client.execute("Echo", context, message=str(number))
 
 
 async def test_a_tool_that_nobody_published_cannot_be_disabled(client: ExecutorClient) -> None:

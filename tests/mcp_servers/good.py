@@ -82,6 +82,15 @@ async def wait(mark: str) -> str:
 
 
 @server.tool()
+async def count(steps: int, context: Context) -> int:
+    """Count, and say how far."""
+    for step in range(1, steps + 1):
+        await context.report_progress(step, steps, f"step {step}")
+        await asyncio.sleep(0.4)
+    return steps
+
+
+@server.tool()
 def crash() -> str:
     """End the process in the middle of the call."""
     os._exit(7)

@@ -1,11 +1,19 @@
 """The `spec` marker, and a clean process-wide registry for every test."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forge_tools.base import ExecutionContext
+from forge_tools.cli.database import with_store
+from forge_tools.config import Settings
+from forge_tools.records import new_id
 from forge_tools.registry import ScopedRegistry, ToolRegistry
+from forge_tools.storage.migrate import upgrade
+from tests.fleet import Fleet
+from tests.versioned_tools import FIRST, SECOND
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,3 +35,26 @@ def context(tmp_path: object) -> ExecutionContext:
 @pytest.fixture
 def registry() -> ScopedRegistry:
     return ScopedRegistry()
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Mapping[str, str]:
+    """Where to find a catalogue in which a tool was published in two versions, as by two workers."""
+    url = f"sqlite:///{tmp_path / 'versions.db'}"
+    upgrade(url)
+    for deployed in (FIRST, SECOND):
+        with_store(
+            lambda store, deployed=deployed: store.catalogue.publish([tool().spec for tool in deployed], new_id()),
+            Settings.load(database_url=url),
+        )
+    return {"FORGE_DATABASE_URL": url}
+
+
+@pytest.fixture
+def stack(tmp_path: Path, valkey: Any) -> Iterator[Mapping[str, str]]:
+    """Where to find a broker, a database and a worker of the async lane with the built-in tools."""
+    (tmp_path / "stack").mkdir()
+    fleet = Fleet(tmp_path / "stack", valkey.url, f"sqlite:///{tmp_path / 'stack' / 'forge.db'}")
+    fleet.start("async")
+    yield {name: value for name, value in fleet.environment().items() if name.startswith("FORGE_")}
+    fleet.stop()

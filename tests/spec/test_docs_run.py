@@ -13,6 +13,8 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 PAGES: Mapping[str, str | None] = {
+    "progress.md": "stack",
+    "schemas.md": "versions",
     "tools.md": None,
 }
 """Each with the name of a fixture for variables of the environment, or None.

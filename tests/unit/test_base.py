@@ -317,6 +317,18 @@ async def test_the_log_of_an_exception_does_not_quote_a_sensitive_value(
     assert "sample_tools.py" in caplog.text
 
 
+async def test_no_part_of_a_secret_is_left_where_a_long_error_is_cut(
+    context: ExecutionContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "s3cret" * 1000
+    tool = Recorder(SECRET, answer=ValueError("x" * 3000 + secret))
+
+    result = await tool.execute(context, key=secret)
+
+    assert "s3cret" not in str(result.error)
+    assert "s3cret" not in caplog.text
+
+
 async def test_a_dry_run_shows_no_secret_and_no_endless_text(context: ExecutionContext) -> None:
     tool = Recorder(SECRET, parameter("text"), parameter("more", "array", required=False))
     dry = context.model_copy(update={"dry_run": True})

@@ -274,11 +274,10 @@ async def test_rings_gather_while_a_publish_is_under_way(valkey: ValkeyServer | 
 
 async def test_a_broker_that_is_away_neither_fails_nor_delays_a_ring(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = Dispatcher(NOWHERE)
-    started = time.monotonic()
 
     dispatcher.ring(bells())
 
-    assert time.monotonic() - started < 0.1
+    assert not dispatcher.is_down  # it came back before the attempt was over
     await until(lambda: dispatcher.is_down, "the failure is noticed")
     await dispatcher.close()
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [

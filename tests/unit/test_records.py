@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 
 from forge_tools.records import (
-    REDACTED,
     TERMINAL,
     Capabilities,
     ExecutionContext,
@@ -59,6 +58,16 @@ def test_whatever_changes_in_a_definition_changes_its_digest() -> None:
     ]
 
     assert len({variant.digest for variant in variants}) == len(variants)
+
+
+def test_a_copy_has_a_digest_of_its_own() -> None:
+    before = spec(parameter("x", sensitive=True))
+    known = before.digest, before.sensitive
+
+    after = before.model_copy(update={"parameters": ()})
+
+    assert (after.digest, after.sensitive) == (spec().digest, frozenset())
+    assert (before.model_copy().digest, before.model_copy().sensitive) == known
 
 
 def test_a_worker_must_host_the_same_major_version() -> None:
@@ -135,19 +144,26 @@ def test_the_timeout_of_a_call_says_where_it_came_from(
 def test_sensitive_parameters_are_redacted_under_every_name() -> None:
     tool = spec(parameter("key", sensitive=True, aliases=("api_key",)), parameter("url", aliases=("uri",)))
 
-    shown = tool.redact({"key": "a", "api_key": "b", "url": "c", "uri": "d", "apikey": "e"})
+    hidden = tool.hidden({"key": "a", "api_key": "b", "url": "c", "uri": "d", "apikey": "e"})
 
-    assert shown == {"key": REDACTED, "api_key": REDACTED, "url": "c", "uri": "d", "apikey": REDACTED}
+    assert hidden == ["key", "api_key", "apikey"]
     assert tool.sensitive == {"key", "api_key"}
 
 
-def test_without_sensitive_parameters_nothing_is_hidden_and_the_copy_is_the_callers() -> None:
-    given = {"x": "a", "unknown": "b"}
+def test_without_sensitive_parameters_only_unknown_names_that_say_so_are_hidden() -> None:
+    tool = spec(parameter("x"), parameter("token", sensitive=False))
 
-    shown = spec(parameter("x")).redact(given)
+    assert tool.hidden({"x": "a", "unknown": "b", "token": "c", "password": "d"}) == ["password"]
 
-    assert shown == given
-    assert shown is not given
+
+def test_a_copy_of_a_definition_hides_what_it_says_and_not_what_the_first_one_said() -> None:
+    tool = spec(parameter("x"), parameter("y", sensitive=True))
+    assert tool.hidden({"x": "a", "y": "b"}) == ["y"]
+
+    copy = tool.model_copy(update={"parameters": (parameter("x", sensitive=True), parameter("y"))})
+
+    assert copy.hidden({"x": "a", "y": "b"}) == ["x"]
+    assert copy.digest != tool.digest
 
 
 def test_definitions_cannot_be_changed() -> None:
@@ -224,3 +240,32 @@ def test_an_execution_knows_when_its_id_was_made_and_how_large_it_is() -> None:
 
     assert new.issued_at == 0x019200000000 / 1000
     assert (new.size, outcome.size) == (7 + 2 + 2, 3 + 2 + 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "type", "sensitive", "is_hidden"),
+    [
+        ("password", "string", None, True),
+        ("db_password", "string", None, True),
+        ("api_key", "string", None, True),
+        ("apiKey", "string", None, True),
+        ("clientSecret", "string", None, True),
+        ("nextPageToken", "string", None, False),
+        ("access_token", "string", None, True),
+        ("token", "string", None, True),
+        ("credentials", "object", None, True),
+        ("page_token", "string", None, False),
+        ("max_tokens", "integer", None, False),
+        ("secret", "boolean", None, False),
+        ("key", "string", None, False),
+        ("passwords_file", "string", None, False),
+        ("password", "string", False, False),
+        ("note", "string", True, True),
+    ],
+)
+def test_a_parameter_is_sensitive_if_its_tool_says_so_or_else_its_name(
+    name: str, type: str, sensitive: bool | None, is_hidden: bool
+) -> None:
+    tool = spec(parameter(name, sensitive=sensitive).model_copy(update={"type": type}))
+
+    assert tool.hidden({name: "x"}) == [name] * is_hidden

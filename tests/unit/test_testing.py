@@ -10,7 +10,7 @@ import pytest
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.errors import ConfigurationError, DuplicateToolError, ErrorCode, InvalidToolError
 from forge_tools.plugins import tool
-from forge_tools.records import ToolParameter
+from forge_tools.records import Output, Progress, Report, ToolParameter
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.testing import InlineExecutor
 from forge_tools.tools.file.read import Read
@@ -188,11 +188,48 @@ def test_a_blocking_function_is_ended_by_its_timeout() -> None:
     @tool(timeout=0.05)
     def stuck() -> str:
         """Sleep."""
-        time.sleep(1)
+        time.sleep(3)
         return "late"
 
     with InlineExecutor(stuck) as tools:
         started = time.monotonic()
         assert tools.run("stuck").error_code == ErrorCode.TIMEOUT
-        assert time.monotonic() - started < 0.9
+        assert time.monotonic() - started < 2.5
     assert asyncio.run(asyncio.sleep(0, "the next loop works")) == "the next loop works"
+
+
+def test_what_a_tool_reports_can_be_asserted_on() -> None:
+    @tool
+    def build(context: ExecutionContext, files: int) -> str:
+        """Compile."""
+        for number in range(1, files + 1):
+            context.progress(number, files)
+            context.emit(f"{number}\n")
+        return "built"
+
+    with InlineExecutor(build) as tools:
+        tools.run("build", files=2)
+
+        assert tools.reports == [
+            Progress(done=1, total=2),
+            Output(text="1\n"),
+            Progress(done=2, total=2),
+            Output(text="2\n"),
+        ]
+        tools.clear_executions()
+        assert tools.reports == []
+
+
+async def test_a_listener_of_one_call_hears_it_too() -> None:
+    @tool
+    async def say(context: ExecutionContext) -> None:
+        """Say something."""
+        context.emit("something")
+
+    heard: list[Report] = []
+    async with InlineExecutor(say) as tools:
+        await tools.call("say", {}, on_report=heard.append)
+        await tools.call("say", {})
+
+    assert heard == [Output(text="something")]
+    assert len(tools.reports) == 2

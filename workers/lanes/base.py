@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, ExecutionContext, Outcome
+from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Reporter
 from forge_tools.sandbox.journal import EXECUTION_ID
+from forge_tools.sandbox.reports import ReportBuffer
 from workers.lanes.guard import Guard
 from workers.outcomes import cancelled, crashed, out_of_memory, outcome_of
+from workers.redaction import concealed
 
 Finished = Callable[[Outcome], None]
 """Called on the engine's loop with each outcome a lane produces."""
@@ -21,7 +23,12 @@ Verdict = Callable[[Claim, float], Outcome]
 
 
 class BodyLane(Protocol):
-    """Runs claimed executions. Every method is called on the engine's loop, and none of them blocks it."""
+    """Runs claimed executions. Every method is called on the engine's loop, and none of them blocks it.
+
+    What a body reports goes where `begin_reports` says.
+    """
+
+    begin_reports: Callable[[Claim], ReportBuffer]
 
     async def start(self) -> None: ...
 
@@ -51,6 +58,7 @@ class Body:
     claim: Claim
     started: float = field(default_factory=time.monotonic)
     guard: Guard | None = None
+    reports: ReportBuffer | None = None
     is_cancelled: bool = False
     is_ending: bool = False
     is_over: bool = False
@@ -65,18 +73,29 @@ class Body:
         return (time.monotonic() - self.started) * 1000
 
 
-async def execute(executor: ToolExecutor, claim: Claim, max_output_bytes: int, *, memory_limit: int = 0) -> Outcome:
+async def execute(
+    executor: ToolExecutor,
+    claim: Claim,
+    max_output_bytes: int,
+    *,
+    memory_limit: int = 0,
+    reporter: Reporter | None = None,
+) -> Outcome:
     """Run a claimed execution through the same executor that a notebook uses; whatever the row holds, there is an outcome.
 
-    `memory_limit` is what this process may allocate (0: no limit): a MemoryError then says whose limit it met.
+    It reports to `reporter`. `memory_limit` is what this process may allocate (0: no limit): a MemoryError then says whose limit it met.
 
     Raises:
         asyncio.CancelledError: the body was cancelled from outside.
     """
     started = time.monotonic()
     try:
+        REPORTER.set(reporter)  # in this task and what it starts, too
         context = context_of(claim)
-        result = await executor.call(claim.tool, json.loads(claim.parameters), context)
+        if reporter is not None:
+            context.report_to(reporter)
+        with concealed(claim.secrets):
+            result = await executor.call(claim.tool, json.loads(claim.parameters), context)
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
             return out_of_memory(claim, memory_limit, (time.monotonic() - started) * 1000)
         return outcome_of(claim, result, max_output_bytes)

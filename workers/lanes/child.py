@@ -28,9 +28,20 @@ from workers.lanes.base import execute, outcome_of_task
 from workers.lanes.frames import Line, fields_of
 from workers.lanes.memory import limit_this_process
 from workers.lanes.surroundings import Surroundings
+from workers.lanes.telling import Telling
 
 END_SECONDS = 5.0
-SECRETS = ("FORGE_DATABASE_URL", "FORGE_BROKER_URL", "FORGE_MCP_TOKEN", "DATABASE_URL", "PGPASSWORD")
+SECRETS = (
+    "FORGE_DATABASE_URL",
+    "FORGE_BROKER_URL",
+    "FORGE_MCP_TOKEN",
+    "FORGE_DIGEST_KEY",
+    "FORGE_AUDIT_KEY",
+    "FORGE_SEALING_KEYS",
+    "FORGE_SECRETS_DIR",
+    "DATABASE_URL",
+    "PGPASSWORD",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +82,7 @@ class Child:
         signal.signal(signal.SIGUSR2, _end_process)
         signals.worker_process_shutdown.connect(_end_by_itself)
         self._surroundings = Surroundings()
+        self._telling = Telling(self._address)
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
         self._ready.result(timeout=30)
@@ -132,8 +144,9 @@ class Child:
             self._claim_id = claim.id
             self._send({"started": True, "id": claim.id})
             self._marking.put(claim.id, claim.attempt)
-            running = execute(self._executor, claim, self._max_output_bytes, memory_limit=self._memory_limit)
-            self._body = self._loop.create_task(running)
+            reporter = self._telling.begin(claim.id, claim.attempt)
+            limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
+            self._body = self._loop.create_task(execute(self._executor, claim, reporter=reporter, **limits))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
             self._cancel_body()
@@ -151,7 +164,8 @@ class Child:
         if _has_children():
             bury_adopted()
         outcome = outcome_of_task(body, claim, (self._loop.time() - started) * 1000)
-        self._send({**fields_of(outcome, "token"), "is_tainted": self._is_tainted(outcome, body)})
+        is_tainted = self._is_tainted(outcome, body)
+        self._send({**fields_of(outcome, "token"), "is_tainted": is_tainted, **self._telling.end()})
 
     def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
         """Whether what was to stop goes on in ways that only the end of this process ends, or may hold memory.
@@ -163,7 +177,7 @@ class Child:
         if outcome.status not in (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED):
             return False
         tasks = asyncio.all_tasks(self._loop) - self._own_tasks - {body}
-        threads = set(threading.enumerate()) - self._own_threads
+        threads = set(threading.enumerate()) - self._own_threads - {self._telling.thread}
         return bool(tasks) or any(map(_is_busy, threads)) or has_unmarked_descendants(os.getpid())
 
     def _send(self, frame: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Ring
 from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark
+from forge_tools.sandbox.reports import ReportBuffer
 from workers.artifacts import from_text, to_text
 from workers.lanes.base import Body, Finished, Verdict, context_of
 from workers.lanes.exits import exit_of, pool_process, said
@@ -22,7 +23,9 @@ from workers.lanes.frames import Line, fields_of
 from workers.lanes.guard import Guard
 from workers.lanes.memory import heavy
 from workers.lanes.messages import Messages
+from workers.lanes.telling import pass_on, pass_on_told
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
+from workers.reports import BeginReports, unheard
 
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
 IDLE_SHARE = 2
@@ -54,6 +57,7 @@ class _Child:
     has_started: bool = False
     is_doomed: bool = False
     asked: int = 0
+    telling: Line | None = None
     is_silent: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -85,6 +89,7 @@ class ChildrenLane:
         self._hostname = hostname
         self._opened = opened
         self._answer = answer
+        self.begin_reports: BeginReports = unheard
         self._kill_grace = kill_grace
         self._memory_limit = memory_limit
         self._look_seconds = look_seconds
@@ -158,12 +163,24 @@ class ChildrenLane:
         return line
 
     def _greet(self, line: Line, hello: dict[str, Any]) -> None:
+        if "reports" in hello:
+            self._greet_telling(line, self._children.get(hello["reports"]))
+            return
         pid = int(hello["hello"])
         child = _Child(pid, line, Quarry(pid), pool_process(pid))
         self._children[pid] = child
         line.hear, line.ended = partial(self._hear, child), partial(self._lose, child)
         self._serve_rings()
         self._tell_of_slots()
+
+    def _greet_telling(self, line: Line, child: _Child | None) -> None:
+        """A second line of a child, for what its bodies report; it waits until we listen."""
+        if child is None:
+            line.close()
+            return
+        child.telling = line
+        line.hear = partial(self._hear_reports, child)
+        line.send({})
 
     def _lose(self, child: _Child) -> None:
         self._lines.discard(child.line)
@@ -206,7 +223,20 @@ class ChildrenLane:
             child.asked -= 1
             child.line.send({"answer": frame["ask"], "artifact": to_text(answer)})
 
+    def _hear_reports(self, child: _Child, frame: dict[str, Any]) -> None:
+        if child.body is not None:
+            pass_on(frame, child.body.key, partial(self._reports_of, child.body))
+
+    def _reports_of(self, body: Body) -> ReportBuffer:
+        if body.reports is None:
+            body.reports = self.begin_reports(body.claim)
+        return body.reports
+
     def _hear_outcome(self, child: _Child, body: Body, frame: dict[str, Any]) -> None:
+        reports = frame.pop("reports", {})
+        if child.telling is not None and reports.get("sent"):
+            child.telling.hear_now()
+        pass_on_told(reports.get("left", ()), partial(self._reports_of, body))
         is_tainted = frame.pop("is_tainted", False)
         status = ExecutionStatus(frame.pop("status"))
         outcome = Outcome(status=status, token=body.claim.token, **frame)
@@ -256,7 +286,7 @@ class ChildrenLane:
         child.body, child.has_started = body, False
         patience = claim.timeout + self._kill_grace
         body.guard = Guard(patience, partial(self._force, child, body, timed_out), patience=self._kill_grace)
-        child.line.send({"run": fields_of(claim, "token", "reply_to")})
+        child.line.send({"run": fields_of(claim, "token", "reply_to", "sealed")})
 
     # Ending bodies.
 
@@ -274,6 +304,8 @@ class ChildrenLane:
 
     async def _sweep_and_end(self, child: _Child, body: Body, outcome: Outcome) -> None:
         await self._sweep(child, body)
+        if child.telling is not None:  # what it told before it was ended
+            child.telling.hear_now()
         self._end(child, body, outcome)
 
     async def _sweep(self, child: _Child, body: Body) -> None:

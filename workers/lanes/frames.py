@@ -4,9 +4,11 @@ import asyncio
 import json
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 HEADER = struct.Struct("!I")
+CHUNK = 1 << 18
 
 Hear = Callable[[dict[str, Any]], None]
 
@@ -39,6 +41,14 @@ class Line(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             body = json.dumps(frame).encode()
             self._transport.write(HEADER.pack(len(body)) + body)
+
+    def hear_now(self) -> None:
+        """Hear what has arrived already, before the loop comes to it."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        with self._transport.get_extra_info("socket").dup() as arrived, suppress(BlockingIOError):
+            while data := arrived.recv(CHUNK):
+                self.data_received(data)
 
     def close(self) -> None:
         if self._transport is not None:

@@ -17,6 +17,7 @@ from workers.lanes.guard import Guard
 from workers.lanes.tool_loop import ToolLoop
 from workers.lanes.watch import LoopHeldError, Step, Watch
 from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
+from workers.reports import BeginReports, unheard
 
 HELD_SECONDS = 1.0
 """A step that holds the loop for longer is a tool that blocks."""
@@ -83,6 +84,7 @@ class LoopLane:
         self._max_output_bytes = max_output_bytes
         self._demote = demote
         self._replace_process = replace_process
+        self.begin_reports: BeginReports = unheard
         self._bodies: dict[tuple[str, int], LoopBody] = {}
         self._not_begun: dict[int, LoopBody] = {}
         self._banned: set[str] = set()
@@ -114,6 +116,7 @@ class LoopLane:
             if claim.tool in self._banned:
                 self._finished(handed_back(claim))
         for body in bodies:
+            body.reports = self.begin_reports(body.claim)
             self._bodies[body.key] = body
             self._not_begun[id(body)] = body
             self._set_guard(body, body.claim.timeout + self._kill_grace)
@@ -295,7 +298,7 @@ class LoopLane:
     async def _run(self, body: LoopBody) -> Outcome:
         if not self._withdraw(body):
             return handed_back(body.claim)
-        return await execute(self._executor, body.claim, self._max_output_bytes)
+        return await execute(self._executor, body.claim, self._max_output_bytes, reporter=body.reports)
 
     def _settle(self, body: LoopBody, task: asyncio.Task[Outcome]) -> None:
         body.task = None

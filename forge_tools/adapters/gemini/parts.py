@@ -25,8 +25,10 @@ def add_part(parts: list[Part], part: Part) -> None:
         parts.append(part)
     elif call.get("name"):
         parts.append(part | {"function_call": _with_pieces(call, call)})
-    elif "function_call" in last:  # only what goes on with a call comes without its name
-        parts[-1] = last | part | {"function_call": _with_pieces(last["function_call"], call)}
+    else:  # only what goes on with a call comes without its name
+        begun = next((at for at in reversed(range(len(parts))) if "function_call" in parts[at]), None)
+        if begun is not None:
+            parts[begun] |= part | {"function_call": _with_pieces(parts[begun]["function_call"], call)}
 
 
 def sendable(parts: list[Part]) -> list[Part]:

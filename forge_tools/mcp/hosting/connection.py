@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.types import CONNECTION_CLOSED, CallToolResult, Tool
 
@@ -67,8 +68,10 @@ class Connection:
         """
         return list((await self._open()).tools.values())
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
-        """Call a tool; cancelling this tells the server so.
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None = None
+    ) -> CallToolResult:
+        """Call a tool; cancelling this tells the server so. `on_progress` is told what the server tells meanwhile.
 
         Raises:
             DisconnectedError: there is no connection, or it broke during the call.
@@ -77,12 +80,12 @@ class Connection:
         """
         session = await self._open()
         try:
-            return await self._asked(session, name, arguments)
+            return await self._asked(session, name, arguments, on_progress)
         except MCPError as error:
             if error.message != _FORGOTTEN:
                 raise
         session.retire()  # the server has forgotten us, and so has done nothing: introduce ourselves again
-        return await self._asked(await self._open(), name, arguments)
+        return await self._asked(await self._open(), name, arguments, on_progress)
 
     async def close(self) -> None:
         """Let go of the server, and end it where we started it."""
@@ -119,7 +122,9 @@ class Connection:
         if left > 0:
             await asyncio.sleep(left)
 
-    async def _asked(self, session: Session, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
+    async def _asked(
+        self, session: Session, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None
+    ) -> CallToolResult:
         if name not in session.tools:
             has = ", ".join(sorted(session.tools)) or "none"
             raise GoneError(f"The MCP server '{self.server.name}' has no tool '{name}' any more. It has: {has[:500]}.")
@@ -127,7 +132,7 @@ class Connection:
         assert client is not None  # noqa: S101  for the type checker: it has tools
         try:
             with session.calling():
-                return await client.call_tool(name, dict(arguments))
+                return await client.call_tool(name, dict(arguments), progress_callback=on_progress)
         except MCPError as error:
             if (error.code, error.message) == _CLOSED:
                 raise await self._broken(session) from error

@@ -53,8 +53,11 @@ class ServerTool(BaseTool):
         return await super()._dry_run(context, **arguments)
 
     async def _passed_on(self, arguments: dict[str, Any], context: ExecutionContext) -> ToolResult:
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            context.progress(progress, total, message)
+
         try:
-            answer = await self._thread.run(self._connection.call(self._called, arguments))
+            answer = await self._thread.run(self._connection.call(self._called, arguments, tell))
         except DisconnectedError as error:
             known = {} if error.had_begun else {"retryable": True}
             return ToolResult.fail(error.message, error_code=error.code, **known)

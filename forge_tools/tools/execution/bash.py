@@ -163,7 +163,8 @@ class _Call:
 
     async def run(self, folder: Handle, *options: str) -> tuple[HeadTail, Completed]:
         artifacts = REACH.get().artifacts
-        kept = HeadTail(max(0, self._max_chars - _NOTES_ROOM), artifacts.max_bytes if artifacts else 0)
+        room, whole_bytes = max(0, self._max_chars - _NOTES_ROOM), artifacts.max_bytes if artifacts else 0
+        kept = HeadTail(room, whole_bytes) if options else _Shown(room, whole_bytes, self._context)
         terminal = TerminalText(kept)
 
         def take(data: bytes) -> bool:
@@ -207,6 +208,18 @@ class _Call:
         if notes and text and not text.endswith("\n"):
             text += "\n"
         return ToolResult.ok(text + "\n".join(notes) or "(no output)", **facts)
+
+
+class _Shown(HeadTail):
+    """Output that whoever follows the call sees while it comes."""
+
+    def __init__(self, limit: int, whole_bytes: int, context: ExecutionContext) -> None:
+        super().__init__(limit, whole_bytes)
+        self._context = context
+
+    def add(self, text: str) -> None:
+        super().add(text)
+        self._context.emit(text)
 
 
 def _check_command(command: str) -> None:

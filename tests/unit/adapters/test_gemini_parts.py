@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,18 @@ def test_parts_of_nothing_and_pieces_of_no_call_leave_nothing_behind() -> None:
         add_part(parts, part)
 
     assert sendable(parts) == [{"text": "Hm."}]
+
+
+@pytest.mark.parametrize("between", [{"text": "Hm.", "thought": True}, {"text": "", "thought_signature": "c2ln"}])
+def test_no_piece_of_a_call_is_lost_behind_a_part_of_another_kind(between: Part) -> None:
+    parts: list[Part] = []
+    pieces = [{"json_path": "$.path", "string_value": "/tmp/"}], [{"json_path": "$.path", "string_value": "x"}]
+
+    add_part(parts, {"function_call": {"name": "Delete", "partial_args": pieces[0], "will_continue": True}})
+    add_part(parts, between)
+    add_part(parts, {"function_call": {"partial_args": pieces[1]}})
+
+    assert parts == [{"function_call": {"name": "Delete", "args": {"path": "/tmp/x"}}}, between]
 
 
 def test_an_end_that_comes_twice_makes_no_second_call() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console
 
 from forge_tools.cli.executions import document, executions_table, summary
-from forge_tools.cli.progress import describe
+from forge_tools.cli.live import describe
 from forge_tools.records import ExecutionRecord, ExecutionStatus
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)

@@ -19,6 +19,8 @@ ONE = StuckCalls(
     example="01a20085-ebef",
     hostname="host-1",
     pid=11,
+    wanted="2.0.0 (ab)",
+    hosted=("1.0.0 (cd)",),
 )
 
 
@@ -29,6 +31,11 @@ ONE = StuckCalls(
         (StuckReason.OVERDUE, "runs on host-1 pid 11 beyond its time limit, for 1m", "kill 11"),
         (StuckReason.NOT_TAKEN, "workers with free slots do not take it, for 1m", "logs of its workers"),
         (StuckReason.NOT_HOSTED, "no worker of its queue hosts the tool, for 1m", "--lane async, --queues default"),
+        (
+            StuckReason.OTHER_VERSION,
+            "needs 2.0.0 (ab); workers of its queue host 1.0.0 (cd), for 1m",
+            "tools unpin Grep",
+        ),
         (StuckReason.DISABLED, "and the tool is disabled, for 1m", "forge-tools tools enable"),
     ],
 )

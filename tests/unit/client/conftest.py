@@ -1,11 +1,14 @@
 """A migrated SQLite database whose catalogue holds one tool, and no worker: what clients do on their own."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.records import ToolCategory, ToolParameter, ToolSpec, new_id
+from forge_tools.secrecy import KeyFolder, key_id
 from forge_tools.storage import open_store
 from forge_tools.storage.migrate import upgrade
 
@@ -16,6 +19,18 @@ ECHO = ToolSpec(
     description="Say it again.",
     category=ToolCategory.OTHER,
     parameters=(ToolParameter(name="message", type="string", description="What."),),
+    lane="async",
+)
+
+LOGIN = ToolSpec(
+    name="Login",
+    description="Take a secret.",
+    category=ToolCategory.OTHER,
+    parameters=(
+        ToolParameter(name="user", type="string", description="Who.", aliases=("who",)),
+        ToolParameter(name="pin", type="string", description="The secret.", sensitive=True),
+        ToolParameter(name="times", type="integer", description="How often.", required=False, default=1),
+    ),
     lane="async",
 )
 
@@ -33,3 +48,14 @@ async def settings(tmp_path: Path) -> Settings:
     upgrade(settings.database)
     await publish(settings, ECHO)
     return settings
+
+
+@pytest.fixture
+async def sealing_client(settings: Settings, tmp_path: Path) -> AsyncIterator[ExecutorClient]:
+    """It knows a tool with a secret, too, and a key to seal that with."""
+    await publish(settings, ECHO, LOGIN)
+    public = KeyFolder(tmp_path / "keys").new()
+    async with await open_store(settings.database) as store:
+        await store.sealing.publish(key_id(public), public)
+    async with ExecutorClient.connect(settings) as client:
+        yield client

@@ -105,7 +105,7 @@ async def test_a_tool_that_came_a_moment_ago_is_known(client: ExecutorClient, se
 async def test_a_tool_whose_parameters_changed_is_known_anew(
     client: ExecutorClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forge_tools.client.executor.REFRESH_INTERVAL", 0.0)
+    monkeypatch.setattr("forge_tools.client.intake.REFRESH_INTERVAL", 0.0)
     loud = ToolParameter(name="loud", type="boolean", description="Shout.", required=False)
     await publish(settings, ECHO.model_copy(update={"parameters": (*ECHO.parameters, loud), "version": "1.1.0"}))
 

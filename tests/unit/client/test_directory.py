@@ -10,8 +10,8 @@ from forge_tools.client import Call, ExecutorClient
 from forge_tools.client.intake import Intake, Rejected
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
-from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ForgeError
-from forge_tools.records import ExecutionContext, NewExecution, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError
+from forge_tools.records import ExecutionContext, NewExecution, Switches, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import open_store
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.queue import ExecutionQueue
@@ -65,13 +65,13 @@ async def test_a_switch_elsewhere_is_heard_by_the_next_call(settings: Settings) 
 
 async def test_calls_of_one_moment_look_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    disabled = Catalogue.disabled
+    switches = Catalogue.switches
 
-    async def counted(self: Catalogue) -> frozenset[str]:
+    async def counted(self: Catalogue) -> Switches:
         looks.append(1)
-        return await disabled(self)
+        return await switches(self)
 
-    monkeypatch.setattr(Catalogue, "disabled", counted)
+    monkeypatch.setattr(Catalogue, "switches", counted)
     async with ExecutorClient(settings) as client:
         for _ in range(3):
             await client.submit("Echo", parameters={"message": "x"})
@@ -111,7 +111,7 @@ async def test_a_call_does_not_fail_because_nobody_can_say_what_is_disabled(
             raise DatabaseUnavailableError("away")
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(Catalogue, "disabled", troubled)
+    monkeypatch.setattr(Catalogue, "switches", troubled)
     monkeypatch.setattr("forge_tools.client.directory.HEED_SECONDS", 0.05)
     async with ExecutorClient(settings) as client:
         age(client)
@@ -130,7 +130,7 @@ async def test_calls_that_wait_for_a_database_that_hangs_wait_once(
         await asyncio.sleep(60)
         return frozenset()
 
-    monkeypatch.setattr(Catalogue, "disabled", hang)
+    monkeypatch.setattr(Catalogue, "switches", hang)
     monkeypatch.setattr("forge_tools.client.directory.HEED_SECONDS", 1.2)  # longer than an answer counts for
     async with ExecutorClient(settings) as client:
         age(client)
@@ -147,3 +147,41 @@ async def test_a_client_switches_tools_and_knows_it_at_once(settings: Settings) 
 
         await client.enable("sign_in")
         assert [spec.name for spec in client.specs()] == ["Echo", "Login"]
+
+
+async def test_a_new_definition_is_the_default_of_a_connected_client_at_its_next_call(settings: Settings) -> None:
+    newer = ECHO.model_copy(update={"version": "1.1.0"})
+    async with ExecutorClient(settings) as client:
+        await publish(settings, newer)
+        age(client)
+        handle = await client.submit("Echo", parameters={"message": "x"})
+
+        record = await handle.record()
+        assert (record.tool_version, record.tool_digest) == ("1.1.0", newer.digest)
+        assert [one.spec.version for one in await client.versions("Echo")] == ["1.1.0", "1.0.0"]
+
+
+async def test_a_pin_elsewhere_is_heard_by_the_next_call_and_undone_as_fast(settings: Settings) -> None:
+    await publish(settings, ECHO.model_copy(update={"version": "1.1.0"}))
+    async with ExecutorClient(settings) as client, ExecutorClient(settings) as other:
+        versions = []
+        for change in (other.pin("Echo", ECHO.digest), other.unpin("Echo")):
+            await change
+            age(client)
+            versions.append((await (await client.submit("Echo", parameters={"message": "x"})).record()).tool_version)
+
+        assert versions == ["1.0.0", "1.1.0"]
+        assert other.specs() == client.specs()
+
+
+@pytest.mark.parametrize("ask", ["specs", "get_all_schemas"])
+async def test_a_client_that_never_read_the_catalogue_does_not_say_that_it_is_empty(
+    settings: Settings, ask: str
+) -> None:
+    client = ExecutorClient(settings)
+    with pytest.raises(ConfigurationError, match="not connected"):
+        getattr(client, ask)()
+
+    async with client:
+        assert len(getattr(client, ask)()) == 1
+    assert len(getattr(client, ask)()) == 1

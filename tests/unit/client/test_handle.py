@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -11,9 +10,7 @@ import pytest
 
 from forge_tools.client.handle import Handle
 from forge_tools.errors import ResultTimeoutError
-from forge_tools.records import TERMINAL, Event, ExecutionStatus, ToolResult
-
-NOW = datetime.now(UTC)
+from forge_tools.records import TERMINAL, Ended, ExecutionStatus, Position, Sight, StateChange, ToolResult
 
 
 @dataclass
@@ -21,7 +18,6 @@ class Executions:
     """What a handle needs of a client, step by step."""
 
     statuses: Iterator[ExecutionStatus] = field(default_factory=lambda: iter(()))
-    events: list[Event] = field(default_factory=list)
     seconds: float = 0.0
     waits: int = 0
     failure: BaseException | None = None
@@ -37,8 +33,8 @@ class Executions:
         status = next(self.statuses)
         return SimpleNamespace(status=status, is_over=status in TERMINAL)
 
-    async def events_of(self, execution_id: str) -> list[Event]:
-        return self.events
+    async def look(self, position: Position) -> Sight:
+        return Sight(state=StateChange(status=ExecutionStatus.SUCCEEDED), heard=(), position=position)
 
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         return "requested"
@@ -72,14 +68,10 @@ async def test_a_handle_that_has_its_result_asks_nobody() -> None:
     assert (result.error, executions.waits) == ("rejected", 0)
 
 
-async def test_events_and_changes_of_status_come_once_each_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.client.handle.EVENT_POLL", 0.0)
-    steps = [ExecutionStatus.QUEUED, ExecutionStatus.RUNNING, ExecutionStatus.RUNNING, ExecutionStatus.CANCELLED]
-    asked = Event(at=NOW, kind="cancel", actor="me")
+async def test_events_end_with_the_result() -> None:
+    events = [event async for event in Handle("id", Executions()).events()]
 
-    seen = [event async for event in Handle("id", Executions(iter(steps), [asked])).events()]
-
-    assert seen == [asked, "queued", "running", "cancelled"]
+    assert events == [Ended(status=ExecutionStatus.SUCCEEDED, result=ToolResult.ok("id"), cursor="0.0.0")]
 
 
 async def test_status_and_cancel_ask_the_client() -> None:

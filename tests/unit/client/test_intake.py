@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forge_tools.client.intake import MAX_ATTEMPTS, Accepted, Call, Intake, Rejected
+from forge_tools.client.call import Call
+from forge_tools.client.intake import MAX_ATTEMPTS, Accepted, Intake, Rejected
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
@@ -15,10 +18,12 @@ from forge_tools.records import (
     ExecutionContext,
     ExecutionStatus,
     RetryPolicy,
+    SealingKey,
     ToolCategory,
     ToolParameter,
     ToolSpec,
 )
+from forge_tools.secrecy import KeyFolder, Opener, key_id
 
 GREET = ToolSpec(
     name="Greet",
@@ -75,12 +80,59 @@ def test_a_call_without_a_context_gets_the_plain_one() -> None:
     assert json.loads(accepted(Call("Greet", {"who": "Ada"})).new.context)["working_dir"] == "."
 
 
-def test_sensitive_values_go_to_the_row_and_to_nobody_who_looks() -> None:
-    one = accepted(Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT))
+def test_sensitive_values_are_sealed_for_workers_before_anything_is_stored(tmp_path: Path) -> None:
+    keys = KeyFolder(tmp_path)
+    public = keys.new()
+    snapshot = Snapshot([GREET], sealing_key=SealingKey(key_id(public), public, datetime.now(UTC)))
 
-    assert json.loads(one.new.parameters)["key"] == "hunter22"
-    assert one.new.sensitive == ("key",)
-    assert one.parameters["key"] == "[redacted]"
+    one = Intake(Settings.load(), "submitter").prepare(
+        Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT), snapshot
+    )
+
+    assert isinstance(one, Accepted)
+    assert "hunter22" not in repr(one)
+    assert json.loads(one.new.parameters) == {"who": "Ada", "times": 1, "key": "[redacted]"}
+    assert one.new.sealed_names == ("key",)
+    bound = {"execution_id": one.new.id, "tool": "Greet", "shown": one.new.parameters}
+    assert Opener(keys).open(one.new.sealed or "", **bound) == {"hidden": {"key": "hunter22"}}
+
+
+def test_a_secret_is_refused_where_there_is_no_key_to_seal_it_with() -> None:
+    one = rejected(Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT))
+
+    assert one.result.error_code == ErrorCode.SEALING_FAILED
+    assert "forge-tools keys new" in (one.result.error or "")
+    assert "hunter22" not in repr(one)
+
+
+def test_patterns_are_hidden_in_rejected_calls_too() -> None:
+    one = rejected(Call("Greet", {"who": "ghp_" + "a1" * 18, "times": "x"}, CONTEXT), seal_patterns=("well-known",))
+
+    assert json.loads(one.new.parameters) == {"who": "[redacted]", "times": "x"}
+
+
+def test_a_reference_to_a_secret_is_no_secret_and_needs_no_key() -> None:
+    one = accepted(Call("Greet", {"who": "Ada", "key": "secret://GREETING_KEY"}, CONTEXT))
+
+    assert json.loads(one.new.parameters)["key"] == "secret://GREETING_KEY"
+    assert one.new.sealed is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("Greet", {"who": "Ada", "kye": "hunter22"}, CONTEXT),
+        Call("Greet", {"who": 3, "key": "hunter22"}, CONTEXT),
+        Call("Gret", {"who": "Ada", "key": "hunter22", "more": ["hunter22"]}, CONTEXT),
+        Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT, delay=-1.0),
+        Call("Greet", {"who": "Ada", "key": {"deep": "hunter22"}}, CONTEXT),
+    ],
+)
+def test_whatever_is_wrong_with_a_call_its_secret_is_not_recorded(call: Call) -> None:
+    one = rejected(call)
+
+    assert "hunter22" not in one.new.parameters
+    assert "hunter22" not in repr(one.outcome)
 
 
 def test_a_rejected_call_shows_no_sensitive_value_either() -> None:
@@ -303,3 +355,23 @@ def test_what_was_given_counts_even_where_it_is_left_out() -> None:
     assert f"the limit is {size - 1}" in (
         rejected(Call("Greet", given, CONTEXT), max_parameter_bytes=size - 1).result.error or ""
     )
+
+
+def test_a_rejected_call_shows_no_parameter_that_quotes_a_secret() -> None:
+    one = rejected(Call("Greet", {"who": "at https://h/?k=hunter22", "key": "hunter22", "times": "x"}, CONTEXT))
+
+    assert json.loads(one.new.parameters) == {"who": "at https://h/?k=[redacted]", "key": "[redacted]", "times": "x"}
+
+
+def test_a_rejected_call_of_a_tool_without_secrets_does_not_show_what_says_that_it_is_one() -> None:
+    plain = GREET.model_copy(update={"parameters": GREET.parameters[:1]})
+    call = Call("Greet", {"who": "Ada", "password": "hunter22"}, CONTEXT)
+
+    one = Intake(Settings.load(), "submitter").prepare(call, Snapshot([plain]))
+
+    assert isinstance(one, Rejected)
+    assert json.loads(one.new.parameters) == {"who": "Ada", "password": "[redacted]"}
+
+
+def test_a_call_says_nothing_of_its_values_where_it_is_printed() -> None:
+    assert "hunter22" not in repr(Call("Greet", {"key": "hunter22"}, CONTEXT))

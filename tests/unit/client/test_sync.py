@@ -110,7 +110,7 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
 ) -> None:
     client = SyncExecutorClient(settings)
     handle = client.submit("Echo", CONTEXT, {"message": "x"})
-    parents, thread = client._client, client._thread
+    parents, thread, loop = client._client, client._thread, client._loop
     other_pid = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: other_pid)
 
@@ -123,7 +123,6 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
     module._left_behind.clear()
     assert parents is not None
     assert thread is not None
-    loop = parents._home[1] if parents._home else None
     assert loop is not None
     asyncio.run_coroutine_threadsafe(parents.close(), loop).result(5)
     loop.call_soon_threadsafe(loop.stop)

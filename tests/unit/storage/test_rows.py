@@ -5,25 +5,25 @@ import json
 import pytest
 
 from forge_tools.records import ExecutionStatus, Outcome, new_id
-from forge_tools.storage.rows import EXECUTION_COLUMNS, clean, execution_values, is_id, late_detail
+from forge_tools.storage.rows import GIVEN_COLUMNS, clean, execution_values, is_id, late_detail
 from tests.contract.calls import call
 
 SOME_ID = "01a00000-0000-7000-8000-00000000abcd"
 
 
 def columns(**changes: object) -> dict[str, object]:
-    return dict(zip(EXECUTION_COLUMNS, execution_values(call(**changes)), strict=True))
+    return dict(zip(GIVEN_COLUMNS, execution_values(call(**changes)), strict=True))
 
 
-def test_ordinary_parameters_are_stored_once() -> None:
-    values = columns(parameters='{"a":1}', sensitive=("token",))
-    assert (values["parameters"], values["secret_parameters"]) == ('{"a":1}', None)
+def test_a_call_that_hides_nothing_has_nothing_sealed() -> None:
+    values = columns(parameters='{"a":1}')
+    assert (values["parameters"], values["sealed_names"], values["sealed"]) == ('{"a":1}', None, None)
 
 
-def test_a_sensitive_value_is_only_in_the_secret_column() -> None:
-    values = columns(parameters='{"a":1,"token":{"deep":"s3cret"}}', sensitive=("token",))
-    assert json.loads(str(values["parameters"])) == {"a": 1, "token": "[redacted]"}
-    assert values["secret_parameters"] == '{"a":1,"token":{"deep":"s3cret"}}'
+def test_what_is_sealed_is_given_with_the_names_of_what_it_hides() -> None:
+    values = columns(parameters='{"a":1,"token":"[redacted]"}', sealed="1.k.x", sealed_names=("token",))
+    assert (values["parameters"], values["sealed"]) == ('{"a":1,"token":"[redacted]"}', "1.k.x")
+    assert json.loads(str(values["sealed_names"])) == ["token"]
 
 
 @pytest.mark.parametrize(("text", "stored"), [(None, None), ("plain", "plain"), ("é\n", "é\n"), ("a\0", "a\\x00")])

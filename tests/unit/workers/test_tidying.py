@@ -9,7 +9,7 @@ import pytest
 from forge_tools.records import new_id
 from tests.fleet import is_alive
 from workers import tidying as module
-from workers.tidying import tidy
+from workers.tidying import KEYS_AT_ONCE, drop_spent_keys, tidy
 
 
 class FakeStore:
@@ -64,3 +64,24 @@ async def test_where_only_living_workers_left_marks_the_database_is_not_asked(
     await tidy(store, set(left))
 
     assert all(is_alive(process.pid) for process in left.values())
+
+
+async def test_spent_keys_are_dropped_in_small_batches_until_there_are_no_more() -> None:
+    left, asked = [KEYS_AT_ONCE, KEYS_AT_ONCE, 7, 0], list[int]()
+
+    class Store:
+        """As many spent keys as it takes more than one batch for."""
+
+        @property
+        def keys(self) -> "Store":
+            return self
+
+        async def purge(self, most: int) -> int:
+            asked.append(most)
+            return left.pop(0)
+
+    store: Any = Store()
+
+    await drop_spent_keys(store)
+
+    assert asked == [KEYS_AT_ONCE] * 3

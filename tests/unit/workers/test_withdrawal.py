@@ -29,3 +29,16 @@ def test_tools_of_others_make_no_difference() -> None:
     withdrawal.hear({"Write", "grep"})
 
     assert withdrawal.within(BOTH) is BOTH
+
+
+def test_a_tool_that_is_pinned_to_another_definition_is_claimed_no_more_until_it_is_let_go() -> None:
+    withdrawal = Withdrawal([GREP, READ])
+
+    withdrawal.hear(frozenset(), {("Grep", "another"), ("Read", READ.digest), ("Write", "w")})
+    assert withdrawal.within(BOTH).tool_keys == ("Read@2",)
+
+    withdrawal.hear({"Read"}, {("Grep", "another")})
+    assert withdrawal.within(BOTH).tool_keys == ()
+
+    withdrawal.hear(frozenset(), {("Grep", GREP.digest)})
+    assert withdrawal.within(BOTH) is BOTH

@@ -1,0 +1,81 @@
+"""What a client does with executions of the past, its own and others': read them, and run them again."""
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import Any
+
+from forge_tools.client.call import Call
+from forge_tools.client.directory import Directory
+from forge_tools.client.handle import Handle
+from forge_tools.client.intake import Accepted, Rejected
+from forge_tools.client.replaying import explained, repeated
+from forge_tools.records import Event, ExecutionRecord, Position, Progress, Replay, Sight
+
+
+class Past(Directory):
+    """History as a client sees it."""
+
+    async def get(self, execution_id: str) -> ExecutionRecord:
+        """Read one execution, by id or a unique prefix of it."""
+        return await self._open_store.history.get(execution_id)
+
+    async def events_of(self, execution_id: str) -> list[Event]:
+        """Read what was done to an execution, oldest first."""
+        return await self._open_store.history.events(execution_id)
+
+    async def look(self, position: Position) -> Sight:
+        """See what an execution has told behind a position, and where it is; `Handle.events` does so again and again."""
+        return await self._open_store.reports.look(position)
+
+    async def progress_of(self, execution_ids: Collection[str]) -> Mapping[str, Progress]:
+        """Read the newest progress of those executions that have told any."""
+        return await self._open_store.reports.progress_of(execution_ids)
+
+    def artifact(self, handle: str) -> AsyncIterator[bytes]:
+        """Read the bytes of an artifact part by part, whichever session kept it."""
+        return self._open_store.artifacts.contents(handle)
+
+    async def history(self, **filters: Any) -> list[ExecutionRecord]:
+        """Read executions, newest first; the filters are those of `History.list`."""
+        return await self._open_store.history.list(**filters)
+
+    async def replay(
+        self,
+        execution_id: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        dry_run: bool | None = None,
+        reason: str = "",
+        actor: str | None = None,
+        **changes: Any,
+    ) -> Handle:
+        """Run an execution of the past again, as it was but for these parameters and `changes`, fields of `Call`.
+
+        Both are linked to each other in SQL; `actor` is who did it. `dry_run` None leaves it as it was. A call that today's
+        tool refuses gives a handle whose result says so.
+
+        Raises:
+            ExecutionNotFoundError: SQL holds no such execution, or no longer.
+            InvalidCallError: it is not over yet, or a secret has to be given again.
+        """
+        record = await self.get(execution_id)
+        await self._heed_switches()  # unlike other calls it is not judged again where it is stored
+        call = repeated(record, self._snapshot.find(record.tool), parameters or {}, dry_run, changes)
+        prepared = await self._prepare(call)
+        if isinstance(prepared, Rejected):
+            return await self._record_rejection(explained(prepared, record, self._snapshot.find(record.tool)))
+        link = Replay(record.id, actor or self._actor, reason, call.effective_context.dry_run)
+        return await self._submit_linked(call, prepared, link)
+
+    @property
+    @abstractmethod
+    def _actor(self) -> str: ...
+
+    @abstractmethod
+    async def _prepare(self, call: Call) -> Accepted | Rejected: ...
+
+    @abstractmethod
+    async def _submit_linked(self, call: Call, accepted: Accepted, replay: Replay | None = None) -> Handle: ...
+
+    @abstractmethod
+    async def _record_rejection(self, rejected: Rejected) -> Handle: ...

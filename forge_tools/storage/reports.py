@@ -1,0 +1,223 @@
+"""What the tools of executions tell while they run: written by their workers, read by whoever follows."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.errors import ForgeError
+from forge_tools.records import (
+    Event,
+    ExecutionStatus,
+    NewReport,
+    Note,
+    Output,
+    Position,
+    Progress,
+    Sight,
+    StateChange,
+)
+from forge_tools.storage.batching import Batcher, Limits
+from forge_tools.storage.engine import Database
+from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, from_now
+from forge_tools.storage.report_tables import execution_reports
+from forge_tools.storage.rows import clean, is_id
+
+MOST_READ = 256
+"""Rows that one look returns."""
+
+FOLLOWED = 50
+"""Executions in one look, which everybody who follows through this Store shares."""
+
+told = execution_reports.c
+live, ended, event = execution_queue.c, execution_attempts.c, execution_events.c
+
+
+class Reports:
+    """Reports of attempts. What an attempt writes that is no longer its worker's is dropped."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._looks: Batcher[Position, Sight] = Batcher(self._look, Limits(rows=FOLLOWED))
+
+    async def add(self, reports: Sequence[NewReport]) -> None:
+        """Write reports in one transaction; again changes nothing."""
+        if reports:
+            await self._database.write(lambda connection: self._add(connection, reports))
+
+    async def look(self, position: Position) -> Sight:
+        """See what there is behind a position; those who look meanwhile share the next statements."""
+        self._database.guard()
+        if not is_id(position.execution_id):
+            return Sight(state=None, heard=(), position=position)
+        return await self._looks.add(position)
+
+    async def progress_of(self, ids: Collection[str]) -> Mapping[str, Progress]:
+        """The newest progress of those executions that have told any."""
+        known = [id_ for id_ in ids if is_id(id_)]
+        if not known:
+            return {}
+        query = (
+            select(execution_reports).where(told.execution_id.in_(known), told.slot == 0).order_by(told.attempt.asc())
+        )
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(query)).all()
+        return {row.execution_id: _progress(row, "") for row in rows}
+
+    async def close(self) -> None:
+        """Wait for the looks that are under way."""
+        await self._looks.close()
+
+    async def _add(self, connection: AsyncConnection, reports: Sequence[NewReport]) -> None:
+        ids = sorted({report.execution_id for report in reports})
+        owned = await connection.execute(select(live.id, live.token).where(live.id.in_(ids)))
+        tokens = {id_: token for id_, token in owned}  # noqa: C416  as `dict` takes no rows
+        values = {
+            (report.execution_id, report.attempt, _slot(report)): _values(report)
+            for report in reports
+            if tokens.get(report.execution_id) == report.token
+        }
+        if not values:
+            return
+        row = self._database.upsert(execution_reports)
+        news = {name: row.excluded[name] for name in ("number", "at", "done", "total", "text", "left_out")}
+        statement = row.values(at=from_now(0.0)).on_conflict_do_update(
+            index_elements=["execution_id", "attempt", "slot"],
+            set_=news,
+            where=row.excluded.number > told.number,
+        )
+        await connection.execute(statement, [values[key] for key in sorted(values)])
+
+    async def _look(self, positions: Sequence[Position]) -> list[Sight | ForgeError]:
+        """States come first: reports are written before the end, so behind an end all of them are there."""
+        async with self._database.reading() as connection:
+            states = await _states(connection, [position.execution_id for position in positions])
+            rows = await _behind(connection, positions)
+            notes = await _notes(connection, [one for one in positions if _has_notes(states, one)])
+        is_full = len(rows) == MOST_READ
+        of = {id_: list(group) for id_, group in groupby(rows, key=lambda row: row.execution_id)}
+        return [
+            _sight(one, states.get(one.execution_id), of.get(one.execution_id, []), notes, is_full=is_full)
+            for one in positions
+        ]
+
+
+async def _states(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, tuple[StateChange, int]]:
+    """Where they are, with the newest note of each."""
+    newest = select(func.max(event.id)).where(event.execution_id == live.id).scalar_subquery()
+    why = select(ended.error).where(ended.execution_id == live.id, ended.attempt == live.attempt).scalar_subquery()
+    running: Select[Any] = select(
+        live.id, live.status, live.attempt, live.hostname, live.not_before, newest.label("note"), why.label("reason")
+    )
+    states = {
+        row.id: (_live_state(row), row.note or 0) for row in await connection.execute(running.where(live.id.in_(ids)))
+    }
+    others = [id_ for id_ in ids if id_ not in states]
+    if others:
+        newest = select(func.max(event.id)).where(event.execution_id == ended.execution_id).scalar_subquery()
+        over: Select[Any] = select(
+            ended.execution_id, ended.status, ended.attempt, ended.hostname, ended.started_at, newest.label("note")
+        )
+        for row in await connection.execute(over.where(ended.execution_id.in_(others), ended.final)):
+            states[row.execution_id] = _final_state(row), row.note or 0
+    return states
+
+
+def _live_state(row: Row[Any]) -> StateChange:
+    is_retry = row.status == ExecutionStatus.QUEUED and row.attempt > 0
+    return StateChange(
+        status=ExecutionStatus(row.status),
+        attempt=row.attempt,
+        hostname=row.hostname,
+        reason=row.reason if is_retry else None,
+        due_at=row.not_before if is_retry else None,
+    )
+
+
+def _final_state(row: Row[Any]) -> StateChange:
+    starts = row.attempt if row.started_at is not None else max(0, row.attempt - 1)
+    return StateChange(status=ExecutionStatus(row.status), attempt=starts, hostname=row.hostname)
+
+
+async def _behind(connection: AsyncConnection, positions: Iterable[Position]) -> Sequence[Row[Any]]:
+    """The reports behind those positions, each attempt's in the order in which it told them."""
+    query = (
+        select(execution_reports)
+        .where(or_(*map(_is_behind, positions)))
+        .order_by(told.execution_id, told.attempt, told.number)
+        .limit(MOST_READ)
+    )
+    return (await connection.execute(query)).all()
+
+
+def _is_behind(position: Position) -> ColumnElement[bool]:
+    """Each part is a range of the key, so that a call which has told much is not read from its beginning."""
+    of_it = told.execution_id == position.execution_id
+    of_attempt = of_it & (told.attempt == position.attempt)
+    return or_(
+        of_attempt & (told.slot > position.number),
+        of_attempt & (told.slot == 0) & (told.number > position.number),
+        of_it & (told.attempt > position.attempt),
+    )
+
+
+def _has_notes(states: Mapping[str, tuple[StateChange, int]], position: Position) -> bool:
+    return states.get(position.execution_id, (None, 0))[1] > position.note
+
+
+async def _notes(connection: AsyncConnection, positions: Sequence[Position]) -> dict[str, list[tuple[int, Event]]]:
+    found: dict[str, list[tuple[int, Event]]] = {}
+    if not positions:
+        return found
+    behind = [and_(event.execution_id == one.execution_id, event.id > one.note) for one in positions]
+    for row in await connection.execute(select(execution_events).where(or_(*behind)).order_by(event.id)):
+        noted = Event(at=row.at, kind=row.kind, actor=row.actor, detail=row.detail)
+        found.setdefault(row.execution_id, []).append((row.id, noted))
+    return found
+
+
+def _sight(
+    position: Position,
+    state: tuple[StateChange, int] | None,
+    rows: Sequence[Row[Any]],
+    notes: Mapping[str, Sequence[tuple[int, Event]]],
+    *,
+    is_full: bool,
+) -> Sight:
+    heard: list[Note | Progress | Output] = []
+    for number, noted in notes.get(position.execution_id, ()):
+        position = replace(position, note=number)
+        heard.append(Note(event=noted, cursor=position.cursor))
+    for row in rows:
+        position = replace(position, attempt=row.attempt, number=row.number)
+        heard.append(_progress(row, position.cursor) if row.slot == 0 else _output(row, position.cursor))
+    return Sight(state=state[0] if state else None, heard=tuple(heard), position=position, has_more=is_full)
+
+
+def _progress(row: Row[Any], cursor: str) -> Progress:
+    return Progress(done=row.done, total=row.total, message=row.text, attempt=row.attempt, at=row.at, cursor=cursor)
+
+
+def _output(row: Row[Any], cursor: str) -> Output:
+    return Output(text=row.text or "", left_out=row.left_out, attempt=row.attempt, at=row.at, cursor=cursor)
+
+
+def _slot(report: NewReport) -> int:
+    return 0 if report.told.done is not None else report.told.number
+
+
+def _values(report: NewReport) -> dict[str, object]:
+    one = report.told
+    return {
+        "execution_id": report.execution_id,
+        "attempt": report.attempt,
+        "slot": _slot(report),
+        "number": one.number,
+        "done": one.done,
+        "total": one.total,
+        "text": clean(one.text),
+        "left_out": one.left_out,
+    }

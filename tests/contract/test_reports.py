@@ -1,0 +1,214 @@
+"""The contract of reports, on every database: bounded rows, told once each, and only by the attempt that is its worker's."""
+
+import asyncio
+import re
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import func, select, text
+
+from forge_tools.records import (
+    Claim,
+    ExecutionStatus,
+    NewReport,
+    Note,
+    Output,
+    Position,
+    Progress,
+    Report,
+    StateChange,
+    Told,
+)
+from forge_tools.storage import Store
+from forge_tools.storage.report_tables import execution_reports
+from forge_tools.storage.reports import MOST_READ, _is_behind
+from tests.contract.calls import UNKNOWN, claimed, ended, running, submitted
+
+
+def report(claim: Claim, number: int, **told: Any) -> NewReport:
+    return NewReport(claim.id, claim.attempt, claim.token, Told(number, **told))
+
+
+def plain(*heard: Any) -> list[Report | Note]:
+    """Without when and where."""
+    return [replace(one, cursor="", **({} if isinstance(one, Note) else {"at": None})) for one in heard]
+
+
+async def rows(store: Store) -> int:
+    async with store._database.reading() as connection:
+        return (await connection.execute(select(func.count()).select_from(execution_reports))).scalar_one()
+
+
+async def test_reports_are_heard_in_the_order_in_which_they_were_told(store: Store) -> None:
+    claim = await running(store)
+
+    await store.reports.add(
+        [
+            report(claim, 1, text="one\n"),
+            report(claim, 2, done=1.0, total=3.0, text="first"),
+            report(claim, 3, text="two\n", left_out=1234),
+        ]
+    )
+    sight = await store.reports.look(Position(claim.id))
+
+    assert sight.state == StateChange(status=ExecutionStatus.RUNNING, attempt=1, hostname="host-1")
+    assert plain(*sight.heard) == [
+        Output(text="one\n"),
+        Progress(done=1.0, total=3.0, message="first"),
+        Output(text="two\n", left_out=1234),
+    ]
+    assert all(one.at for one in sight.heard if not isinstance(one, Note))
+
+
+async def test_what_was_heard_is_not_heard_again(store: Store) -> None:
+    claim = await running(store)
+    await store.reports.add([report(claim, 1, text="one"), report(claim, 2, done=1.0)])
+    first = await store.reports.look(Position(claim.id))
+    await store.reports.add([report(claim, 3, text="two"), report(claim, 4, done=2.0)])
+
+    for cursor in (first.position.cursor, first.heard[-1].cursor):
+        sight = await store.reports.look(Position.of(claim.id, cursor))
+        assert plain(*sight.heard) == [Output(text="two"), Progress(done=2.0)]
+        assert (await store.reports.look(sight.position)).heard == ()
+
+
+async def test_progress_is_one_row_however_often_it_is_told(store: Store) -> None:
+    claim = await running(store)
+
+    for number in range(1, 30):
+        await store.reports.add([report(claim, number, done=float(number), total=30.0)])
+
+    assert await rows(store) == 1
+    assert (await store.reports.progress_of([claim.id, UNKNOWN]))[claim.id].done == 29.0
+
+
+async def test_writing_again_changes_nothing_and_an_older_one_does_not_come_back(store: Store) -> None:
+    claim = await running(store)
+    newest = [report(claim, 5, text="x"), report(claim, 6, done=6.0)]
+
+    for batch in (newest, newest, [report(claim, 2, done=2.0)]):
+        await store.reports.add(batch)
+
+    sight = await store.reports.look(Position(claim.id))
+    assert plain(*sight.heard) == [Output(text="x"), Progress(done=6.0)]
+
+
+async def test_an_attempt_that_is_no_longer_its_workers_writes_nothing(store: Store) -> None:
+    first = await running(store, idempotent=True, max_attempts=2)
+    await store.reports.add([report(first, 1, text="of the first")])
+    await store.queue.recover("boot-1", "gone")
+    second = await claimed(store, first.id, attempt=1)
+
+    await store.reports.add([report(first, 2, text="too late"), report(second, 1, text="of the second")])
+
+    sight = await store.reports.look(Position(first.id))
+    told = [one for one in sight.heard if isinstance(one, Output)]
+    assert [(one.attempt, one.text) for one in told] == [(1, "of the first"), (2, "of the second")]
+    assert sight.state is not None
+    assert sight.state.attempt == 2
+
+
+async def test_nothing_is_written_behind_the_end(store: Store) -> None:
+    claim = await running(store)
+    await store.queue.finish(ended(claim))
+
+    await store.reports.add([report(claim, 1, text="too late")])
+
+    sight = await store.reports.look(Position(claim.id))
+    assert (sight.heard, sight.state) == (
+        (),
+        StateChange(status=ExecutionStatus.SUCCEEDED, attempt=1, hostname="host-1"),
+    )
+
+
+async def test_a_call_that_waits_for_its_next_attempt_says_why(store: Store) -> None:
+    claim = await running(store, max_attempts=3)
+    await store.queue.finish(ended(claim, ExecutionStatus.FAILED, error="no luck", retry_in=60.0))
+
+    state = (await store.reports.look(Position(claim.id))).state
+
+    assert state is not None
+    assert (state.status, state.attempt, state.reason) == (ExecutionStatus.QUEUED, 1, "no luck")
+    assert state.due_at is not None
+
+
+async def test_what_was_done_to_an_execution_is_heard_once(store: Store) -> None:
+    claim = await running(store)
+    await store.queue.cancel(claim.id, actor="somebody", reason="enough")
+
+    sight = await store.reports.look(Position(claim.id))
+
+    assert [one.event.kind for one in sight.heard if isinstance(one, Note)] == ["cancel"]
+    assert (await store.reports.look(Position.of(claim.id, sight.heard[0].cursor))).heard == ()
+
+
+async def test_hostile_text_is_stored_as_it_can_be_shown(store: Store) -> None:
+    claim = await running(store)
+
+    await store.reports.add([report(claim, 1, text="a\0b\ud800\tc\n"), report(claim, 2, done=1.0, text="\0")])
+
+    heard = (await store.reports.look(Position(claim.id))).heard
+    assert plain(*heard) == [Output(text="a\\x00b\\ud800\tc\n"), Progress(done=1.0, message="\\x00")]
+
+
+async def test_very_many_reports_are_heard_in_several_looks(store: Store) -> None:
+    claim = await running(store)
+    count = MOST_READ + 10
+    await store.reports.add([report(claim, number, text=f"{number} ") for number in range(1, count + 1)])
+
+    first = await store.reports.look(Position(claim.id))
+    rest = await store.reports.look(first.position)
+
+    assert (len(first.heard), first.has_more) == (MOST_READ, True)
+    assert (len(rest.heard), rest.has_more) == (10, False)
+    told = [one.text for one in (*first.heard, *rest.heard) if isinstance(one, Output)]
+    assert told == [f"{number} " for number in range(1, count + 1)]
+
+
+async def test_who_looks_at_the_same_moment_gets_his_own(store: Store) -> None:
+    claims = [await running(store) for _ in range(5)]
+    await store.reports.add([report(claim, 1, text=claim.id) for claim in claims])
+
+    sights = await asyncio.gather(*(store.reports.look(Position(claim.id)) for claim in claims for _ in range(2)))
+
+    assert [plain(*sight.heard) for sight in sights] == [[Output(text=one.id)] for one in claims for _ in range(2)]
+
+
+async def test_an_execution_that_is_not_there_has_no_state(store: Store) -> None:
+    assert (await store.reports.look(Position(UNKNOWN))).state is None
+    assert (await store.reports.look(Position("no id'; --"))).state is None
+    assert await store.reports.progress_of(["no id"]) == {}
+
+
+async def test_what_waits_has_a_state_and_tells_nothing(store: Store) -> None:
+    sight = await store.reports.look(Position(await submitted(store)))
+
+    assert (sight.state, sight.heard) == (StateChange(status=ExecutionStatus.QUEUED), ())
+
+
+async def test_following_a_call_that_has_told_much_reads_only_what_is_new(store: Store) -> None:
+    """The plan is the database's own word for it."""
+    claim, others = await running(store), [await running(store) for _ in range(4)]
+    for one in (claim, *others):
+        await store.reports.add([report(one, 1, done=0.0)])
+        await store.reports.add([report(one, number, text="x" * 100) for number in range(2, 700)])
+
+    query = select(execution_reports).where(_is_behind(Position(claim.id, 1, 690)))
+    async with store._database.reading() as connection:
+        if store.dialect == "sqlite":
+            plan = await _explained(connection, f"EXPLAIN QUERY PLAN {_sql(query, store)}")
+            assert plan.count("USING PRIMARY KEY") == 3, plan
+            assert "SCAN" not in plan
+        else:
+            await connection.execute(text("ANALYZE execution_reports"))
+            plan = await _explained(connection, f"EXPLAIN (ANALYZE, BUFFERS) {_sql(query, store)}")
+            assert "Seq Scan" not in plan, plan
+            assert int(re.findall(r"Buffers: shared hit=(\d+)", plan)[0]) < 20, plan
+
+
+def _sql(query: Any, store: Store) -> str:
+    return str(query.compile(store._database._engine.sync_engine, compile_kwargs={"literal_binds": True}))
+
+
+async def _explained(connection: Any, statement: str) -> str:
+    return "\n".join(str(row) for row in await connection.execute(text(statement)))

@@ -1,0 +1,254 @@
+"""Progress and output of calls that run on real workers, as those hear it who follow them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+
+from forge_tools.client import ExecutorClient, Handle, SyncExecutorClient
+from forge_tools.records import CallEvent, Ended, ExecutionContext, ExecutionStatus, Note, Output, Progress, StateChange
+from forge_tools.sandbox.reports import MOST_BYTES, PART_BYTES
+from forge_tools.storage.report_tables import execution_reports
+from tests.fleet import Fleet
+from tests.telling_tools import FLOOD_BYTES, FLOOD_LINE
+
+TOOLS = "tests.telling_tools:TOOLS"
+LIMIT = 60
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def fleet(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey_server: Any
+) -> Iterator[Fleet]:
+    """One worker a lane with tools that tell, on each database in turn."""
+    folder = tmp_path_factory.mktemp("telling")
+    postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    url = postgres.create_database() if postgres else f"sqlite:///{folder / 'forge.db'}"
+    valkey_server.flush()
+    fleet = Fleet(folder, valkey_server.url, url, kill_grace=1.0)
+    fleet.start("async", concurrency=20, tools=TOOLS)
+    fleet.start("process", tools=TOOLS)
+    yield fleet
+    fleet.stop()
+    if postgres:
+        postgres.drop_database(url)
+
+
+@pytest.fixture
+async def client(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(fleet.settings) as client:
+        yield client
+
+
+async def heard(handle: Handle, after: str | None = None) -> list[CallEvent]:
+    async with asyncio.timeout(LIMIT):
+        return [event async for event in handle.events(after)]
+
+
+def text(events: list[CallEvent]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Output))
+
+
+def left_out(events: list[CallEvent]) -> int:
+    return sum(event.left_out for event in events if isinstance(event, Output))
+
+
+def progress(events: list[CallEvent]) -> list[Progress]:
+    return [event for event in events if isinstance(event, Progress)]
+
+
+@pytest.mark.parametrize("tool", ["Count", "CountBlocking"])
+async def test_a_call_is_followed_while_it_runs(client: ExecutorClient, context: ExecutionContext, tool: str) -> None:
+    handle = await client.submit(tool, context, {"steps": 4, "pause": 0.5})
+    began, at = time.monotonic(), {}
+    events = []
+
+    async with asyncio.timeout(LIMIT):
+        async for event in handle.events():
+            at[type(event)] = at.get(type(event), time.monotonic() - began)
+            events.append(event)
+
+    assert text(events).startswith("line 1\nline 2\nline 3\nline 4\n")
+    assert (progress(events)[-1].done, progress(events)[-1].total, progress(events)[-1].message) == (4, 4, "step 4")
+    assert len(progress(events)) >= 3
+    states = [(event.status, event.attempt) for event in events if isinstance(event, StateChange)]
+    assert states[-1] == (ExecutionStatus.RUNNING, 1)
+    assert isinstance(events[-1], Ended)
+    assert (events[-1].status, events[-1].result.output, events[-1].attempt) == (ExecutionStatus.SUCCEEDED, 4, 1)
+    assert at[Output] < at[Ended] - 0.9, "it was heard live"
+
+
+@pytest.mark.parametrize("tool", ["CountInThreads", "CountInThreadsOfProcess"])
+async def test_threads_are_heard(client: ExecutorClient, context: ExecutionContext, tool: str) -> None:
+    events = await heard(await client.submit(tool, context, {"steps": 20}))
+
+    assert {f"line {step}" for step in range(1, 21)} == set(text(events).splitlines())
+    assert progress(events)[-1].done == 20
+
+
+@pytest.mark.parametrize("tool", ["tell_async", "tell_sync"])
+async def test_a_function_is_heard_even_if_it_returns_at_once(
+    client: ExecutorClient, context: ExecutionContext, tool: str
+) -> None:
+    for _ in range(10):
+        events = await heard(await client.submit(tool, context, {"word": "hello"}))
+        assert text(events) == "hello"
+
+
+async def test_who_comes_late_and_who_comes_again_hear_the_same(
+    client: ExecutorClient, context: ExecutionContext
+) -> None:
+    handle = await client.submit("Count", context, {"steps": 3, "pause": 0.3})
+    whole = await heard(handle)
+    late = await heard(client.attach(handle.id))
+    first = next(event for event in whole if isinstance(event, Output))
+    rest = await heard(client.attach(handle.id), after=first.cursor)
+
+    assert text(late) == text(whole) == text([first]) + text(rest)
+    assert isinstance(late[-1], Ended)
+    assert [type(event) for event in await heard(handle, after=whole[-1].cursor)] == [Ended]
+
+
+async def test_two_who_follow_hear_the_same(fleet: Fleet, client: ExecutorClient, context: ExecutionContext) -> None:
+    handle = await client.submit("CountBlocking", context, {"steps": 4, "pause": 0.3})
+    async with ExecutorClient(fleet.settings) as other:
+        mine, theirs = await asyncio.gather(heard(handle), heard(other.attach(handle.id)))
+
+    assert text(mine) == text(theirs)
+    assert mine[-1] == theirs[-1] or isinstance(theirs[-1], Ended)
+
+
+def test_a_script_follows_without_a_loop(fleet: Fleet, context: ExecutionContext) -> None:
+    with SyncExecutorClient(fleet.settings) as client:
+        events = list(client.submit("Count", context, {"steps": 2}).events())
+        for _ in client.submit("Count", context, {"steps": 2}).events():
+            break
+
+    assert text(events) == "line 1\nline 2\n"
+    assert isinstance(events[-1], Ended)
+
+
+@pytest.mark.parametrize("tool", ["Hostile", "HostileInProcess"])
+async def test_hostile_text_is_heard_as_it_can_be_shown(
+    client: ExecutorClient, context: ExecutionContext, tool: str
+) -> None:
+    events = await heard(await client.submit(tool, context))
+
+    shown = text(events)
+    assert shown.startswith("nul \\x00 here\nhalf \\ud800 a pair\n\ufffd\ufffd bytes\nred\nxxx")
+    assert shown.endswith("xxx\n7")
+    assert shown.count("x") + left_out(events) == 1_000_001
+    assert (progress(events)[-1].done, progress(events)[-1].message) == (4, "\\x00")
+    assert isinstance(events[-1], Ended)
+    assert events[-1].result.success
+
+
+async def test_a_fork_and_a_thread_that_is_left_do_no_harm(client: ExecutorClient, context: ExecutionContext) -> None:
+    forked, left = await asyncio.gather(
+        *[heard(await client.submit(tool, context)) for tool in ("TellFromFork", "TellAndLeaveAThread")]
+    )
+
+    assert (text(forked), forked[-1].result.output) == ("before\nafter\n", 0)
+    assert text(left).startswith("0 1 ")
+    assert "99" not in text(left)
+
+
+@pytest.mark.parametrize("tool", ["Flood", "FloodInProcess"])
+async def test_a_flood_is_bounded_and_harms_no_neighbour(
+    client: ExecutorClient, context: ExecutionContext, tool: str
+) -> None:
+    handle = await client.submit(tool, context)
+    following = asyncio.ensure_future(heard(handle))
+    slowest = 0.0
+    while not following.done():
+        began = time.monotonic()
+        assert (
+            await client.execute("tell_sync" if tool == "FloodInProcess" else "tell_async", context, word="x")
+        ).success
+        slowest = max(slowest, time.monotonic() - began)
+    events = await following
+
+    assert isinstance(events[-1], Ended)
+    assert events[-1].result.output < 30_000, "kilobytes that the memory grew"
+    written = FLOOD_BYTES // len(FLOOD_LINE) * len(FLOOD_LINE)
+    assert len(text(events)) + left_out(events) == written
+    assert PART_BYTES < len(text(events)) <= MOST_BYTES
+    assert slowest < 5
+    async with client._open_store._database.reading() as connection:
+        query = select(func.count()).where(execution_reports.c.execution_id == handle.id)
+        assert (await connection.execute(query)).scalar_one() < 200
+
+
+async def test_a_call_that_tells_nothing_leaves_nothing(client: ExecutorClient, context: ExecutionContext) -> None:
+    events = await heard(await client.submit("Count", context, {"steps": 0}))
+
+    assert {type(event) for event in events} <= {StateChange, Ended}
+
+
+async def test_who_asks_for_the_end_is_heard_of(client: ExecutorClient, context: ExecutionContext) -> None:
+    handle = await client.submit("Count", context, {"steps": 100, "pause": 0.2})
+    events = []
+    async with asyncio.timeout(LIMIT):
+        async for event in handle.events():
+            events.append(event)
+            if isinstance(event, Output) and len(events) < 5:
+                await handle.cancel("enough")
+
+    note = next(event.event for event in events if isinstance(event, Note))
+    assert (note.kind, note.detail) == ("cancel", {"reason": "enough"})
+    assert isinstance(events[-1], Ended)
+    assert events[-1].status is ExecutionStatus.CANCELLED
+
+
+@pytest.mark.parametrize("tool", ["Count", "CountBlocking"])
+async def test_a_call_whose_time_is_up_has_told_all_it_did(
+    client: ExecutorClient, context: ExecutionContext, tool: str
+) -> None:
+    brief = context.model_copy(update={"timeout": 1.0})
+    events = await heard(await client.submit(tool, brief, {"steps": 1000, "pause": 0.01}))
+
+    assert isinstance(events[-1], Ended)
+    assert events[-1].status is ExecutionStatus.TIMED_OUT
+    lines = text(events).splitlines()
+    assert lines == [f"line {number}" for number in range(1, len(lines) + 1)]
+    assert abs(progress(events)[-1].done - len(lines)) <= 1
+
+
+@pytest.mark.parametrize(("lane", "tool"), [("async", "TellAndStay"), ("process", "TellAndStayInProcess")])
+async def test_attempts_are_told_apart_when_a_worker_is_killed(fresh_fleet: Fleet, lane: str, tool: str) -> None:
+    context = ExecutionContext(working_dir=str(fresh_fleet.folder))
+    first = fresh_fleet.start(lane, tools=TOOLS, lease="15")
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        handle = await client.submit(tool, context, {"pause": 3.0})
+        events: list[CallEvent] = []
+        async with asyncio.timeout(90):
+            async for event in handle.events():
+                events.append(event)
+                if isinstance(event, Output) and first.process.poll() is None:
+                    await asyncio.to_thread(first.kill)
+                    await asyncio.to_thread(fresh_fleet.start, lane, tools=TOOLS)
+
+    outputs = [event for event in events if isinstance(event, Output)]
+    assert [event.attempt for event in outputs] == [1, 2]
+    assert outputs[0].text != outputs[1].text
+    states = [(event.status, event.attempt) for event in events if isinstance(event, StateChange)]
+    assert states[-1] == (ExecutionStatus.RUNNING, 2)
+    assert any(isinstance(event, Note) and event.event.kind == "requeue" for event in events)
+    assert isinstance(events[-1], Ended)
+    assert events[-1].attempt == 2
+
+
+async def test_bash_shows_what_its_command_writes_while_it_runs(
+    client: ExecutorClient, context: ExecutionContext
+) -> None:
+    command = "for n in 1 2 3; do printf '\\033[1mline %s\\033[0m\\n' $n; sleep 0.5; done"
+    handle = await client.submit("Bash", context, {"command": command})
+    first = asyncio.ensure_future(anext(one async for one in handle.events() if isinstance(one, Output)))
+    async with asyncio.timeout(LIMIT):
+        assert (await first).text.startswith("line 1\n")
+        assert not (await handle.record()).is_over
+
+    assert text(await heard(handle)) == "line 1\nline 2\nline 3\n"

@@ -1,0 +1,167 @@
+"""An execution is followed in order, once, from any position, through outages, and to its end."""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from forge_tools.client import following
+from forge_tools.client.following import follow
+from forge_tools.errors import DatabaseUnavailableError, ExecutionNotFoundError
+from forge_tools.records import (
+    CallEvent,
+    Ended,
+    Event,
+    ExecutionStatus,
+    Note,
+    Output,
+    Position,
+    Sight,
+    StateChange,
+    ToolResult,
+)
+
+RESULT = ToolResult.ok("done")
+ASKED = Event(at=datetime.now(UTC), kind="cancel", actor="me")
+
+
+class Executions:
+    """What following needs of a client: one sight after the other, and a result behind the last."""
+
+    def __init__(self, *sights: Sight | Exception) -> None:
+        self.sights = list(sights)
+        self.positions: list[Position] = []
+        self.failure: Exception | None = None
+        self.is_over = asyncio.Event()
+
+    async def look(self, position: Position) -> Sight:
+        self.positions.append(position)
+        sight = self.sights.pop(0) if len(self.sights) > 1 else self.sights[0]
+        if isinstance(sight, Exception):
+            raise sight
+        return sight
+
+    async def wait_for(self, execution_id: str) -> ToolResult:
+        if self.failure:
+            raise self.failure
+        if isinstance(self.sights[0], Sight) and self.sights[0].state != ENDED:
+            await self.is_over.wait()
+        return RESULT
+
+
+def state(status: str, attempt: int = 0, **more: Any) -> StateChange:
+    return StateChange(status=ExecutionStatus(status), attempt=attempt, **more)
+
+
+def output(text: str, attempt: int = 1, number: int = 1) -> Output:
+    return Output(text=text, attempt=attempt, cursor=f"{attempt}.{number}.0")
+
+
+def sight(of: StateChange | None, *heard: Output | Note, has_more: bool = False) -> Sight:
+    last = heard[-1].cursor if heard else "0.0.0"
+    return Sight(state=of, heard=heard, position=Position.of("id", last), has_more=has_more)
+
+
+ENDED = state("succeeded", 2)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_LOOK", "SLOWEST_LOOK", "AWAY_SECONDS"):
+        monkeypatch.setattr(following, name, 0.001)
+
+
+async def heard(executions: Executions, after: str | None = None) -> list[CallEvent]:
+    async with asyncio.timeout(10):
+        return [event async for event in follow(executions, "id", after)]
+
+
+def words(events: Iterable[CallEvent]) -> list[str]:
+    said = {
+        StateChange: lambda event: f"{event.status} {event.attempt}",
+        Output: lambda event: event.text,
+        Note: lambda event: event.event.kind,
+        Ended: lambda event: f"ended {event.status} {event.result.output}",
+    }
+    return [said[type(event)](event) for event in events]
+
+
+async def test_states_reports_and_the_end_come_once_each() -> None:
+    queued, running = state("queued"), state("running", 1)
+    executions = Executions(
+        sight(queued), sight(queued), sight(running, output("a")), sight(running), sight(ENDED, output("b", 1, 2))
+    )
+
+    assert words(await heard(executions)) == ["queued 0", "running 1", "a", "b", "ended succeeded done"]
+
+
+async def test_what_an_attempt_told_comes_before_the_next_one() -> None:
+    first, second = output("of the first", 1), output("of the second", 2)
+    executions = Executions(sight(state("running", 2), first, second), sight(ENDED))
+
+    assert words(await heard(executions)) == ["of the first", "running 2", "of the second", "ended succeeded done"]
+
+
+async def test_a_call_that_waits_again_says_so_behind_what_its_attempt_told() -> None:
+    note = Note(event=ASKED, cursor="0.0.4")
+    executions = Executions(sight(state("queued", 1, reason="failed"), note, output("told")), sight(ENDED))
+
+    events = await heard(executions)
+
+    assert words(events) == ["cancel", "told", "queued 1", "ended succeeded done"]
+    assert [event.cursor for event in events] == ["0.0.4", "1.1.0", "1.1.0", "0.0.0"]
+
+
+async def test_it_goes_on_behind_a_cursor() -> None:
+    executions = Executions(sight(ENDED))
+    await heard(executions, "2.17.5")
+
+    assert executions.positions == [Position("id", 2, 17, 5)]
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "1", "1.2", "a.b.c", "1.2.3.4", "-1.2.3", "1.2.3\n", "9" * 40 + ".1.1", "١.1.1"]
+)
+async def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+    with pytest.raises(ValueError, match="is no cursor"):
+        await heard(Executions(sight(ENDED)), cursor)
+
+
+async def test_more_than_one_look_holds_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "FIRST_LOOK", 60)
+    executions = Executions(sight(state("running", 1), output("a"), has_more=True), sight(ENDED, output("b", 1, 2)))
+
+    assert words(await heard(executions)) == ["running 1", "a", "b", "ended succeeded done"]
+
+
+async def test_the_end_wakes_before_the_next_look_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "FIRST_LOOK", 60)
+    executions = Executions(sight(state("running", 1)), sight(ENDED))
+    asyncio.get_running_loop().call_later(0.05, executions.is_over.set)
+
+    assert words(await heard(executions)) == ["running 1", "ended succeeded done"]
+
+
+async def test_a_database_that_is_away_is_waited_for() -> None:
+    executions = Executions(DatabaseUnavailableError("away"), sight(ENDED, output("a")))
+
+    assert words(await heard(executions)) == ["a", "ended succeeded done"]
+
+
+async def test_what_is_not_there_is_told() -> None:
+    executions = Executions(sight(None))
+    executions.failure = ExecutionNotFoundError("No execution has the id id.")
+
+    with pytest.raises(ExecutionNotFoundError):
+        await heard(executions)
+
+
+async def test_who_leaves_early_leaves_nothing_behind() -> None:
+    before = asyncio.all_tasks()
+    events = follow(Executions(sight(state("running", 1))), "id", None)
+    await anext(events)
+    await events.aclose()
+
+    assert asyncio.all_tasks() == before

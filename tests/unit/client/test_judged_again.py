@@ -1,0 +1,300 @@
+"""Calls whose tool is switched, pinned or replaced while they are on their way to SQL: none is lost, doubled or left hanging."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.config import Settings
+from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
+from forge_tools.records import ExecutionContext, ExecutionStatus, Switches, ToolParameter, ToolSpec
+from forge_tools.storage import open_store
+from forge_tools.storage.catalogue import Catalogue
+from forge_tools.storage.models import executions
+from tests.unit.client.conftest import ECHO, publish
+
+CONTEXT = ExecutionContext(working_dir=".")
+BURST = 2_000
+LANGUAGE = ToolParameter(name="language", type="string", description="Which.")
+NEWER = ECHO.model_copy(update={"version": "1.1.0"})
+STRICTER = ECHO.model_copy(update={"version": "1.2.0", "parameters": (*ECHO.parameters, LANGUAGE)})
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient.connect(settings) as client:
+        yield client
+
+
+def age(client: ExecutorClient) -> None:
+    """Let everything the client read be too old to be relied on."""
+    client._refreshed_at = client._heeded_at = 0.0
+
+
+async def disable(settings: Settings) -> None:
+    """Do what an operator does elsewhere."""
+    async with await open_store(settings.database) as store:
+        await store.catalogue.switch("Echo", is_enabled=False)
+
+
+async def pin(settings: Settings) -> None:
+    await publish(settings, NEWER)
+    async with await open_store(settings.database) as store:
+        await store.catalogue.pin("Echo", ECHO.digest)
+
+
+async def stored(client: ExecutorClient) -> Counter[tuple[str, str]]:
+    """How many rows there are of each definition, as (digest, status)."""
+    async with client._open_store._database.reading() as connection:
+        digests = dict(
+            tuple(row)
+            for row in await connection.execute(
+                executions.select().with_only_columns(executions.c.id, executions.c.tool_digest)
+            )
+        )
+    statuses = await client._open_store.queue.statuses(list(digests))
+    return Counter((digests[id_], status.value) for id_, status in statuses.items())
+
+
+class HeldLook:
+    """A look at the switches that has been taken, and whose answer is on its way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.go_on = asyncio.Event(), asyncio.Event()
+        self._switches = Catalogue.switches
+
+        async def look(catalogue: Catalogue) -> Switches:
+            return await self.answer(catalogue)
+
+        monkeypatch.setattr(Catalogue, "switches", look)
+        monkeypatch.setattr("forge_tools.client.directory.HEED_SECONDS", 20.0)
+
+    async def answer(self, catalogue: Catalogue) -> Switches:
+        self.began.set()
+        await self.go_on.wait()
+        return await self._switches(catalogue)
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch) -> HeldLook:
+    return HeldLook(monkeypatch)
+
+
+async def burst(client: ExecutorClient, look: HeldLook, change: Callable[[], Any]) -> list[Handle]:
+    """Accept many calls, change their tool while they are on their way, and see each of them settled."""
+    age(client)
+    submitting = asyncio.gather(*(client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(BURST)))
+    await look.began.wait()
+    await change()
+    look.go_on.set()
+    async with asyncio.timeout(60):
+        return await submitting
+
+
+async def test_a_burst_whose_tool_is_disabled_meanwhile_is_refused_and_recorded(
+    settings: Settings, client: ExecutorClient, look: HeldLook
+) -> None:
+    handles = await burst(client, look, lambda: disable(settings))
+
+    assert {(await handle.result(1)).error_code for handle in handles} == {ErrorCode.TOOL_DISABLED}
+    assert await stored(client) == {(ECHO.digest, "rejected"): BURST}
+
+
+async def test_a_burst_whose_tool_is_replaced_meanwhile_is_stored_once_by_the_new_definition(
+    settings: Settings, client: ExecutorClient, look: HeldLook
+) -> None:
+    handles = await burst(client, look, lambda: publish(settings, NEWER))
+
+    assert len({handle.id for handle in handles}) == BURST
+    assert await stored(client) == {(NEWER.digest, "queued"): BURST}
+
+
+async def test_a_burst_is_judged_by_the_parameters_of_the_new_definition(
+    settings: Settings, client: ExecutorClient, look: HeldLook
+) -> None:
+    handles = await burst(client, look, lambda: publish(settings, STRICTER))
+
+    assert {(await handle.result(1)).error_code for handle in handles} == {ErrorCode.VALIDATION_ERROR}
+    assert await stored(client) == {(STRICTER.digest, "rejected"): BURST}
+
+
+async def test_a_burst_whose_tool_is_published_and_pinned_back_goes_as_it_was_accepted(
+    settings: Settings, client: ExecutorClient, look: HeldLook
+) -> None:
+    await burst(client, look, lambda: pin(settings))
+
+    assert await stored(client) == {(ECHO.digest, "queued"): BURST}
+
+
+async def test_a_burst_of_awaited_calls_is_refused_and_recorded_as_well(
+    settings: Settings, client: ExecutorClient, look: HeldLook
+) -> None:
+    age(client)
+    calling = asyncio.gather(*(client.execute("Echo", CONTEXT, message=str(n)) for n in range(BURST)))
+    await look.began.wait()
+    await disable(settings)
+    look.go_on.set()
+    async with asyncio.timeout(60):
+        results = await calling
+
+    assert {result.error_code for result in results} == {ErrorCode.TOOL_DISABLED}
+    assert len({result.metadata["execution_id"] for result in results}) == BURST
+    assert await stored(client) == {(ECHO.digest, "rejected"): BURST}
+    assert not client._waiter._waiting
+
+
+async def test_a_call_is_judged_by_what_was_read_between_its_acceptance_and_its_storing(
+    settings: Settings, client: ExecutorClient
+) -> None:
+    await disable(settings)
+    async with ExecutorClient(settings) as other:
+        submitting = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "x"}))
+        await asyncio.sleep(0)  # accepted by now
+        client._snapshot, client._refreshed_at = other._snapshot, time.monotonic()
+
+        assert (await (await submitting).result(1)).error_code == ErrorCode.TOOL_DISABLED
+
+
+async def test_many_calls_at_once_are_judged_by_what_was_read_while_they_were_prepared(
+    settings: Settings, client: ExecutorClient
+) -> None:
+    await disable(settings)
+    client._refreshed_at, client._heeded_at = 0.0, time.monotonic()  # the invalid call has the catalogue read
+
+    good, _ = await client.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Echo", {}, CONTEXT)])
+
+    assert isinstance(good, Handle)
+    assert (await good.result(1)).error_code == ErrorCode.TOOL_DISABLED
+
+
+async def test_a_replay_hears_that_its_tool_was_disabled(settings: Settings, client: ExecutorClient) -> None:
+    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    await handle.cancel()
+    await disable(settings)
+    age(client)
+
+    again = await client.replay(handle.id)
+
+    assert (await again.result(1)).error_code == ErrorCode.TOOL_DISABLED
+
+
+async def test_a_client_that_is_closed_meanwhile_says_of_no_call_that_it_goes_on_unless_it_is_stored(
+    settings: Settings, look: HeldLook
+) -> None:
+    client = ExecutorClient(settings)
+    await client.open()
+    age(client)
+    calling = [asyncio.ensure_future(client.execute("Echo", CONTEXT, message=str(n))) for n in range(20)]
+    await look.began.wait()
+    await disable(settings)
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.sleep(0)
+    look.go_on.set()
+    async with asyncio.timeout(20):
+        await closing
+        results = await asyncio.gather(*calling)
+
+    async with ExecutorClient(settings) as other:
+        for result in results:
+            if (execution_id := result.metadata.get("execution_id")) is not None:
+                assert await other.attach(execution_id).status()
+
+
+async def test_a_client_that_is_being_closed_takes_no_more_calls_and_says_so(
+    settings: Settings, look: HeldLook
+) -> None:
+    client = ExecutorClient(settings)
+    await client.open()
+    age(client)
+    before = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "before"}))
+    await look.began.wait()
+    closing = asyncio.ensure_future(client.close())
+    await asyncio.sleep(0)
+    late = await client.execute("Echo", CONTEXT, message="late")
+    look.go_on.set()
+    async with asyncio.timeout(20):
+        await closing
+
+    assert "takes no more calls" in str(late.error)
+    assert "execution_id" not in late.metadata
+    async with ExecutorClient(settings) as other:
+        assert [record.id for record in await other.history()] == [(await before).id]
+
+
+@pytest.mark.parametrize(("detached", "expected"), [(False, ExecutionStatus.CANCELLED), (True, ExecutionStatus.QUEUED)])
+async def test_a_call_that_is_cancelled_while_it_waits_to_be_judged_is_kept_once(
+    settings: Settings, client: ExecutorClient, look: HeldLook, detached: bool, expected: ExecutionStatus
+) -> None:
+    age(client)
+    running = asyncio.ensure_future(client.run(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
+    await look.began.wait()
+    await disable(settings)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    look.go_on.set()
+
+    async with asyncio.timeout(10):
+        while await stored(client) != {(ECHO.digest, expected.value): 1}:
+            await asyncio.sleep(0.01)
+    await client._outbox.settle()
+    assert await stored(client) == {(ECHO.digest, expected.value): 1}
+
+
+async def test_an_answer_that_was_asked_for_earlier_does_not_replace_one_that_was_asked_for_later(
+    settings: Settings, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, go_on = Catalogue.read, asyncio.Event()
+
+    async def slow(catalogue: Catalogue) -> tuple[list[ToolSpec], list[ToolSpec]]:
+        answer = await read(catalogue)
+        await go_on.wait()
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Catalogue, "read", slow)
+        earlier = asyncio.ensure_future(client.refresh())
+        await asyncio.sleep(0.2)
+    await client.disable("Echo")
+    go_on.set()
+    await earlier
+
+    assert client.specs() == []
+
+
+async def test_the_error_of_a_whole_burst_is_told_to_each_by_a_traceback_of_its_own(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> list[ForgeError | None]:
+        raise DatabaseUnavailableError("The database is away")
+
+    monkeypatch.setattr(client._open_store.queue, "submit_many", fails)
+    submits = (client.submit("Echo", CONTEXT, {"message": "x"}) for _ in range(200))
+    errors = await asyncio.gather(*submits, return_exceptions=True)
+
+    lengths = []
+    for error in errors:
+        assert isinstance(error, DatabaseUnavailableError)
+        frame, length = error.__traceback__, 0
+        while frame is not None:
+            frame, length = frame.tb_next, length + 1
+        lengths.append(length)
+    assert max(lengths) < 10
+
+
+async def test_two_who_wait_for_one_execution_get_a_result_each(client: ExecutorClient) -> None:
+    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    waiting = [asyncio.ensure_future(client.attach(handle.id).result(5)) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    await handle.cancel("enough")
+    first, second = await asyncio.gather(*waiting)
+
+    first.metadata["mine"] = True
+
+    assert "mine" not in second.metadata
+    with pytest.raises(ExecutionNotFoundError):
+        await client.attach(handle.id[:-1] + ("0" if handle.id[-1] != "0" else "1")).result(5)

@@ -1,0 +1,195 @@
+"""Reports are written together and seldom, before the end they belong to, through outages, and not at all if there are none."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forge_tools.errors import DatabaseUnavailableError, UnstorableRowError
+from forge_tools.records import Claim, ExecutionStatus, NewReport, Outcome
+from tests.unit.workers.test_recorder import CLAIM
+from workers.reports import WRITE_BYTES, ReportDesk
+
+EVERY = 0.05
+
+
+class Store:
+    """The part of a store that takes reports; may be away, or be waited for."""
+
+    def __init__(self) -> None:
+        self.writes: list[list[NewReport]] = []
+        self.error: Exception | None = None
+        self.gate: asyncio.Event | None = None
+
+    @property
+    def reports(self) -> "Store":
+        return self
+
+    async def add(self, reports: Sequence[NewReport]) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        if reports:
+            self.writes.append(list(reports))
+
+    @property
+    def texts(self) -> list[str]:
+        return [one.told.text or "" for write in self.writes for one in write]
+
+
+def claim(number: int = 1, **changes: Any) -> Claim:
+    return replace(CLAIM, id=f"id-{number}", token=f"token-{number}", **changes)
+
+
+def end(of: Claim) -> Outcome:
+    return Outcome(id=of.id, attempt=of.attempt, token=of.token, status=ExecutionStatus.SUCCEEDED)
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+async def desk(store: Store) -> AsyncIterator[ReportDesk]:
+    desk = ReportDesk(every=EVERY)
+    desk.open(store)  # type: ignore[arg-type]  # the part of it that is used
+    writing = asyncio.ensure_future(desk.write_for_ever())
+    yield desk
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+
+
+async def test_what_is_told_is_written_with_whose_it_is(desk: ReportDesk, store: Store) -> None:
+    buffer = desk.begin(claim(attempt=3))
+    await asyncio.to_thread(buffer.emit, "hello")
+    await until(lambda: store.writes)
+
+    [[row]] = store.writes
+    assert (row.execution_id, row.attempt, row.token, row.told.text) == ("id-1", 3, "token-1", "hello")
+
+
+async def test_bodies_that_tell_nothing_cost_no_statement(desk: ReportDesk, store: Store) -> None:
+    store.error = AssertionError("nothing is to be written")
+    claims = [claim(number) for number in range(50)]
+    for one in claims:
+        desk.begin(one)
+    await asyncio.sleep(3 * EVERY)
+    await desk.settle([end(one) for one in claims])
+
+    assert (store.writes, desk._begun) == ([], {})
+
+
+async def test_many_bodies_are_written_together_and_seldom(desk: ReportDesk, store: Store) -> None:
+    buffers = [desk.begin(claim(number)) for number in range(100)]
+    began = asyncio.get_running_loop().time()
+    for turn in range(20):
+        for buffer in buffers:
+            buffer.emit(f"{turn}\n")
+            buffer.progress(turn, 20, None)
+        await asyncio.sleep(EVERY / 5)
+    seconds = asyncio.get_running_loop().time() - began
+
+    assert len(store.writes) <= seconds / EVERY + 2
+    assert len(store.writes[0]) == 200
+
+
+async def test_what_is_left_is_written_before_the_end(desk: ReportDesk, store: Store) -> None:
+    one = claim()
+    buffer = desk.begin(one)
+    buffer.emit("first\n")
+    await until(lambda: store.writes)
+    buffer.emit("last\n")
+
+    await desk.settle([end(one)])
+
+    assert store.texts == ["first\n", "last\n"]
+    buffer.emit("too late\n")
+    await asyncio.sleep(2 * EVERY)
+    assert store.texts == ["first\n", "last\n"]
+
+
+async def test_an_end_waits_for_a_write_of_its_own_and_for_no_other(desk: ReportDesk, store: Store) -> None:
+    mine, other = claim(1), claim(2)
+    desk.begin(mine).emit("mine")
+    desk.begin(other)
+    store.gate = asyncio.Event()
+    await until(lambda: desk._under_way)
+
+    await asyncio.wait_for(desk.settle([end(other)]), 1)
+    waiting = asyncio.ensure_future(desk.settle([end(mine)]))
+    await asyncio.sleep(EVERY)
+    assert not waiting.done()
+
+    store.gate.set()
+    await asyncio.wait_for(waiting, 1)
+    assert store.texts == ["mine"]
+
+
+async def test_a_database_that_is_away_gets_them_later(desk: ReportDesk, store: Store) -> None:
+    store.error = DatabaseUnavailableError("away")
+    buffer = desk.begin(claim())
+    buffer.emit("one\n")
+    await until(lambda: desk._unwritten)
+    for number in range(1000):
+        buffer.emit(f"{number}\n" * 100)
+    await asyncio.sleep(3 * EVERY)
+    assert len(desk._unwritten) == 1
+
+    store.error = None
+    await until(lambda: len(store.texts) >= 2)
+    assert store.texts[0] == "one\n"
+
+
+async def test_an_end_is_not_held_up_by_reports_that_cannot_be_stored(desk: ReportDesk, store: Store) -> None:
+    one = claim()
+    desk.begin(one).emit("x")
+    for error in (DatabaseUnavailableError("away"), UnstorableRowError("refused")):
+        store.error = error
+        await asyncio.wait_for(desk.settle([end(one)]), 1)
+
+    store.error = None
+    await asyncio.sleep(3 * EVERY)
+    assert (store.texts, desk._unwritten) == ([], [])
+
+
+async def test_an_end_waits_for_a_write_that_hangs_no_longer_than_it_may(
+    desk: ReportDesk, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.reports.SETTLE_SECONDS", EVERY)
+    store.gate = asyncio.Event()
+    one = claim()
+    desk.begin(one).emit("x")
+
+    await asyncio.wait_for(desk.settle([end(one)]), 1)
+
+    store.gate.set()
+    desk.begin(claim(2)).emit("y")
+    await until(lambda: store.texts == ["y"])
+
+
+async def test_one_write_is_bounded_and_nobody_is_passed_over(desk: ReportDesk, store: Store) -> None:
+    buffers = [desk.begin(claim(number)) for number in range(60)]
+    for buffer in buffers:
+        buffer.emit("x" * 20_000)
+    await until(lambda: len(store.texts) >= 60)
+
+    assert {row.execution_id for write in store.writes for row in write} == {f"id-{number}" for number in range(60)}
+    assert all(sum(len(row.told.text or "") for row in write) <= WRITE_BYTES + 40_000 for write in store.writes)
+
+
+async def test_secrets_of_a_call_are_not_written(desk: ReportDesk, store: Store) -> None:
+    one = claim(secrets=("correct horse battery",))
+    desk.begin(one).emit("it is correct horse battery\n")
+    await desk.settle([end(one)])
+
+    assert "horse" not in store.texts[0]
