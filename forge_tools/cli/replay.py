@@ -1,0 +1,56 @@
+"""`forge-tools replay`: run an execution of the past again, with its own arguments or others."""
+
+from typing import Annotated
+
+import typer
+
+from forge_tools.cli.face import OutputOption, face_of
+from forge_tools.cli.interrupts import cancellable
+from forge_tools.cli.lazy import command_app
+from forge_tools.cli.local import find_spec
+from forge_tools.cli.progress import awaited
+from forge_tools.cli.run import left_alone, parameters_of, report
+from forge_tools.cli.whoami import whoami
+from forge_tools.client import ExecutorClient
+from forge_tools.config import Settings
+from forge_tools.records import ToolResult
+
+app = command_app()
+
+
+@app.command()
+def replay(  # noqa: PLR0913 one option each
+    context: typer.Context,
+    execution_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Parameters in place of its own; what was secret is to be given again."
+        ),
+    ] = None,
+    *,
+    json: Annotated[str | None, typer.Option("--json", metavar="JSON|@FILE", help="The same as one object.")] = None,
+    dry_run: Annotated[
+        bool | None, typer.Option("--dry-run/--no-dry-run", help="Say what it would do, or do it. Else as it was.")
+    ] = None,
+    background: Annotated[bool, typer.Option("--background", help="Print the id and return.")] = False,
+    queue: Annotated[str | None, typer.Option(help="Where to wait; else as it was.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept with both executions.")] = "",
+    output: OutputOption = None,
+) -> None:
+    """Run an execution of the past again and print the result. Both are linked to each other. Ctrl-C cancels the call."""
+    face, settings = face_of(context), Settings.load()
+
+    async def again() -> ToolResult | None:
+        async with ExecutorClient(settings) as client:
+            record = await client.get(execution_id)
+            parameters = parameters_of(words or (), json, find_spec(client.specs(), record.tool))
+            changes = {} if queue is None else {"queue": queue}
+            handle = await client.replay(
+                record.id, parameters, dry_run=dry_run, reason=reason, actor=whoami(), **changes
+            )
+            return await (left_alone(face, handle) if background else awaited(face, handle))
+
+    result = cancellable(again())
+    if result is not None:
+        report(face, result)

@@ -1,0 +1,200 @@
+"""Replays as a client without any worker makes them, and what it seals and shows."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient, Handle
+from forge_tools.config import Settings
+from forge_tools.errors import ErrorCode, ForgeError
+from forge_tools.records import (
+    ExecutionContext,
+    ExecutionStatus,
+    LinkedExecution,
+    ToolResult,
+    ToolSpec,
+)
+from forge_tools.secrecy import KeyFolder, key_id
+from forge_tools.storage import open_store
+from forge_tools.storage.keys import IdempotencyKeys
+from tests.unit.client.conftest import ECHO, publish
+
+CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")
+
+
+@pytest.fixture
+async def client(sealing_client: ExecutorClient) -> ExecutorClient:
+    return sealing_client
+
+
+async def refusal(handle: Handle) -> ToolResult:
+    """The result of a call that was refused."""
+    result = await handle.result(5)
+    assert not result.success
+    assert await handle.status() == ExecutionStatus.REJECTED
+    return result
+
+
+async def test_a_replay_runs_the_stored_arguments_again(client: ExecutorClient) -> None:
+    first = await _over(client, "Echo", {"message": "x"})
+    again = await client.replay(first, actor="ann@host", reason="it was cancelled")
+
+    record = await again.record()
+    assert (record.parameters, record.replay_of, record.agent_id) == ({"message": "x"}, first, "ann")
+    assert record.timeout_source == "default"
+    kinds = [[event.kind for event in await client.events_of(id_)] for id_ in (first, again.id)]
+    assert kinds == [["cancel", "replayed"], ["replay"]]
+
+
+async def test_a_replay_takes_other_values_and_may_be_a_dry_run(client: ExecutorClient) -> None:
+    first = await _over(client, "Echo", {"message": "x"})
+    again = await client.replay(first[:23], {"message": "y"}, dry_run=True, queue="background")
+
+    record = await again.record()
+    assert (record.parameters, record.context["dry_run"], record.queue) == ({"message": "y"}, True, "background")
+    assert (await client.events_of(again.id))[0].detail == {"of": first, "dry_run": True}
+
+
+async def test_a_replay_wants_what_is_secret_again_by_name(client: ExecutorClient) -> None:
+    first = await _over(client, "Login", {"user": "ann", "pin": "123456"})
+
+    with pytest.raises(ForgeError, match="give pin again"):
+        await client.replay(first)
+    again = await client.replay(first, {"pin": "654321", "who": "bob"})
+
+    assert (await again.record()).parameters == {"user": "bob", "pin": "[redacted]", "times": 1}
+
+
+async def test_what_is_not_over_is_replayed_as_a_dry_run_only(client: ExecutorClient) -> None:
+    first = await client.submit("Echo", CONTEXT, {"message": "x"})
+
+    with pytest.raises(ForgeError, match="is queued: to run it again now would be to run it twice"):
+        await client.replay(first.id)
+    assert (await (await client.replay(first.id, dry_run=True)).record()).context["dry_run"] is True
+
+
+async def test_a_replay_that_the_tool_of_today_refuses_says_that_it_changed(
+    client: ExecutorClient, settings: Settings
+) -> None:
+    first = await _over(client, "Echo", {"message": "x"})
+    renamed = {"version": "2.0.0", "parameters": [{"name": "text", "type": "string", "description": "What."}]}
+    await publish(settings, ToolSpec.model_validate(ECHO.model_dump() | renamed))
+    await client.refresh()
+
+    result = await refusal(await client.replay(first))
+
+    assert "Unknown parameter 'message'" in (result.error or "")
+    assert f"Echo is 2.0.0, and was 1.0.0 when execution {first} was made" in (result.error or "")
+    assert result.metadata["replay_of"] == first
+    assert (await (await client.replay(first, {"text": "x", "message": None})).record()).replay_of == first
+
+
+async def test_a_replay_of_a_tool_that_is_gone_is_refused(client: ExecutorClient) -> None:
+    first = await _over(client, "Echo", {"message": "x"})
+    await client.disable("Echo")
+
+    assert (await refusal(await client.replay(first))).error_code == ErrorCode.TOOL_DISABLED
+
+
+async def test_a_rejected_call_can_be_replayed_with_what_it_lacked(client: ExecutorClient) -> None:
+    rejected = await client.submit("Echo", CONTEXT.model_copy(update={"timeout": 7.0}), {})
+
+    again = await client.replay(rejected.id, {"message": "x"})
+
+    record = await again.record()
+    assert (record.status, record.timeout, record.timeout_source) == (ExecutionStatus.QUEUED, 7.0, "call")
+
+
+async def test_a_replay_is_cancelled_with_whoever_began_it(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await _over(client, "Echo", {"message": "x"})
+    store, began, go_on = IdempotencyKeys.submit_many, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> Any:
+        began.set()
+        await go_on.wait()
+        return await store(self, rows)
+
+    monkeypatch.setattr(IdempotencyKeys, "submit_many", slow)
+    replaying = asyncio.ensure_future(client.replay(first))
+    await began.wait()
+    replaying.cancel()
+    go_on.set()
+    with suppress(asyncio.CancelledError):
+        await replaying
+
+    async def is_cancelled() -> bool:
+        return [one.status for one in await client.history()] == [ExecutionStatus.CANCELLED] * 2
+
+    await _until(is_cancelled)
+
+
+async def test_a_detached_replay_goes_on_without_whoever_began_it(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await _over(client, "Echo", {"message": "x"})
+    store, began, go_on = IdempotencyKeys.submit_many, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> Any:
+        began.set()
+        await go_on.wait()
+        return await store(self, rows)
+
+    monkeypatch.setattr(IdempotencyKeys, "submit_many", slow)
+    replaying = asyncio.ensure_future(client.replay(first, detached=True))
+    await began.wait()
+    replaying.cancel()
+    go_on.set()
+    with suppress(asyncio.CancelledError):
+        await replaying
+    await client._linked.close()
+    await client._background.until_done()
+
+    assert [one.status for one in await client.history()] == [ExecutionStatus.QUEUED, ExecutionStatus.CANCELLED]
+
+
+async def test_a_replay_hears_that_its_tool_was_switched_off_elsewhere(
+    client: ExecutorClient, settings: Settings
+) -> None:
+    first = await _over(client, "Echo", {"message": "x"})
+    async with ExecutorClient(settings) as other:
+        await other.disable("Echo")
+    client._refreshed_at = client._heeded_at = 0.0
+
+    assert (await refusal(await client.replay(first))).error_code == ErrorCode.TOOL_DISABLED
+
+
+async def test_a_client_that_was_idle_seals_with_the_key_of_today(client: ExecutorClient, settings: Settings) -> None:
+    await client.submit("Login", CONTEXT, {"user": "ann", "pin": "123456"})
+    async with await open_store(settings.database) as store:
+        [old] = await store.sealing.list()
+        public = KeyFolder(settings.keys_folder).new()
+        await store.sealing.publish(key_id(public), public)
+        await store.sealing.retire([old.id])
+
+        client._refreshed_at -= 61.0
+        await client.submit("Login", CONTEXT, {"user": "ann", "pin": "123456"})
+
+        assert {key.id: key.live for key in await store.sealing.list()} == {old.id: 1, key_id(public): 1}
+
+
+async def test_a_clients_own_list_shows_no_text_of_a_call_that_no_tool_knows(client: ExecutorClient) -> None:
+    await client.execute("Lgoin", CONTEXT, pin="s3cret-pin", times=3)
+
+    assert client.get_executions()[-1].parameters == {"pin": "[redacted]", "times": 3}
+
+
+async def _over(client: ExecutorClient, tool: str, parameters: dict[str, Any]) -> str:
+    handle = await client.submit(tool, CONTEXT, parameters)
+    assert await handle.cancel() == "cancelled"
+    return handle.id
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():
+            await asyncio.sleep(0.01)
