@@ -1,0 +1,205 @@
+-- Roles for PostgreSQL 15 or later: clients, workers, keepers, auditors. Run it as the owner of the tables, after each
+-- `forge-tools db upgrade`; again is harmless:
+--
+--     psql "$OWNER_URL" -v ON_ERROR_STOP=1 -f deploy/postgres/roles.sql
+--
+-- Then make a login for each client, worker and person. A client's identity is the role that it logs in as:
+--
+--     CREATE ROLE agent_7 LOGIN PASSWORD '...' IN ROLE forge_client;
+--     CREATE ROLE worker_1 LOGIN PASSWORD '...' IN ROLE forge_worker;
+--     CREATE ROLE alice LOGIN PASSWORD '...' IN ROLE forge_auditor;
+
+BEGIN;
+
+DO $$
+DECLARE wanted text;
+BEGIN
+  FOREACH wanted IN ARRAY ARRAY['forge_client', 'forge_worker', 'forge_keeper', 'forge_auditor'] LOOP
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted) THEN
+      EXECUTE format('CREATE ROLE %I NOLOGIN', wanted);
+    END IF;
+  END LOOP;
+END $$;
+
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM PUBLIC, forge_client, forge_worker, forge_keeper, forge_auditor;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM PUBLIC, forge_client, forge_worker, forge_keeper, forge_auditor;
+GRANT USAGE ON SCHEMA public TO forge_client, forge_worker, forge_keeper, forge_auditor;
+GRANT SELECT ON alembic_version TO forge_client, forge_worker, forge_keeper, forge_auditor;
+
+-- Who submitted a call is said by the database, never by the client. `session_user` cannot be changed by SET ROLE.
+ALTER TABLE executions ALTER COLUMN submitted_by SET DEFAULT session_user;
+CREATE INDEX IF NOT EXISTS executions_by_submitter ON executions (submitted_by, id);
+
+-- A view reads with the rights of its owner unless told otherwise, and so would show everybody everything.
+ALTER VIEW tool_executions SET (security_invoker = true);
+
+-- What a client may do: INSERT on named columns. Not among them: submitted_by, tokens, owners, hosts, start times.
+
+GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions,
+  tools, workers, workspaces, session_workspaces, sealing_keys, shells, artifacts, artifact_parts, artifact_owners,
+  idempotency_keys TO forge_client;
+GRANT SELECT (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, owner, hostname, pid, not_before,
+  expires_at, expires_in, started_at, cancel_requested_at) ON execution_queue TO forge_client;
+GRANT INSERT (id, tool, tool_key, tool_version, tool_digest, category, parameters, sealed_names, context, options, agent_id,
+  session_id, queue, lane, timeout, timeout_source, soft_time_limit, time_limit, max_attempts, idempotent, delay,
+  expires_in, reply_to, idempotency_key, replay_of, queued_at) ON executions TO forge_client;
+GRANT INSERT (id, tool_key, queue, lane, max_attempts, idempotent, status, attempt, not_before, expires_at, expires_in,
+  sealed) ON execution_queue TO forge_client;
+GRANT INSERT (execution_id, attempt, final, status, completed_at, duration_ms, output, error, error_code, error_details,
+  metadata) ON execution_attempts TO forge_client;
+GRANT INSERT (execution_id, at, kind, actor, detail, token) ON execution_events TO forge_client;
+GRANT INSERT, DELETE ON idempotency_keys TO forge_client;
+
+-- What a worker may do: history is only added to.
+
+GRANT SELECT ON ALL TABLES IN SCHEMA public TO forge_worker;
+GRANT INSERT ON executions, execution_attempts, execution_events TO forge_worker;
+GRANT INSERT, UPDATE, DELETE ON execution_queue, execution_reports, tools, workers, leases, shells, workspaces,
+  session_workspaces, sealing_keys, artifacts, artifact_parts, artifact_owners, idempotency_keys TO forge_worker;
+GRANT INSERT ON audit_batches, audit_executions, audit_events TO forge_worker;
+
+-- What a keeper may do: prune. Give it to the people who run `forge-tools prune`, and to workers with FORGE_RETENTION.
+
+GRANT SELECT ON ALL TABLES IN SCHEMA public TO forge_keeper;
+GRANT DELETE ON executions, execution_attempts, execution_events, execution_reports, idempotency_keys, artifact_owners,
+  audit_executions, audit_events TO forge_keeper;
+GRANT INSERT ON execution_events, audit_batches, audit_executions, audit_events TO forge_keeper;
+GRANT UPDATE (pruned_by) ON audit_executions, audit_events TO forge_keeper;
+GRANT UPDATE (expires_at) ON artifacts TO forge_keeper;
+GRANT INSERT, UPDATE ON leases TO forge_keeper;
+
+-- What an auditor may do: read, but not what is sealed for workers.
+
+GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions, tools, workers,
+  workspaces, session_workspaces, sealing_keys, shells, artifacts, artifact_owners, idempotency_keys, leases,
+  audit_batches, audit_executions, audit_events TO forge_auditor;
+GRANT SELECT (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, owner, hostname, pid, not_before,
+  expires_at, expires_in, started_at, cancel_requested_at) ON execution_queue TO forge_auditor;
+
+DO $$
+DECLARE sequence_name text := pg_get_serial_sequence('execution_events', 'id');
+BEGIN
+  EXECUTE format('GRANT USAGE ON SEQUENCE %s TO forge_client, forge_worker, forge_keeper', sequence_name);
+END $$;
+
+-- A client's calls are its own. These see rows that the same statement has inserted, which a plain subquery does not.
+
+CREATE OR REPLACE FUNCTION forge_may_enqueue(
+  id_ uuid, tool_key_ text, queue_ text, lane_ text, max_attempts_ int, idempotent_ bool, expires_in_ float8, sealed_ text
+) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (
+      SELECT FROM executions e WHERE e.id = id_ AND e.submitted_by = session_user AND e.queued_at = now()
+        AND (e.tool_key, e.queue, e.lane, e.max_attempts, e.idempotent, e.expires_in)
+          = (tool_key_, queue_, lane_, max_attempts_, idempotent_, expires_in_)
+        AND (sealed_ IS NULL OR e.sealed_names IS NOT NULL))
+    AND NOT EXISTS (SELECT FROM execution_attempts a WHERE a.execution_id = id_);
+END $$;
+
+CREATE OR REPLACE FUNCTION forge_may_reject(id_ uuid)
+RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM executions e WHERE e.id = id_ AND e.submitted_by = session_user AND e.queued_at = now())
+    AND NOT EXISTS (SELECT FROM execution_queue q WHERE q.id = id_)
+    AND NOT EXISTS (SELECT FROM execution_attempts a WHERE a.execution_id = id_);
+END $$;
+
+CREATE OR REPLACE FUNCTION forge_owns(id_ uuid)
+RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM executions e WHERE e.id = id_ AND e.submitted_by = session_user);
+END $$;
+
+-- Cancel, as `Endings.cancel` does it for who may write to the queue. 'unknown' is also the answer for others' calls.
+
+CREATE OR REPLACE FUNCTION forge_cancel(id_ uuid, actor_ text, reason_ text)
+RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
+DECLARE
+  waiting execution_queue%ROWTYPE;
+  by_whom text := session_user || ' (' || coalesce(left(actor_, 200), '') || ')';
+  why text := coalesce(left(reason_, 2000), '');
+  said text;
+BEGIN
+  IF NOT forge_owns(id_) THEN
+    RETURN 'unknown';
+  END IF;
+  SELECT * INTO waiting FROM execution_queue WHERE id = id_ FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN 'over';
+  END IF;
+  INSERT INTO execution_events (execution_id, at, kind, actor, detail)
+    VALUES (id_, now(), 'cancel', by_whom, json_build_object('reason', why));
+  IF waiting.status = 'running' THEN
+    UPDATE execution_queue SET cancel_requested_at = coalesce(cancel_requested_at, now()) WHERE id = id_;
+    RETURN 'requested';
+  END IF;
+  said := 'Cancelled by ' || by_whom || CASE
+    WHEN waiting.attempt > 0 THEN ' after attempt ' || waiting.attempt || ' of ' || waiting.max_attempts
+    WHEN waiting.status = 'queued' THEN ' before it started'
+    ELSE ' before anybody approved it' END || CASE WHEN why = '' THEN '.' ELSE ': ' || why END;
+  INSERT INTO execution_attempts (execution_id, attempt, final, status, completed_at, error, error_code, metadata)
+    VALUES (id_, waiting.attempt + 1, true, 'cancelled', now(), said, 'CANCELLED', '{}');
+  DELETE FROM execution_queue WHERE id = id_;
+  RETURN 'cancelled';
+END $$;
+
+REVOKE ALL ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION forge_may_enqueue, forge_may_reject, forge_owns, forge_cancel TO forge_client;
+
+-- Row-level security. The owner of the tables is not bound by it, so that migrations and stacks without roles go on as they are.
+
+DO $$
+DECLARE one text;
+BEGIN
+  FOREACH one IN ARRAY ARRAY['executions', 'execution_queue', 'execution_attempts', 'execution_events', 'execution_reports',
+      'idempotency_keys', 'artifacts', 'artifact_parts', 'artifact_owners', 'shells', 'session_workspaces'] LOOP
+    EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', one);
+    EXECUTE format('DROP POLICY IF EXISTS staff ON %I', one);
+    EXECUTE format('CREATE POLICY staff ON %I TO forge_worker, forge_keeper, forge_auditor USING (true) WITH CHECK (true)', one);
+    EXECUTE format('DROP POLICY IF EXISTS client_reads ON %I', one);
+    EXECUTE format('DROP POLICY IF EXISTS client_writes ON %I', one);
+    EXECUTE format('DROP POLICY IF EXISTS client_deletes ON %I', one);
+  END LOOP;
+END $$;
+
+CREATE POLICY client_reads ON executions FOR SELECT TO forge_client USING (submitted_by = session_user);
+CREATE POLICY client_writes ON executions FOR INSERT TO forge_client
+  WITH CHECK (submitted_by = session_user AND queued_at = now());
+
+CREATE POLICY client_reads ON execution_queue FOR SELECT TO forge_client
+  USING (EXISTS (SELECT FROM executions e WHERE e.id = execution_queue.id));
+CREATE POLICY client_writes ON execution_queue FOR INSERT TO forge_client WITH CHECK (
+  status = 'queued' AND attempt = 0 AND not_before >= now() AND expires_at <= now() + make_interval(secs => expires_in)
+  AND forge_may_enqueue(id, tool_key, queue, lane, max_attempts, idempotent, expires_in, sealed));
+
+CREATE POLICY client_reads ON execution_attempts FOR SELECT TO forge_client
+  USING (EXISTS (SELECT FROM executions e WHERE e.id = execution_id));
+CREATE POLICY client_writes ON execution_attempts FOR INSERT TO forge_client WITH CHECK (
+  attempt = 0 AND final AND status = 'rejected' AND completed_at = now() AND forge_may_reject(execution_id));
+
+CREATE POLICY client_reads ON execution_events FOR SELECT TO forge_client
+  USING (EXISTS (SELECT FROM executions e WHERE e.id = execution_id));
+CREATE POLICY client_writes ON execution_events FOR INSERT TO forge_client
+  WITH CHECK (kind IN ('replay', 'replayed') AND at = now() AND forge_owns(execution_id));
+
+CREATE POLICY client_reads ON execution_reports FOR SELECT TO forge_client
+  USING (EXISTS (SELECT FROM executions e WHERE e.id = execution_id));
+
+-- A key is inserted before its execution, and returned: at that moment it is told by the time of its own transaction.
+CREATE POLICY client_reads ON idempotency_keys FOR SELECT TO forge_client
+  USING (claimed_at = now() OR forge_owns(execution_id));
+CREATE POLICY client_writes ON idempotency_keys FOR INSERT TO forge_client WITH CHECK (claimed_at = now());
+CREATE POLICY client_deletes ON idempotency_keys FOR DELETE TO forge_client USING (forge_owns(execution_id));
+
+CREATE POLICY client_reads ON artifact_owners FOR SELECT TO forge_client
+  USING (CASE WHEN execution_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN forge_owns(execution_id::uuid) ELSE false END);
+CREATE POLICY client_reads ON artifacts FOR SELECT TO forge_client
+  USING (EXISTS (SELECT FROM artifact_owners o WHERE o.artifact_id = artifacts.id));
+CREATE POLICY client_reads ON artifact_parts FOR SELECT TO forge_client
+  USING (EXISTS (SELECT FROM artifact_owners o WHERE o.artifact_id = artifact_parts.artifact_id));
+CREATE POLICY client_reads ON shells FOR SELECT TO forge_client
+  USING (CASE WHEN execution_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN forge_owns(execution_id::uuid) ELSE false END);
+CREATE POLICY client_reads ON session_workspaces FOR SELECT TO forge_client USING (true);
+
+COMMIT;

@@ -1,0 +1,233 @@
+"""`forge-tools audit`: whether history is still what it was when it was sealed."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from forge_tools.cli.database import with_store
+from forge_tools.cli.face import Face, OutputOption, face_of
+from forge_tools.cli.lazy import command_app
+from forge_tools.cli.moments import iso, took
+from forge_tools.cli.tables import Column, facts, table
+from forge_tools.cli.whoami import whoami
+from forge_tools.config import Settings
+from forge_tools.errors import ForgeError
+from forge_tools.records.audit import AuditReport
+from forge_tools.storage import Store
+from forge_tools.storage.audit import OvertakenError, Signer, Trust
+from forge_tools.storage.audit.book import ALL
+from forge_tools.storage.audit.keys import make_key
+
+app = command_app(no_args_is_help=True)
+
+_SHOWN = 20
+_HASH_DIGITS = 64
+_TRIES, _PAUSE = 50, 0.1
+
+UNSIGNED = (
+    "Nobody signed it: this shows what was changed by someone who does not know of the chain. Who may write to the database "
+    "can make all of it anew. Set FORGE_AUDIT_KEY, or keep `forge-tools audit head` elsewhere and compare it with --head."
+)
+UNCHECKED = "It is signed, but no key was given: pass --key with the public one, or its signatures prove nothing."
+
+
+@app.callback()
+def _audit() -> None:
+    """Prove that no row of what is over was changed, removed or inserted."""
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    *,
+    key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="A key that may have signed, in PEM; again for others. Else FORGE_AUDIT_KEY."
+        ),
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(metavar="N:HASH", help="A head kept elsewhere, which must be in the chain.")
+    ] = None,
+    signed_from: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="The first batch that has to be signed, if there was no key at first."),
+    ] = 1,
+    output: OutputOption = None,
+) -> None:
+    """Compare every row with its hash, and the chain with its signatures. Exit code 1 if anything is not as it was."""
+    settings = Settings.load()
+    trust, kept = Trust.load(_keys(settings, key or ())), _kept(head)
+    face = face_of(context)
+
+    async def compare(store: Store) -> AuditReport:
+        with _progress(face, await store.audit.count()) as told:
+            return await store.audit.verify(trust, head=kept, signed_from=signed_from, told=told)
+
+    report = with_store(compare, settings)
+    if face.is_json:
+        face.document(_document(report, trust))
+    else:
+        _print(face, report, trust)
+    if not report.is_intact:
+        raise typer.Exit(1)
+
+
+@app.command()
+def head(context: typer.Context, output: OutputOption = None) -> None:
+    """Print the newest batch, to be kept where nobody who writes to the database can change it."""
+    face = face_of(context)
+    found = with_store(lambda store: store.audit.head())
+    if found is None:
+        raise ForgeError("Nothing is sealed yet. Workers do it, or: forge-tools audit seal")
+    if face.is_json:
+        face.document(asdict(found) | {"sealed_at": iso(found.sealed_at), "head": str(found)})
+    else:
+        face.say(str(found))
+
+
+@app.command()
+def seal(
+    context: typer.Context,
+    left_out: Annotated[
+        bool,
+        typer.Option("--left-out", help="Also what ended long ago and is in no batch, which verify calls inserted."),
+    ] = False,
+    output: OutputOption = None,
+) -> None:
+    """Seal what is over now, without a worker."""
+    settings = Settings.load()
+    signer = signing_key(settings)
+
+    async def work(store: Store) -> int:
+        return await seal_all(store, signer, left_out=left_out)
+
+    count = with_store(work, settings)
+    face = face_of(context)
+    if face.is_json:
+        face.document({"executions": count})
+    else:
+        face.say(f"{count:,} executions sealed." if count else "Nothing to seal.")
+
+
+@app.command()
+def keygen(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Where to; the public key gets the same name with .pub.")],
+    output: OutputOption = None,
+) -> None:
+    """Make a key for FORGE_AUDIT_KEY of the workers. Whoever verifies needs only FILE.pub."""
+    signer = make_key(file)
+    face = face_of(context)
+    if face.is_json:
+        face.document({"key_id": signer.key_id, "private": str(file), "public": f"{file}.pub"})
+    else:
+        face.say(f"Key {signer.key_id}: {file} signs and is for the workers alone, {file}.pub verifies.")
+
+
+async def seal_all(store: Store, signer: Signer | None, *, left_out: bool = False) -> int:
+    """Seal all that is over; returns how many executions that were. A worker may be sealing at the same time."""
+    count = 0
+    for remaining in reversed(range(_TRIES)):
+        try:
+            async for sealed in store.audit.sweep(signer, sealer=whoami(), behind=ALL if left_out else None):
+                count += sealed.executions
+            break
+        except OvertakenError:
+            if not remaining:
+                raise
+            await asyncio.sleep(_PAUSE)
+    return count
+
+
+def signing_key(settings: Settings) -> Signer | None:
+    """The key that this machine may sign with, if it has one."""
+    path = settings.audit_key or settings.embedded_audit_key
+    return Signer.load(path) if settings.audit_key or (settings.is_embedded and path.exists()) else None
+
+
+def _keys(settings: Settings, given: Sequence[Path]) -> Sequence[Path]:
+    if given:
+        return given
+    if settings.audit_key is not None:
+        return [settings.audit_key]
+    own = settings.embedded_audit_key
+    return [own] if settings.is_embedded and own.exists() else []
+
+
+def _kept(head: str | None) -> tuple[int, str] | None:
+    if head is None:
+        return None
+    number, _, hash_ = head.strip().partition(":")
+    if not (number.isascii() and number.isdigit()) or len(hash_) != _HASH_DIGITS:
+        raise typer.BadParameter("write it as `forge-tools audit head` prints it.", param_hint="--head")
+    return int(number), hash_.lower()
+
+
+@contextmanager
+def _progress(face: Face, total: int) -> Iterator[Callable[[int], object]]:
+    if not face.err.is_terminal:
+        yield lambda count: None
+        return
+    columns = (TextColumn("Comparing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=face.err, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda count: progress.update(task, completed=count)
+
+
+def _document(report: AuditReport, trust: Trust) -> dict[str, Any]:
+    moments = ("oldest_unsealed", "ended_from", "ended_until")
+    said = asdict(report) | {name: iso(getattr(report, name)) for name in moments}
+    found = report.head
+    kept = None if found is None else asdict(found) | {"sealed_at": iso(found.sealed_at), "head": str(found)}
+    return said | {"head": kept, "is_intact": report.is_intact, "proof": _proof(report, trust)}
+
+
+def _proof(report: AuditReport, trust: Trust) -> str:
+    if not report.key_ids:
+        return UNSIGNED
+    if not trust:
+        return UNCHECKED
+    return f"{report.signatures:,} of {report.batches:,} batches are signed by a key that was given."
+
+
+def _print(face: Face, report: AuditReport, trust: Trust) -> None:
+    if report.findings:
+        columns = (Column("what"), Column("table"), Column("row"), Column("how it shows", is_flexible=True))
+        rows = ((one.fault.value, one.table, one.key, one.said) for one in report.findings[:_SHOWN])
+        face.out.print(table(columns, rows))
+        if report.found > _SHOWN:
+            face.say(f"... and {report.found - _SHOWN:,} more; --output json has the first {len(report.findings):,}.")
+        face.say()
+    face.out.print(facts(_facts(report)))
+    face.say(f"head        {report.head}\n" if report.head else "")
+    if report.head is None and report.is_intact:
+        face.say("Nothing is sealed, so nothing is proven.", style="bold yellow")
+        return
+    if report.is_intact:
+        face.say("Intact: nothing that was sealed was changed, removed or inserted.", style="bold green")
+    else:
+        face.say(f"NOT INTACT: {report.found:,} findings.", style="bold red")
+    face.say(_proof(report, trust), style="dim" if report.signatures else "yellow")
+
+
+def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:
+    yield "compared", f"{report.executions:,} executions with their attempts, {report.events:,} events"
+    if report.ended_from is not None:
+        yield "ended", f"from {iso(report.ended_from)} to {iso(report.ended_until)}"
+        yield (
+            "sealed",
+            f"{took(report.longest_wait * 1000)} after the end at most; of the time before nothing is proven",
+        )
+    if report.checkpoints:
+        yield "pruned", f"{report.pruned:,} executions, by {report.checkpoints:,} checkpoints"
+    if report.unsealed:
+        yield "not sealed yet", f"{report.unsealed:,}, of which the oldest ended {iso(report.oldest_unsealed)}"
+    if report.head is not None:
+        yield "chain", f"{report.batches:,} batches, the last sealed {iso(report.head.sealed_at)}"

@@ -1,0 +1,98 @@
+"""What a look at the audit chain tells."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    """What is wrong with a row, or with the chain itself."""
+
+    CHANGED = "changed"
+    REMOVED = "removed"
+    INSERTED = "inserted"
+    UNFINISHED = "unfinished"
+    MISSING_BATCH = "missing batch"
+    BROKEN_BATCH = "broken batch"
+    UNSIGNED = "unsigned"
+    BAD_SIGNATURE = "bad signature"
+    UNKNOWN_KEY = "unknown key"
+    OTHER_HEAD = "other head"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it was sealed: what is wrong, with which row of which table, and how that shows."""
+
+    fault: Fault
+    table: str
+    key: str
+    said: str
+    batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest batch; kept elsewhere it proves later that nothing before it was replaced."""
+
+    sequence: int
+    hash: str
+    sealed_at: datetime
+    key_id: str | None
+    signature: str | None
+
+    def __str__(self) -> str:
+        return f"{self.sequence}:{self.hash}"
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """What `verify` found. It keeps the first findings; `found` counts all."""
+
+    head: Head | None = None
+    batches: int = 0
+    executions: int = 0
+    events: int = 0
+    pruned: int = 0
+    checkpoints: int = 0
+    unsealed: int = 0
+    oldest_unsealed: datetime | None = None
+    ended_from: datetime | None = None
+    ended_until: datetime | None = None
+    longest_wait: float = 0.0
+    """Seconds from an end to its seal, at most: until then nothing is proven of it."""
+    signatures: int = 0
+    """Batches whose signature was checked and is right."""
+    key_ids: list[str] = field(default_factory=list)
+    found: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_intact(self) -> bool:
+        return not self.found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """What to delete: executions that ended before a moment, and what else has to be true of them."""
+
+    ended_before: datetime
+    tool: str | None = None
+    category: str | None = None
+    status: str | None = None
+    keep: tuple[str, ...] = ()
+    """Statuses that stay, whatever else is true of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What one transaction deleted."""
+
+    executions: int = 0
+    attempts: int = 0
+    events: int = 0
+    last: str | None = None
+    """The id of the last one: the next transaction begins behind it."""
+    seconds: float = 0.0
+    is_busy: bool = False
+    """Whether calls wait or run meanwhile."""

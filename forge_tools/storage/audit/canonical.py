@@ -1,0 +1,155 @@
+"""The canonical form of rows, format 1: the same bytes for the same row, on both databases, however often it is read.
+
+A row is the JSON object of its columns that are not NULL, in the order of their names, without spaces, in ASCII.
+Times are microseconds since 1970 in UTC, floats as Python writes them, booleans true and false, JSON columns the text as
+it is stored. What a column of that type could not hold, such as a number that somebody wrote into a text on SQLite,
+becomes an object that says so. Its hash is the SHA-256 of that, after a line that names the format and the table.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table, Text, cast, type_coerce
+from sqlalchemy.types import NullType
+
+from forge_tools.storage.models import JsonText, Moment, execution_attempts, execution_events, executions
+
+FORMAT = 1
+DIGEST_BYTES = 32
+NO_ROW = bytes(DIGEST_BYTES)
+"""Stands for the hash of a row that was not there when it was sealed."""
+
+_NUMBER_BYTES = 4
+NO_NUMBER = -(2**31)
+"""Stands for the number of an attempt that is none, which SQLite would store."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_as_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, check_circular=False).encode
+_MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class RowForm:
+    """How the rows of one table are read, exactly as they are stored, and hashed."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._columns = sorted(table.c, key=lambda column: column.name)
+        self._forms = [(column.name, _form_of(column)) for column in self._columns]
+        self._prefix = f"forge-tools audit {FORMAT} {table.name}\n".encode()
+
+    def columns(self, dialect: str) -> list[ColumnElement[Any]]:
+        """What to select, in the order that `digest` takes."""
+        return [raw(column, dialect) for column in self._columns]
+
+    def digest(self, row: Sequence[Any]) -> bytes:
+        """The hash of a row whose first values are those of `columns`."""
+        pairs = zip(self._forms, row, strict=False)
+        said = {name: form(value) for (name, form), value in pairs if value is not None}
+        return hashlib.sha256(self._prefix + _as_json(said).encode()).digest()
+
+
+def _form_of(column: Column[Any]) -> Callable[[Any], Any]:
+    for kind, form in _FORMS:
+        if isinstance(column.type, kind):
+            return form
+    return _text
+
+
+def _boolean(value: Any) -> Any:
+    return bool(value) if isinstance(value, bool | int) and value in (0, 1) else _strange(value)
+
+
+def _integer(value: Any) -> Any:
+    return value if isinstance(value, int) and not isinstance(value, bool) else _strange(value)
+
+
+def _float(value: Any) -> Any:
+    return float(value) if isinstance(value, float | int) else _strange(value)
+
+
+def moment_form(value: Any) -> Any:
+    """A time in the canonical form."""
+    moment = moment_of(value)
+    return _strange(value) if moment is None else (moment - EPOCH) // _MICROSECOND
+
+
+def moment_of(value: Any) -> datetime | None:
+    """Read a time as it is stored; None for what is none, whoever wrote that."""
+    if isinstance(value, str) and _MOMENT.fullmatch(value):
+        with suppress(ValueError):
+            return datetime.fromisoformat(value).replace(tzinfo=UTC)
+    return value if isinstance(value, datetime) else None
+
+
+def raw(column: Column[Any], dialect: str) -> ColumnElement[Any]:
+    """The column as the driver brings it: nothing is made of it on the way, and JSON is text."""
+    if dialect == "postgresql" and isinstance(column.type, JsonText):
+        return cast(column, Text)
+    return type_coerce(column, NullType())
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value
+    text = str(value)  # PostgreSQL's driver has a class of its own for UUIDs
+    return text if _UUID.fullmatch(text) and not isinstance(value, bytes) else _strange(value)
+
+
+def _strange(value: Any) -> dict[str, str]:
+    return {type(value).__name__: value.hex() if isinstance(value, bytes) else str(value)}
+
+
+_FORMS: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
+    (Moment, moment_form),
+    (Boolean, _boolean),
+    (Float, _float),
+    (Integer, _integer),
+)
+
+EXECUTION = RowForm(executions)
+ATTEMPT = RowForm(execution_attempts)
+EVENT = RowForm(execution_events)
+
+
+def join_hashes(execution: bytes, attempts: Sequence[tuple[int, bytes]]) -> bytes:
+    """The `hashes` of an execution: of its row, then number and hash of each attempt in their order."""
+    numbered = sorted((_number(number), digest) for number, digest in attempts)
+    return execution + b"".join(number.to_bytes(_NUMBER_BYTES, signed=True) + digest for number, digest in numbered)
+
+
+def join_digests(digests: Sequence[bytes]) -> bytes:
+    """One hash for all rows of one key: of one row its own; of several, which no key allows, one that fits no row."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(sorted(digests))).digest()
+
+
+def split_hashes(hashes: bytes) -> tuple[bytes, dict[int, bytes]]:
+    """Undo `join_hashes`."""
+    return hashes[:DIGEST_BYTES], dict(_attempts(hashes))
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and NO_NUMBER < value < -NO_NUMBER else NO_NUMBER
+
+
+def _attempts(hashes: bytes) -> Iterator[tuple[int, bytes]]:
+    for start in range(DIGEST_BYTES, len(hashes), _NUMBER_BYTES + DIGEST_BYTES):
+        digest_at = start + _NUMBER_BYTES
+        yield int.from_bytes(hashes[start:digest_at], signed=True), hashes[digest_at : digest_at + DIGEST_BYTES]
+
+
+def line(kind: str, key: object, hashes: bytes) -> str:
+    """One line of what a batch covers: `execution <id> <hex>` or `event <id> <hex>`."""
+    return f"{kind} {key} {hashes.hex()}\n"
+
+
+def root_of(lines: Sequence[str]) -> str:
+    """The hash over all lines of a batch, sorted."""
+    text = f"forge-tools audit {FORMAT} root\n{''.join(sorted(lines))}"
+    return hashlib.sha256(text.encode("ascii", "backslashreplace")).hexdigest()

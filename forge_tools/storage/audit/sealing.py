@@ -1,0 +1,166 @@
+"""Seals what is over: the oldest that no batch holds yet, in a batch behind the last one."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, case, exists, func, insert, literal, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.storage.audit import chain
+from forge_tools.storage.audit.canonical import EPOCH, NO_ROW, line, moment_of, raw, root_of
+from forge_tools.storage.audit.chain import NOTHING_BEFORE, SEAL, Batch, OvertakenError, batch
+from forge_tools.storage.audit.keys import Signer
+from forge_tools.storage.audit.reading import hashes_of_events, hashes_of_executions, keys_of, reading_raw
+from forge_tools.storage.audit.tables import audit_events, audit_executions
+from forge_tools.storage.engine import Database
+from forge_tools.storage.models import Moment, execution_attempts, execution_events, executions, from_now
+from forge_tools.storage.rows import clean
+
+OVERLAP = timedelta(seconds=30)
+"""By how much an end may come to light after a later one: the longest that a transaction of ours takes to commit."""
+
+asked, ended, event = executions.c, execution_attempts.c, execution_events.c
+
+
+@dataclass(frozen=True, slots=True)
+class Unsealed:
+    """What the next batch is to hold, and what it comes behind."""
+
+    head: Batch | None
+    now: datetime
+    ends: Sequence[Row[Any, Any]]
+    events: Sequence[int]
+
+
+EVER = datetime.min.replace(tzinfo=UTC)
+"""Behind which everything is looked at, also what ended long before the last batch and is in none all the same."""
+
+
+async def seal(
+    database: Database, signer: Signer | None, sealer: str, most: int, *, behind: datetime | None
+) -> Batch | None:
+    """Seal up to `most` executions and as many events; None if there are none.
+
+    They ended at or after `behind`: after a batch, its `ended_until`; None stands for a little before the last one.
+
+    Raises:
+        OvertakenError: another process has sealed at the same moment.
+    """
+    async with reading_raw(database) as connection:
+        found = await _unsealed(connection, most, behind)
+        if not found.ends and not found.events:
+            return None
+        ends = await hashes_of_executions(connection, keys_of(found.ends))
+        events = await hashes_of_events(connection, found.events)
+    new = await asyncio.to_thread(_batch, found, ends, events, clean(sealer), signer)
+
+    async def work(connection: AsyncConnection) -> None:
+        await chain.append(database, connection, new)
+        if new.sequence == 1:
+            await _require_unpruned(connection, ends)
+        if ends:
+            rows = [{"execution_id": id_, "hashes": hashes} for id_, hashes in ends.items()]
+            await connection.execute(insert(audit_executions).values(batch=new.sequence), rows)
+        if events:
+            entries = [{"event_id": id_, "hashes": hashes} for id_, hashes in events.items()]
+            await connection.execute(insert(audit_events).values(batch=new.sequence), entries)
+
+    await database.write(work)
+    return new
+
+
+async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, bytes]) -> None:
+    """What goes while there is a chain leaves a checkpoint, which overtakes a seal; before the first there is none."""
+    ids = [id_ for id_, sealed in hashes.items() if not sealed.startswith(NO_ROW)]
+    there = await connection.scalar(select(func.count()).where(asked.id.in_(ids)))
+    if there != len(ids):
+        raise OvertakenError("History was pruned while its first batch was made. Try again.")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Up to where all is sealed: an end, and an event. What others sealed since only takes it further."""
+
+    end: datetime | None
+    event: int
+
+
+async def reach(database: Database) -> Reach:
+    """How far the last batch says that the chain has come."""
+    async with database.reading() as connection:
+        head = await chain.newest(connection)
+        return Reach(head.frontier if head else None, await event_floor(connection, head))
+
+
+async def is_anything_unsealed(database: Database, known: Reach) -> bool:
+    """Whether there is anything to seal behind that; this one statement is all that an idle worker asks."""
+    entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
+    ends = exists().where(ended.final, ~entry)
+    if known.end is not None:
+        since, lately = literal(known.end - OVERLAP, Moment()), from_now(-OVERLAP.total_seconds())
+        ends = ends.where(ended.completed_at >= case((lately < since, lately), else_=since))
+    entry = exists().where(audit_events.c.event_id == event.id)
+    events = exists().where(event.id > known.event, ~entry)
+    async with database.reading() as connection:
+        return bool(await connection.scalar(select(ends | events)))
+
+
+async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | None) -> Unsealed:
+    head, now = await chain.newest(connection), await chain.now(connection)
+    entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
+    completed_at = raw(ended.completed_at, connection.dialect.name).label("completed_at")
+    ends = select(ended.execution_id, completed_at).where(ended.final, ~entry)
+    if behind is None and head is not None and head.frontier is not None:
+        behind = min(head.frontier, now) - OVERLAP  # the clock may have been set back
+    if behind not in (None, EVER):
+        ends = ends.where(ended.completed_at >= behind)
+    entry = exists().where(audit_events.c.event_id == event.id)
+    known = 0 if behind == EVER else await event_floor(connection, head)
+    events = select(event.id).where(event.id > known, ~entry)
+    return Unsealed(
+        head,
+        now,
+        (await connection.execute(ends.order_by(ended.completed_at).limit(most))).all(),
+        (await connection.scalars(events.order_by(event.id).limit(most))).all(),
+    )
+
+
+async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
+    """The event below which all are sealed: numbers are given before commits, so that a lower one may come later.
+
+    Time counts up to the last look of a sealer, not up to now: what came to light since, nobody has seen yet.
+    """
+    looked_at = head.sealed_at if head else None
+    if head is not None and head.kind != SEAL:
+        sealed_at = select(raw(batch.sealed_at, connection.dialect.name)).where(batch.kind == SEAL)
+        looked_at = moment_of(await connection.scalar(sealed_at.order_by(batch.sequence.desc()).limit(1)))
+    if looked_at is None or looked_at == EPOCH:
+        return 0
+    before = select(batch.event_frontier).where(batch.kind == SEAL, batch.sealed_at <= looked_at - OVERLAP)
+    return await connection.scalar(before.order_by(batch.sequence.desc()).limit(1)) or 0
+
+
+def _batch(
+    found: Unsealed, executions: dict[str, bytes], events: dict[int, bytes], sealer: str, signer: Signer | None
+) -> Batch:
+    lines = [line("execution", id_, hashes) for id_, hashes in executions.items()]
+    lines += [line("event", id_, hashes) for id_, hashes in events.items()]
+    ends = [moment_of(row.completed_at) or found.now for row in found.ends]
+    head = found.head
+    frontiers = [*ends, *([head.frontier] if head and head.frontier else [])]
+    return Batch(
+        sequence=head.sequence + 1 if head else 1,
+        executions=len(executions),
+        events=len(events),
+        ended_from=min(ends, default=None),
+        ended_until=max(ends, default=None),
+        frontier=min(max(frontiers), found.now) if frontiers else None,  # an end that lies ahead hides no other
+        event_frontier=max([*events, head.event_frontier if head else 0]),
+        root=root_of(lines),
+        previous=head.hash if head else NOTHING_BEFORE,
+        sealed_at=found.now,
+        sealer=sealer,
+    ).signed(signer)

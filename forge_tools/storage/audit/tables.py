@@ -1,0 +1,54 @@
+"""The tables of the audit chain: its batches, and for each execution and event the batch that holds its hashes."""
+
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Table, Text
+
+from forge_tools.storage.models import Identifier, JsonText, Moment, metadata
+
+audit_batches = Table(
+    "audit_batches",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("format", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("executions", Integer, nullable=False),
+    Column("events", Integer, nullable=False),
+    Column("ended_from", Moment),
+    Column("ended_until", Moment),
+    Column("frontier", Moment),
+    Column("event_frontier", BigInteger, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("sealed_at", Moment, nullable=False),
+    Column("sealer", Text, nullable=False),
+    Column("detail", JsonText, nullable=False),
+    Column("key_id", Text),
+    Column("hash", Text, nullable=False),
+    Column("signature", Text),
+)
+"""One row a batch: what it covers (`kind` seal) or what was deleted (`kind` prune), never changed.
+
+`root` is the hash over its lines, `hash` that over all its columns before it, `previous` the `hash` of the batch before.
+`frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
+"""
+
+audit_executions = Table(
+    "audit_executions",
+    metadata,
+    Column("execution_id", Identifier, primary_key=True),
+    Column("batch", BigInteger, nullable=False),
+    Column("hashes", LargeBinary, nullable=False),
+    Column("pruned_by", BigInteger),
+    Index("audit_executions_batch", "batch"),
+)
+"""The hash of an execution's row, then the number and the hash of each of its attempts."""
+
+audit_events = Table(
+    "audit_events",
+    metadata,
+    Column("event_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("batch", BigInteger, nullable=False),
+    Column("hashes", LargeBinary, nullable=False),
+    Column("pruned_by", BigInteger),
+    Index("audit_events_batch", "batch"),
+)
+"""Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""

@@ -1,0 +1,300 @@
+"""Deletes what is over and old enough, with all that belongs to it, a small transaction at a time."""
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Row, delete, exists, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.errors import ConfigurationError
+from forge_tools.records import id_floor
+from forge_tools.records.audit import Pruned, Pruning
+from forge_tools.storage.artifact_tables import artifact_owners, artifacts
+from forge_tools.storage.audit import Signer, chain
+from forge_tools.storage.audit.canonical import line, root_of
+from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError
+from forge_tools.storage.audit.checkpoints import Portion
+from forge_tools.storage.audit.tables import audit_events, audit_executions
+from forge_tools.storage.engine import Database
+from forge_tools.storage.key_tables import idempotency_keys
+from forge_tools.storage.models import (
+    execution_attempts,
+    execution_events,
+    execution_queue,
+    executions,
+    from_now,
+)
+from forge_tools.storage.report_tables import execution_reports
+from forge_tools.storage.rows import MAX_SKEW, clean
+
+T = TypeVar("T")
+
+KIND = "prune"
+LOOKED_AT = 5_000
+"""Executions that one step looks at, at most: where few match, no statement reads the whole table."""
+
+GOAL_SECONDS = 0.05
+"""What a transaction should take: as long may another writer of the same file have to wait."""
+
+BUSY_REST, IDLE_REST, LONGEST_REST = 12.0, 0.5, 5.0
+"""Times what a transaction took, it rests; while calls wait or run it takes a thirteenth of the time at most."""
+
+OVERTAKEN_REST = 0.02
+_FIRST_ROWS = 100
+_MOST_KEYS = 5_000
+_BEGINNING = "00000000-0000-0000-0000-000000000000"
+
+asked, last = executions.c, execution_attempts.c
+
+
+@dataclass(frozen=True, slots=True)
+class PruneRun:
+    """One run: its id, under which its events are kept, who it is for, and the key that signs its checkpoints."""
+
+    id: str
+    actor: str
+    signer: Signer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What one transaction is to delete, and how it was sealed."""
+
+    head: Batch | None
+    ids: Sequence[str]
+    entries: Sequence[Row[Any, Any, Any]]
+    events: Sequence[Row[Any, Any, Any]]
+    is_busy: bool
+
+
+class Pace:
+    """How many rows a transaction takes, and how long to rest after it, so that others hardly notice."""
+
+    def __init__(self, most: int) -> None:
+        self.rows = min(most, _FIRST_ROWS)
+        self._most = most
+
+    def rest(self, gone: Pruned) -> float:
+        """Learn from the last transaction; seconds until the next."""
+        if gone.seconds > 2 * GOAL_SECONDS:
+            self.rows = max(1, self.rows // 2)
+        elif gone.seconds < GOAL_SECONDS:
+            self.rows = min(self._most, 2 * self.rows)
+        return min(LONGEST_REST, gone.seconds * (BUSY_REST if gone.is_busy else IDLE_REST))
+
+
+class Retention:
+    """Prunes. What waits, runs, or has no end is never touched, whatever is asked."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def count(self, what: Pruning, after: str | None = None) -> tuple[int, str | None]:
+        """How many executions of the next few thousand match, and the id behind which to go on; None at the end."""
+        async with self._database.reading() as connection:
+            reach = await _reach(connection, what, after)
+            if reach is None:
+                return 0, None
+            query = select(func.count()).select_from(_matching(what, after, reach).subquery())
+            return await connection.scalar(query) or 0, reach
+
+    async def sweep(self, what: Pruning, run: PruneRun, *, most: int = 1000) -> AsyncIterator[Pruned]:
+        """Prune all that matches, resting in between; tells each transaction. Stopped at any point, it can be run again."""
+        pace, gone = Pace(most), Pruned()
+        while True:
+            try:
+                gone = await self.prune(what, run, after=gone.last, most=pace.rows)
+            except OvertakenError:
+                await asyncio.sleep(OVERTAKEN_REST)
+                continue
+            if gone.last is None:
+                return
+            yield gone
+            await asyncio.sleep(pace.rest(gone))
+
+    async def prune(self, what: Pruning, run: PruneRun, *, after: str | None = None, most: int = 1000) -> Pruned:
+        """Delete up to `most` of what matches, in one transaction; `last` of the answer is None at the end.
+
+        If there is an audit chain, a checkpoint in it says what went, and why.
+
+        Raises:
+            ConfigurationError: the chain is signed, and the run has no key.
+            OvertakenError: another process added to the chain at the same moment; nothing was deleted.
+        """
+        began = time.monotonic()
+        async with self._database.reading() as connection:
+            reach = await _reach(connection, what, after)
+            if reach is None:
+                return Pruned()
+            ids = (await connection.scalars(_matching(what, after, reach).order_by(asked.id).limit(most))).all()
+            chosen = await _chosen(connection, ids)
+            now = await chain.now(connection)
+        end = ids[-1] if len(ids) == most else reach
+        if not ids:
+            return Pruned(last=end, is_busy=chosen.is_busy)
+        checkpoint = _checkpoint(chosen, what, run, now)
+
+        async def work(connection: AsyncConnection) -> Pruned:
+            if checkpoint is None:
+                await chain.require_none(self._database, connection)
+            else:
+                await chain.append(self._database, connection, checkpoint)
+                await _mark(connection, chosen, checkpoint.sequence)
+            gone = await _delete(connection, ids)
+            if gone.executions:
+                await connection.execute(insert(execution_events).values(**_event(what, run, ids, gone)))
+            return gone
+
+        gone = await self._database.write(work)
+        return replace(gone, last=end, seconds=time.monotonic() - began, is_busy=chosen.is_busy)
+
+
+async def _reach(connection: AsyncConnection, what: Pruning, after: str | None) -> str | None:
+    """The last id of the next few thousand that may be old enough."""
+    newest = id_floor(max(0.0, what.ended_before.timestamp() + MAX_SKEW))
+    among = (
+        select(asked.id).where(asked.id > (after or _BEGINNING), asked.id < newest).order_by(asked.id).limit(LOOKED_AT)
+    )
+    found = among.subquery()
+    reach: str | None = await connection.scalar(select(found.c.id).order_by(found.c.id.desc()).limit(1))
+    return reach
+
+
+def _matching(what: Pruning, after: str | None, reach: str) -> Any:
+    is_live = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
+    query = select(asked.id).join(execution_attempts, (last.execution_id == asked.id) & last.final)
+    bounds = (asked.id > (after or _BEGINNING), asked.id <= reach, last.completed_at < what.ended_before)
+    return query.where(*bounds, ~is_live, *_filters(what))
+
+
+def _filters(what: Pruning) -> Iterable[ColumnElement[bool]]:
+    for column, value in ((asked.tool, what.tool), (asked.category, what.category), (last.status, what.status)):
+        if value is not None:
+            yield column == clean(value)
+    if what.keep:
+        yield last.status.not_in(what.keep)
+
+
+async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
+    entry, event = audit_executions.c, audit_events.c
+    entries = select(entry.execution_id.label("key"), entry.batch, entry.hashes).where(
+        entry.execution_id.in_(ids), entry.pruned_by.is_(None)
+    )
+    events = (
+        select(event.event_id.label("key"), event.batch, event.hashes)
+        .join(execution_events, execution_events.c.id == event.event_id)
+        .where(execution_events.c.execution_id.in_(ids), event.pruned_by.is_(None))
+    )
+    is_busy = await connection.scalar(select(execution_queue.c.id).limit(1)) is not None
+    return _Chosen(
+        await chain.newest(connection),
+        ids,
+        (await connection.execute(entries)).all(),
+        (await connection.execute(events)).all(),
+        is_busy,
+    )
+
+
+def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batch | None:
+    head = chosen.head
+    if head is None:
+        return None
+    if head.key_id is not None and run.signer is None:
+        raise ConfigurationError(
+            "The audit chain is signed, and what is pruned leaves a checkpoint that has to be: set FORGE_AUDIT_KEY to the "
+            "private key of the workers."
+        )
+    portions = _portions(chosen, head.sequence + 1)
+    detail = _said(what, run, chosen.ids) | {
+        "executions": len(chosen.ids),
+        "unsealed": len(chosen.ids) - len(chosen.entries),
+        "pruned": [portion.stored() for portion in portions],
+    }
+    return Batch(
+        sequence=head.sequence + 1,
+        kind=PRUNE,
+        frontier=head.frontier,
+        event_frontier=head.event_frontier,
+        root=root_of([f"{portion.batch} {portion.root}\n" for portion in portions]),
+        previous=head.hash,
+        sealed_at=now,
+        sealer=clean(run.actor),
+        detail=chain.detail_text(detail),
+    ).signed(run.signer)
+
+
+def _portions(chosen: _Chosen, checkpoint: int) -> list[Portion]:
+    lines: dict[int, list[str]] = defaultdict(list)
+    for kind, rows in (("execution", chosen.entries), ("event", chosen.events)):
+        for row in rows:
+            lines[row.batch].append(line(kind, row.key, bytes(row.hashes)))
+    executions, events = (Counter(row.batch for row in rows) for rows in (chosen.entries, chosen.events))
+    return [
+        Portion(checkpoint, batch, executions[batch], events[batch], root_of(lines[batch])) for batch in sorted(lines)
+    ]
+
+
+def _said(what: Pruning, run: PruneRun, ids: Sequence[str]) -> dict[str, Any]:
+    filters = {name: value for name, value in asdict(what).items() if value} | {"ended_before": str(what.ended_before)}
+    return {"run": run.id, "filters": filters, "first": ids[0], "last": ids[-1]}
+
+
+def _event(what: Pruning, run: PruneRun, ids: Sequence[str], gone: Pruned) -> dict[str, Any]:
+    counts = {"executions": gone.executions, "attempts": gone.attempts, "events": gone.events}
+    return {
+        "execution_id": run.id,
+        "at": from_now(0.0),
+        "kind": KIND,
+        "actor": clean(run.actor),
+        "detail": _said(what, run, ids) | counts,
+    }
+
+
+async def _mark(connection: AsyncConnection, chosen: _Chosen, checkpoint: int) -> None:
+    """Note at each entry which checkpoint has it; entries of a batch of which nothing is left go with its last row."""
+    for table, rows in ((audit_executions, chosen.entries), (audit_events, chosen.events)):
+        key, *_ = table.primary_key.columns
+        for some in _portioned(rows):
+            marked = update(table).where(key.in_([row.key for row in some])).values(pruned_by=checkpoint)
+            await connection.execute(marked)
+    batches = {row.batch for row in (*chosen.entries, *chosen.events)}
+    kept = set[int]()
+    for table in (audit_executions, audit_events):
+        left = select(table.c.batch).where(table.c.batch.in_(batches), table.c.pruned_by.is_(None)).distinct()
+        kept.update((await connection.scalars(left)).all())
+    for table in (audit_executions, audit_events):
+        await connection.execute(delete(table).where(table.c.batch.in_(batches - kept)))
+
+
+async def _delete(connection: AsyncConnection, ids: Sequence[str]) -> Pruned:
+    await _disown_artifacts(connection, ids)
+    for table in (idempotency_keys, execution_reports):
+        await connection.execute(delete(table).where(table.c.execution_id.in_(ids)))
+    events = await connection.execute(delete(execution_events).where(execution_events.c.execution_id.in_(ids)))
+    attempts = await connection.execute(delete(execution_attempts).where(last.execution_id.in_(ids)))
+    gone = await connection.execute(delete(executions).where(asked.id.in_(ids)))
+    return Pruned(gone.rowcount, attempts.rowcount, events.rowcount)
+
+
+async def _disown_artifacts(connection: AsyncConnection, ids: Sequence[str]) -> None:
+    """What nobody holds any more expires at once; workers delete it as they do whatever has expired."""
+    owner = artifact_owners.c
+    theirs = owner.execution_id.in_([str(id_) for id_ in ids])
+    held = (await connection.scalars(select(owner.artifact_id).where(theirs).distinct())).all()
+    is_owned = exists().where(owner.artifact_id == artifacts.c.id)
+    for some in _portioned(sorted(held)):
+        among = artifacts.c.id.in_(some)
+        await connection.execute(select(artifacts.c.id).where(among).order_by(artifacts.c.id).with_for_update())
+        # Another call may have kept it meanwhile, and then the row is that call's.
+        await connection.execute(delete(artifact_owners).where(owner.artifact_id.in_(some), theirs))
+        nobodys = update(artifacts).where(among, artifacts.c.is_whole, ~is_owned)
+        await connection.execute(nobodys.values(expires_at=from_now(0.0)))
+
+
+def _portioned(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """No statement takes more than some thirty thousand values, and one call may have any number of events."""
+    return (rows[start : start + _MOST_KEYS] for start in range(0, len(rows), _MOST_KEYS))

@@ -1,0 +1,82 @@
+"""A history that is sealed, and the SQL of somebody who would rather have another one."""
+
+from sqlalchemy import Boolean, Column, Float, Integer, Table, text
+
+from forge_tools.records import ExecutionStatus
+from forge_tools.records.audit import AuditReport
+from forge_tools.storage import Store
+from forge_tools.storage.audit import Signer, Trust
+from forge_tools.storage.models import Identifier, JsonText, Moment
+from tests.contract.calls import UNKNOWN, claimed, ended, finished, running, submitted
+
+
+async def past(store: Store, count: int = 3) -> list[str]:
+    """Calls that are over: the first was tried twice, was cancelled in vain, and one that was fenced off reported late."""
+    claim = await running(store, agent_id="agent-7", session_id="s-1", max_attempts=3, idempotent=True)
+    failed = ended(claim, ExecutionStatus.FAILED, error="x", error_code="TOOL_ERROR", duration_ms=5.0, retry_in=0.0)
+    await store.queue.finish(failed)
+    again = await claimed(store, claim.id, 1)
+    await store.queue.cancel(claim.id, actor="root", reason="no more")
+    done = ended(again, output='["a"]', duration_ms=3.25, metadata='{"n":1.0}', error_details='["d"]')
+    await store.queue.finish(done)
+    await store.queue.finish(ended(claim, output='"late"'))
+    others = [await submitted(store) for _ in range(count - 1)]
+    await finished(store, others)
+    return [claim.id, *others]
+
+
+async def sealed_past(store: Store, signer: Signer | None = None, count: int = 3) -> list[str]:
+    ids = await past(store, count)
+    await seal_all(store, signer)
+    return ids
+
+
+async def seal_all(store: Store, signer: Signer | None = None, most: int = 500) -> int:
+    count, behind = 0, None
+    while (sealed := await store.audit.seal(signer, sealer="tester", most=most, behind=behind)) is not None:
+        count, behind = count + sealed.executions, sealed.ended_until or behind
+    return count
+
+
+async def forge(store: Store, *statements: str) -> None:
+    """Run SQL as whoever owns the database can."""
+
+    async def work(connection: object) -> None:
+        for statement in statements:
+            await connection.exec_driver_sql(statement)  # type: ignore[attr-defined]  # a connection of SQLAlchemy
+
+    await store._database.write(work)  # type: ignore[arg-type]  # as above
+
+
+async def verified(store: Store, signer: Signer | None = None, **options: object) -> AuditReport:
+    trust = Trust([signer.public]) if signer else Trust()
+    return await store.audit.verify(trust, **options)  # type: ignore[arg-type]  # those of `verify`
+
+
+def said(report: AuditReport) -> set[tuple[str, str]]:
+    """What is wrong with which table."""
+    return {(finding.fault.value, finding.table) for finding in report.findings}
+
+
+def another_value(column: Column[object], dialect: str) -> str:
+    """SQL for a value of that type that is not the one there."""
+    name = f'"{column.name}"'
+    on_postgres = dialect == "postgresql"
+    match column.type:
+        case Moment():
+            changed = f"{name} + interval '1 microsecond'" if on_postgres else f"substr({name}, 1, 25) || 'x'"
+            return f"coalesce({changed}, {'now()' if on_postgres else repr('2026-01-01 00:00:00.000000')})"
+        case JsonText():
+            return "'{\"forged\":1}'"
+        case Boolean():
+            return f"NOT {name}"
+        case Float():
+            return f"coalesce({name} + 0.001, 1.5)"
+        case Integer():
+            return f"coalesce({name} + 1, 1)"
+        case _:
+            return f"'{UNKNOWN}'" if column.type is Identifier else "'forged'"
+
+
+def changing(table: Table, column: Column[object], dialect: str, where: str) -> str:
+    return str(text(f'UPDATE {table.name} SET "{column.name}" = {another_value(column, dialect)} WHERE {where}'))

@@ -1,0 +1,292 @@
+"""The roles of deploy/postgres/, with real logins: what each may do, and what a hostile client gets nowhere with."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from forge_tools.errors import ExecutionNotFoundError, ForgeError
+from forge_tools.records import ExecutionStatus, Outcome, Ring, new_id
+from forge_tools.records.audit import Pruning
+from forge_tools.storage import Store, open_store
+from forge_tools.storage.retention import PruneRun
+from tests.contract.calls import SCOPE, beat, boot, call, ended
+from tests.contract.sealed import seal_all, verified
+from tests.contract.test_retention import everything
+from tests.services import admin
+
+ROLES = (Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sql").read_text()
+MEMBERS = {
+    "alice": "forge_client", "mallory": "forge_client", "walter": "forge_worker", "kim": "forge_keeper", "ada": "forge_auditor"
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Logins:
+    """A database with roles, and the URL of each login."""
+
+    owner: str
+    urls: dict[str, str]
+    names: dict[str, str]
+
+
+@pytest.fixture
+def logins(migrated_postgres: str, postgres: Any) -> Iterator[Logins]:
+    for _ in range(2):  # again is harmless
+        admin(migrated_postgres, ROLES)
+    suffix, password = secrets.token_hex(4), secrets.token_hex(8)
+    names = {person: f"{person}_{suffix}" for person in MEMBERS}
+    parts = urlsplit(migrated_postgres)
+    urls = {}
+    for person, role in MEMBERS.items():
+        admin(migrated_postgres, f"CREATE ROLE {names[person]} LOGIN PASSWORD '{password}' IN ROLE {role}")
+        host = f"{names[person]}:{password}@{parts.hostname}:{parts.port}"
+        urls[person] = urlunsplit(parts._replace(netloc=host))
+    yield Logins(migrated_postgres, urls, names)
+    for name in names.values():
+        admin(migrated_postgres, f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+@pytest.fixture
+async def alice(logins: Logins) -> AsyncIterator[Store]:
+    async with await open_store(logins.urls["alice"]) as store:
+        yield store
+
+
+@pytest.fixture
+async def mallory(logins: Logins) -> AsyncIterator[Store]:
+    async with await open_store(logins.urls["mallory"]) as store:
+        yield store
+
+
+@pytest.fixture
+async def walter(logins: Logins) -> AsyncIterator[Store]:
+    async with await open_store(logins.urls["walter"]) as store:
+        yield store
+
+
+async def worked_off(worker: Store, execution_id: str, **outcome: Any) -> None:
+    [claim] = await worker.queue.claim([Ring(execution_id, 0)], SCOPE)
+    assert await worker.queue.finish(ended(claim, **outcome))
+
+
+async def sql(url: str, statement: str, *arguments: object) -> list[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        return list(await connection.fetch(statement, *arguments))
+    finally:
+        await connection.close()
+
+
+async def test_a_client_submits_a_worker_runs_and_the_client_reads_what_came_of_it(
+    logins: Logins, alice: Store, walter: Store
+) -> None:
+    new = call()
+    await alice.queue.submit(new)
+    await walter.workers.register(boot())
+    assert await beat(walter, "boot-1") == []
+    assert await walter.queue.due(SCOPE, 5) == [Ring(new.id, 0)]
+    await worked_off(walter, new.id, output='"done"')
+    [result] = await alice.queue.results([new.id])
+    assert result.result.output == "done"
+    assert (await alice.history.get(new.id)).status is ExecutionStatus.SUCCEEDED
+    [row] = await sql(logins.owner, "SELECT submitted_by FROM executions")
+    assert row["submitted_by"] == logins.names["alice"]
+
+
+async def test_a_client_records_what_it_refused_itself(alice: Store) -> None:
+    new = call()
+    await alice.queue.record(new, Outcome(id=new.id, attempt=0, token="", status=ExecutionStatus.REJECTED, error="no"))
+    assert (await alice.history.get(new.id)).status is ExecutionStatus.REJECTED
+
+
+async def test_a_client_cancels_what_is_its_own_and_nothing_else(alice: Store, mallory: Store, walter: Store) -> None:
+    waiting, runs, over = (call() for _ in range(3))
+    await alice.queue.submit_many([waiting, runs, over])
+    [claim] = await walter.queue.claim([Ring(runs.id, 0)], SCOPE)
+    await worked_off(walter, over.id)
+    for one in (waiting, runs, over):
+        with pytest.raises(ExecutionNotFoundError):
+            await mallory.queue.cancel(one.id, actor="mallory", reason="mine!")
+    answers = [await alice.queue.cancel(one.id, actor="a", reason="enough") for one in (waiting, runs, over)]
+    assert answers == ["cancelled", "requested", "over"]
+    record = await alice.history.get(waiting.id)
+    assert record.status is ExecutionStatus.CANCELLED
+    assert record.error is not None
+    assert record.error.startswith("Cancelled by alice_")
+    assert await walter.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
+    assert [event.kind for event in await alice.history.events(runs.id)] == ["cancel"]
+
+
+async def test_a_client_sees_nothing_of_others(alice: Store, mallory: Store, walter: Store) -> None:
+    done, waiting = call(), call()
+    await alice.queue.submit_many([done, waiting])
+    await worked_off(walter, done.id, output='"private"')
+    await alice.queue.cancel(waiting.id, actor="a", reason="")
+    assert await mallory.history.list() == []
+    assert await mallory.history.figures() == []
+    assert await mallory.queue.results([done.id]) == []
+    assert await mallory.queue.statuses([done.id, waiting.id]) == {}
+    assert await mallory.history.attempts(done.id) == []
+    assert await mallory.history.events(waiting.id) == []
+    with pytest.raises(ExecutionNotFoundError):
+        await mallory.history.get(done.id)
+
+
+HOSTILE = [
+    # alter
+    "UPDATE executions SET tool = 'Bash'",
+    "UPDATE execution_queue SET queue = 'mine'",
+    "UPDATE execution_queue SET cancel_requested_at = now()",
+    "UPDATE execution_attempts SET output = '1'",
+    "UPDATE execution_events SET actor = 'root'",
+    "DELETE FROM executions",
+    "DELETE FROM execution_queue",
+    "DELETE FROM execution_attempts",
+    "DELETE FROM execution_events",
+    "TRUNCATE executions",
+    "UPDATE tools SET enabled = false",
+    "UPDATE workers SET beat = 0",
+    "INSERT INTO leases VALUES ('recovery', 'mallory', now() + interval '1 hour')",
+    "UPDATE sealing_keys SET public = 'mine'",
+    "INSERT INTO sealing_keys (id, public, created_at) VALUES ('m', 'mine', now())",
+    "DELETE FROM session_workspaces",
+    # read what is for workers
+    "SELECT sealed FROM execution_queue",
+    "SELECT token FROM execution_queue",
+    "SELECT * FROM execution_queue",
+    "SELECT * FROM leases",
+    "SELECT * FROM audit_batches",
+    "INSERT INTO audit_executions VALUES ('{theirs}', 1, '')",
+    # forge
+    "INSERT INTO executions (id, submitted_by, tool, tool_key, tool_version, tool_digest, category, parameters, context, options,"
+    " queue, lane, timeout, timeout_source, soft_time_limit, time_limit, max_attempts, idempotent, delay, expires_in, queued_at)"
+    " SELECT '{fresh}', '{alice}', tool, tool_key, tool_version, tool_digest, category, parameters, context, options, queue, lane,"
+    " timeout, timeout_source, soft_time_limit, time_limit, max_attempts, idempotent, delay, expires_in, now() FROM executions",
+    "{copy} '{fresh}', now() - interval '1 day' FROM executions",
+    "INSERT INTO execution_queue (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, not_before, expires_at,"
+    " expires_in) VALUES ('{theirs}', 'Grep@1', 'default', 'async', 'queued', 0, 1, false, now(), now(), 600)",
+    "INSERT INTO execution_queue (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, not_before, expires_at,"
+    " expires_in) VALUES ('{mine}', 'Grep@1', 'default', 'async', 'queued', 0, 1, false, now(), now(), 600)",
+    "INSERT INTO execution_attempts (execution_id, attempt, final, status, completed_at, metadata)"
+    " VALUES ('{theirs}', 0, true, 'rejected', now(), '{{}}')",
+    "INSERT INTO execution_attempts (execution_id, attempt, final, status, completed_at, metadata)"
+    " VALUES ('{waits}', 0, true, 'rejected', now(), '{{}}')",
+    "INSERT INTO execution_attempts (execution_id, attempt, final, status, completed_at, metadata)"
+    " VALUES ('{waits}', 1, true, 'succeeded', now(), '{{}}')",
+    "INSERT INTO execution_events (execution_id, at, kind, actor, detail) VALUES ('{theirs}', now(), 'replayed', 'x', '{{}}')",
+    "INSERT INTO execution_events (execution_id, at, kind, actor, detail) VALUES ('{mine}', now(), 'cancel', 'root', '{{}}')",
+    "INSERT INTO execution_events (execution_id, at, kind, actor, detail)"
+    " VALUES ('{mine}', now() - interval '1 day', 'replay', 'x', '{{}}')",
+    # become somebody else
+    "SET ROLE forge_worker",
+    "SET SESSION AUTHORIZATION {alice}",
+    "ALTER TABLE executions DISABLE ROW LEVEL SECURITY",
+    "DROP POLICY client_reads ON executions",
+    "CREATE TABLE public.mine (x int)",
+    "CREATE OR REPLACE FUNCTION public.forge_owns(id_ uuid) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+    "SELECT * FROM pg_authid",
+]
+COPY = """INSERT INTO executions (tool, tool_key, tool_version, tool_digest, category, parameters, context, options, queue, lane,
+ timeout, timeout_source, soft_time_limit, time_limit, max_attempts, idempotent, delay, expires_in, id, queued_at)
+ SELECT tool, tool_key, tool_version, tool_digest, category, parameters, context, options, queue, lane, timeout, timeout_source,
+ soft_time_limit, time_limit, max_attempts, idempotent, delay, expires_in,"""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A call of Alice's, and two of Mallory's: one over, one waiting."""
+
+    words: dict[str, str]
+
+
+@pytest.fixture
+async def scene(logins: Logins, alice: Store, mallory: Store, walter: Store) -> Scene:
+    theirs, mine, waits = call(), call(), call()
+    await alice.queue.submit(theirs)
+    await mallory.queue.submit_many([mine, waits])
+    await worked_off(walter, mine.id)
+    ids = {"theirs": theirs.id, "mine": mine.id, "waits": waits.id, "fresh": new_id()}
+    return Scene(ids | {"alice": logins.names["alice"], "copy": COPY})
+
+
+async def snapshot(logins: Logins) -> list[Any]:
+    tables = (
+        "executions",
+        "execution_queue",
+        "execution_attempts",
+        "execution_events",
+        "leases",
+        "audit_executions",
+        "tools",
+    )
+    return [[tuple(row) for row in await sql(logins.owner, f"SELECT * FROM {table} ORDER BY 1")] for table in tables]
+
+
+async def test_a_hostile_client_gets_nowhere(logins: Logins, scene: Scene) -> None:
+    before = await snapshot(logins)
+    connection = await asyncpg.connect(logins.urls["mallory"])
+    for statement in HOSTILE:
+        with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UniqueViolationError)):
+            print(statement, await connection.fetch(statement.format(**scene.words)))
+    await connection.close()
+    assert await snapshot(logins) == before
+
+
+async def test_reading_without_a_filter_brings_only_what_is_ones_own(logins: Logins, scene: Scene) -> None:
+    mine = {scene.words["mine"], scene.words["waits"]}
+    for statement in ("SELECT id FROM executions", "SELECT id FROM tool_executions", "SELECT id FROM execution_queue",
+                      "SELECT execution_id AS id FROM execution_attempts"):  # fmt: skip
+        found = {str(row["id"]) for row in await sql(logins.urls["mallory"], statement)}
+        assert found
+        assert found <= mine
+
+
+async def test_a_setting_of_the_session_changes_nobody(logins: Logins, scene: Scene) -> None:
+    connection = await asyncpg.connect(logins.urls["mallory"])
+    await connection.execute("SET row_security = off")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):  # rather than leave rows out in silence
+        await connection.fetch("SELECT * FROM executions")
+    await connection.execute("SET row_security = on")
+    await connection.execute("CREATE TEMP TABLE executions AS SELECT 1 AS x")  # hides it from names, not from functions
+    answer = await connection.fetchval("SELECT forge_cancel($1, 'm', '')", scene.words["theirs"])
+    assert answer == "unknown"
+    await connection.close()
+
+
+async def test_a_worker_adds_to_history_and_rewrites_none_of_it(logins: Logins, scene: Scene) -> None:
+    for statement in ("UPDATE execution_attempts SET output = '1'", "DELETE FROM execution_attempts", "DELETE FROM executions",
+                      "UPDATE executions SET tool = 'x'", "UPDATE execution_events SET actor = 'x'", "DELETE FROM audit_batches",
+                      "UPDATE audit_executions SET hashes = ''"):  # fmt: skip
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await sql(logins.urls["walter"], statement)
+
+
+async def test_a_worker_seals_an_auditor_verifies_and_a_keeper_prunes(
+    logins: Logins, scene: Scene, walter: Store
+) -> None:
+    assert await seal_all(walter) == 1
+    async with await open_store(logins.urls["ada"]) as ada:
+        assert (await verified(ada)).executions == 1
+        assert len(await ada.history.list()) == 3
+        assert [one.calls for one in await ada.history.figures()] == [3]
+        assert [one.queued for one in await ada.history.backlog()] == [2]
+        assert await ada.history.stuck(lease=15.0, patience=60.0) == []
+        for statement in (
+            "DELETE FROM executions",
+            "SELECT sealed FROM execution_queue",
+            "UPDATE audit_batches SET root = ''",
+        ):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await sql(logins.urls["ada"], statement)
+    what: Pruning = everything()
+    with pytest.raises(ForgeError):
+        await walter.retention.prune(what, PruneRun(new_id(), "walter"))
+    async with await open_store(logins.urls["kim"]) as kim:
+        assert (await kim.retention.prune(what, PruneRun(new_id(), "kim"))).executions == 1
+        assert (await verified(kim)).is_intact

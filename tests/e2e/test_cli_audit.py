@@ -1,0 +1,124 @@
+"""`audit` as an auditor runs it: intact, tampered with, signed, and with a sealer that is killed."""
+
+import asyncio
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from forge_tools.storage import migrate, open_store
+from tests.contract.calls import call, finished
+from tests.e2e.cli_driver import Cli, wait_until
+
+COUNT = 6000
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    file = tmp_path_factory.mktemp("past") / "forge.db"
+    migrate.upgrade(f"sqlite:///{file}")
+
+    async def fill() -> None:
+        async with await open_store(f"sqlite:///{file}") as store:
+            for _ in range(COUNT // 500):
+                calls = [call() for _ in range(500)]
+                await store.queue.submit_many(calls)
+                await finished(store, [one.id for one in calls])
+
+    asyncio.run(fill())
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return file.read_bytes()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, template: bytes) -> Cli:
+    (tmp_path / "forge.db").write_bytes(template)
+    cli = Cli(tmp_path, FORGE_DATABASE_URL=f"sqlite:///{tmp_path / 'forge.db'}")
+    cli.run("audit", "keygen", "key.pem")
+    cli.settings["FORGE_AUDIT_KEY"] = "key.pem"
+    return cli
+
+
+def sql(cli: Cli, statement: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(cli.folder / "forge.db", timeout=10) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def test_an_auditor_with_the_public_key_alone_sees_that_nothing_was_changed(cli: Cli) -> None:
+    assert cli.json("audit", "seal") == {"executions": COUNT}
+    cli.settings["FORGE_AUDIT_KEY"] = "key.pem.pub"
+    done = cli.run("audit", "verify")
+    assert done.returncode == 0, done.stderr
+    for said in (
+        "6,000 executions",
+        "Intact",
+        "12 of 12 batches are signed by a key that was given",
+        "head        12:",
+    ):
+        assert said in done.stdout
+    report = cli.json("audit", "verify")
+    assert (report["is_intact"], report["executions"], report["findings"]) == (True, COUNT, [])
+    assert report["head"]["head"] == cli.json("audit", "head")["head"] == cli.run("audit", "head").stdout.strip()
+
+
+def test_what_somebody_changed_is_a_table_and_exit_code_1(cli: Cli) -> None:
+    cli.run("audit", "seal")
+    [(changed,), (removed,)] = sql(cli, "SELECT id FROM executions ORDER BY id LIMIT 2")
+    sql(cli, f"UPDATE execution_attempts SET output = '\"forged\"' WHERE execution_id = '{changed}'")
+    sql(cli, f"DELETE FROM executions WHERE id = '{removed}'")
+    done = cli.run("audit", "verify")
+    assert (done.returncode, "NOT INTACT: 2 findings." in done.stdout) == (1, True)
+    report = cli.json("audit", "verify", code=1)
+    found = {(one["fault"], one["table"], one["key"]) for one in report["findings"]}
+    assert found == {
+        ("changed", "execution_attempts", f"{changed} attempt 1"), ("removed", "executions", str(removed))
+    }  # fmt: skip
+
+
+def test_a_head_that_was_kept_proves_that_the_tail_is_still_there(cli: Cli) -> None:
+    cli.run("audit", "seal")
+    head = cli.run("audit", "head").stdout.strip()
+    assert cli.run("audit", "verify", "--head", head).returncode == 0
+    sql(cli, "DELETE FROM audit_batches WHERE sequence = 12")
+    sql(cli, "DELETE FROM audit_executions WHERE batch = 12")
+    assert cli.run("audit", "verify").returncode == 0
+    assert "that was kept elsewhere" in cli.run("audit", "verify", "--head", head).stdout
+    wrong = cli.run("audit", "verify", "--head", "12")
+    assert (wrong.returncode, "as `forge-tools audit head` prints it" in wrong.stderr) == (2, True)
+
+
+def test_a_chain_that_nobody_signed_says_what_it_does_not_prove(cli: Cli) -> None:
+    del cli.settings["FORGE_AUDIT_KEY"]
+    cli.run("audit", "seal")
+    done = cli.run("audit", "verify")
+    assert (done.returncode, "can make all of it anew" in done.stdout) == (0, True)
+    assert cli.run("audit", "verify", "--key", "key.pem.pub").returncode == 1
+
+
+def test_a_signed_chain_proves_little_to_who_has_no_key(cli: Cli) -> None:
+    cli.run("audit", "seal")
+    del cli.settings["FORGE_AUDIT_KEY"]
+    assert "no key was given" in cli.run("audit", "verify").stdout
+
+
+def test_a_sealer_that_is_killed_leaves_whole_batches_and_the_next_goes_on(cli: Cli) -> None:
+    for number in range(1, 4):
+        sealer = cli.start("audit", "seal")
+        wait_until(lambda least=number: sql(cli, "SELECT count(*) FROM audit_batches")[0][0] >= least, 30)
+        sealer.send_signal(signal.SIGKILL)
+        sealer.communicate(timeout=30)
+        assert cli.json("audit", "verify")["is_intact"]
+    cli.run("audit", "seal")
+    report = cli.json("audit", "verify")
+    assert (report["is_intact"], report["executions"], report["unsealed"]) == (True, COUNT, 0)
+
+
+def test_nothing_to_seal_and_no_head_are_said(tmp_path: Path) -> None:
+    cli = Cli(tmp_path, FORGE_DATABASE_URL=f"sqlite:///{tmp_path / 'forge.db'}")
+    cli.run("db", "upgrade")
+    assert cli.run("audit", "seal").stdout == "Nothing to seal.\n"
+    head = cli.run("audit", "head")
+    assert (head.returncode, "Nothing is sealed yet" in head.stderr) == (1, True)
+    assert "nothing is proven" in cli.run("audit", "verify").stdout

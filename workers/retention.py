@@ -1,0 +1,64 @@
+"""Prunes what the settings no longer want kept: one worker at a time, in small transactions, never in a hurry."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Set
+from datetime import UTC, datetime, timedelta
+
+from forge_tools.config import RetentionRule, Settings
+from forge_tools.errors import ForgeError
+from forge_tools.records import new_id
+from forge_tools.records.audit import Pruning
+from forge_tools.storage import Store
+from forge_tools.storage.audit import Signer
+from forge_tools.storage.retention import PruneRun
+
+LEASE = "retention"
+LOOK_SECONDS = 600.0
+
+logger = logging.getLogger(__name__)
+
+
+class Keeper:
+    """The oldest boot prunes, every few minutes; the lease keeps two that both think they are it apart."""
+
+    def __init__(
+        self, store: Store, boot: str, settings: Settings, signer: Signer | None, living: Callable[[], Set[str]]
+    ) -> None:
+        self._store = store
+        self._boot = boot
+        self._rules = settings.retention
+        self._lease = settings.lease
+        self._signer = signer
+        self._living = living
+
+    async def keep(self) -> None:
+        """Prune for ever, if anything is to be pruned at all."""
+        while self._rules:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.step()
+            except ForgeError as error:
+                logger.warning("What is too old is not pruned yet", extra={"error": str(error)})
+
+    async def step(self) -> int:
+        """Prune by every rule, if it is this worker's to do; returns how many executions went."""
+        if self._boot != min(self._living(), default=self._boot):
+            return 0
+        return sum([await self._apply(rule) for rule in self._rules])
+
+    async def _apply(self, rule: RetentionRule) -> int:
+        before = datetime.now(UTC) - timedelta(days=rule.days)
+        what = Pruning(ended_before=before, **rule.model_dump(exclude={"days"}))
+        run = PruneRun(new_id(), f"retention of {rule.days:g} days", self._signer)
+        count, taken_at = 0, float("-inf")
+        async for gone in self._store.retention.sweep(what, run):
+            count += gone.executions
+            if time.monotonic() - taken_at > self._lease / 3:
+                if not await self._store.workers.take_lease(LEASE, self._boot, self._lease):
+                    break
+                taken_at = time.monotonic()
+        if count:
+            logger.info("Pruned what is too old", extra={"executions": count, "days": rule.days, "run": run.id})
+        return count
