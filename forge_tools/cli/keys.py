@@ -1,0 +1,164 @@
+"""`forge-tools keys`: the keys that secrets are sealed with."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from forge_tools.cli.database import with_store
+from forge_tools.cli.face import OutputOption, face_of
+from forge_tools.cli.lazy import command_app
+from forge_tools.cli.tables import Column, table
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError
+from forge_tools.records import SealingKey
+from forge_tools.secrecy import KeyFolder, key_id
+from forge_tools.storage import Store
+
+PATIENCE_SECONDS = 3600.0
+"""For so long after its retirement a client that has not heard of it may still use a key."""
+
+_ID = re.compile(r"[0-9a-f]{16}")
+KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `forge-tools keys list` shows it.")]
+
+app = command_app(no_args_is_help=True)
+
+
+@app.callback()
+def _keys() -> None:
+    """Make, list and retire the keys that secrets are sealed with. Private halves are files in FORGE_SEALING_KEYS."""
+
+
+@app.command()
+def new(
+    context: typer.Context,
+    if_none: Annotated[bool, typer.Option("--if-none", help="Only if clients have none to seal with.")] = False,
+    output: OutputOption = None,
+) -> None:
+    """Make a key, keep its private half in this machine's folder, and have clients seal with it."""
+    settings = Settings.load()
+
+    async def work(store: Store) -> str | None:
+        has_one = if_none and await store.sealing.current() is not None
+        return None if has_one else await _make(store, settings)
+
+    made = with_store(work, settings)
+    said = "There is a key already." if made is None else f"Made key {made} in {settings.keys_folder}."
+    _tell(context, {"made": made, "folder": str(settings.keys_folder)}, said)
+
+
+@app.command()
+def rotate(context: typer.Context, output: OutputOption = None) -> None:
+    """Make a key and retire all others. Calls under way are still opened with theirs."""
+    settings = Settings.load()
+
+    async def work(store: Store) -> tuple[str, list[str]]:
+        old = [key.id for key in await store.sealing.list() if key.retired_at is None]
+        made = await _make(store, settings)
+        await store.sealing.retire(old)
+        return made, old
+
+    made, old = with_store(work, settings)
+    facts = {"made": made, "retired": old, "folder": str(settings.keys_folder)}
+    _tell(context, facts, f"Made key {made} in {settings.keys_folder}; retired {', '.join(old) or 'none'}.")
+
+
+@app.command("list")
+def list_keys(context: typer.Context, output: OutputOption = None) -> None:
+    """List the keys, with how many calls under way each is needed for, and whether this machine can open with it."""
+    settings = Settings.load()
+    keys, held = with_store(lambda store: store.sealing.list(), settings), KeyFolder(settings.keys_folder).ids()
+    face = face_of(context)
+    if face.is_json:
+        face.document([_facts(key, held) for key in keys])
+    elif not keys:
+        face.say("No key. Make one where the workers read it: forge-tools keys new", style="dim")
+    else:
+        columns = [
+            Column("key"),
+            Column("made (UTC)"),
+            Column("retired"),
+            Column("calls", is_number=True),
+            Column("here"),
+        ]
+        face.out.print(table(columns, [_row(key, held) for key in keys]))
+        face.say(
+            f"calls: under way and sealed with it. here: its private half is in {settings.keys_folder}.", style="dim"
+        )
+
+
+@app.command()
+def retire(context: typer.Context, id: KeyArgument, output: OutputOption = None) -> None:
+    """Have clients use a key no more. Workers go on opening what was sealed with it."""
+    with_store(lambda store: _retire(store, id))
+    _tell(
+        context, {"retired": id}, f"Key {id} is retired; clients hear of it at their next look, within seconds of use."
+    )
+
+
+@app.command()
+def forget(
+    context: typer.Context,
+    id: KeyArgument,
+    now: Annotated[bool, typer.Option("--now", help="Also where it was retired less than an hour ago.")] = False,
+    output: OutputOption = None,
+) -> None:
+    """Delete a retired key that no call under way needs, with its private half on this machine."""
+    settings = Settings.load()
+    with_store(lambda store: _forget(store, id, is_patient=not now), settings)
+    KeyFolder(settings.keys_folder).forget(id)
+    _tell(context, {"forgotten": id}, f"Key {id} is gone. Delete its file wherever else workers had it.")
+
+
+async def _make(store: Store, settings: Settings) -> str:
+    public = KeyFolder(settings.keys_folder).new()
+    await store.sealing.publish(key_id(public), public)
+    return key_id(public)
+
+
+async def _retire(store: Store, id: str) -> None:
+    await _find(store, id)
+    await store.sealing.retire([id])
+
+
+async def _forget(store: Store, id: str, *, is_patient: bool) -> None:
+    key = await _find(store, id)
+    lasted = 0.0 if key.retired_at is None else (datetime.now(UTC) - key.retired_at).total_seconds()
+    if is_patient and key.retired_at is not None and lasted < PATIENCE_SECONDS:
+        raise ConfigurationError(
+            f"Key {id} was retired {lasted:.0f} s ago, and clients that were idle since may still seal with it. "
+            f"Wait until {PATIENCE_SECONDS:.0f} s have passed, or say --now."
+        )
+    await store.sealing.forget(id)
+
+
+async def _find(store: Store, id: str) -> SealingKey:
+    keys = {key.id: key for key in await store.sealing.list()}
+    if not _ID.fullmatch(id) or id not in keys:
+        raise ConfigurationError(f"There is no key {id[:40]!r}. There are: {', '.join(keys) or 'none'}.")
+    return keys[id]
+
+
+def _tell(context: typer.Context, facts: dict[str, Any], sentence: str) -> None:
+    face = face_of(context)
+    if face.is_json:
+        face.document(facts)
+    else:
+        face.say(sentence)
+
+
+def _facts(key: SealingKey, held: Sequence[str]) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "created_at": key.created_at.isoformat(),
+        "retired_at": None if key.retired_at is None else key.retired_at.isoformat(),
+        "live": key.live,
+        "held_here": key.id in held,
+    }
+
+
+def _row(key: SealingKey, held: Sequence[str]) -> list[str]:
+    retired = "in use" if key.retired_at is None else f"{key.retired_at:%Y-%m-%d %H:%M}"
+    return [key.id, f"{key.created_at:%Y-%m-%d %H:%M}", retired, f"{key.live:,}", "yes" if key.id in held else "no"]

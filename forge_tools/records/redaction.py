@@ -1,0 +1,58 @@
+"""What is shown in place of a secret, and which names say that they stand for one."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+REDACTED = "[redacted]"
+
+_MAX_DEPTH = 100
+_SECRET_NAME = re.compile(
+    r"(?i:(^|[_-])(passwords?|passwd|passphrase|secrets?|credentials?|authorization|cookie|api[_-]?keys?)$"
+    r"|(^|[_-])(api|access|auth|bearer|refresh|session|id|secret|bot)[_-]?token$"
+    r"|(^|[_-])(access|private|secret|signing)[_-]?key$"
+    r"|^token$)"
+    r"|[A-Z]_(TOKEN|PASS)$"
+    r"|[a-z0-9](Passwords?|Passwd|Passphrase|Secrets?|Credentials?|Authorization|(Api|Access|Private|Secret|Signing)Keys?"
+    r"|(Api|Access|Auth|Bearer|Refresh|Session|Id|Secret|Bot)Token)$"
+)
+"""What ends in `token` otherwise may point to a page, or count; but not so the name of an environment variable."""
+
+
+def is_secret_name(name: object) -> bool:
+    """Whether what is under that name is most likely a secret."""
+    return isinstance(name, str) and _SECRET_NAME.search(name) is not None
+
+
+def without_secrets(value: Any, depth: int = 0) -> Any:
+    """Copy a value with `[redacted]` in place of whatever has the name of a secret inside it."""
+    if depth >= _MAX_DEPTH:
+        return value
+    if isinstance(value, Mapping):
+        return {key: REDACTED if _hides(key, item) else without_secrets(item, depth + 1) for key, item in value.items()}
+    return [without_secrets(item, depth + 1) for item in value] if isinstance(value, list | tuple) else value
+
+
+def secrets_in(value: Any, depth: int = 0) -> list[Any]:
+    """What `without_secrets` would hide."""
+    if depth >= _MAX_DEPTH or not isinstance(value, Mapping | list | tuple):
+        return []
+    if not isinstance(value, Mapping):
+        return [secret for item in value for secret in secrets_in(item, depth + 1)]
+    return [
+        secret
+        for key, item in value.items()
+        for secret in ([item] if _hides(key, item) else secrets_in(item, depth + 1))
+    ]
+
+
+def is_reference(value: object) -> bool:
+    """Whether a value refers to a secret of the worker, by name, and so may be seen by everybody."""
+    return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
+
+
+REFERENCE = re.compile(r"secret://([A-Za-z_][A-Za-z0-9_.-]{0,127})")
+
+
+def _hides(key: object, item: Any) -> bool:
+    return is_secret_name(key) and not isinstance(item, bool | None) and not is_reference(item)

@@ -1,0 +1,15 @@
+"""The public half of a key that parameters are sealed with, as the database has it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SealingKey:
+    """`live` counts the executions that are not over and are sealed with it."""
+
+    id: str
+    public: bytes
+    created_at: datetime
+    retired_at: datetime | None = None
+    live: int = 0

@@ -1,0 +1,81 @@
+"""Decides what of a call nobody may see, and parts it from what everybody may."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+from forge_tools.records import REDACTED, ToolSpec, is_reference, secrets_in, without_secrets
+from forge_tools.secrecy.patterns import Patterns
+from forge_tools.secrecy.scrubbing import Scrubber, leaves
+
+
+class Concealed(NamedTuple):
+    """A call's parameters as people see them, and what those do not show.
+
+    `hidden` are the values that are secret as a whole; `quoting` are those that only have a secret in them, and are shown
+    without it; `found` are those secrets.
+    """
+
+    shown: dict[str, Any]
+    hidden: dict[str, Any]
+    quoting: dict[str, Any]
+    found: list[str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.hidden, *self.quoting)
+
+    @property
+    def sealed(self) -> dict[str, Any]:
+        """What is to be sealed."""
+        parts = {"hidden": self.hidden, "quoting": self.quoting, "found": self.found}
+        return {name: part for name, part in parts.items() if part}
+
+
+class Opened(NamedTuple):
+    """The parameters put together again, and the secrets among them."""
+
+    parameters: dict[str, Any]
+    secrets: tuple[str, ...]
+
+
+class Concealment:
+    """What a tool's definition says is to be hidden, and what looks like a secret; prepared once for all its calls."""
+
+    @classmethod
+    def of(cls, spec: ToolSpec, patterns: Patterns | None = None) -> Self | None:
+        """What conceals the calls of a tool; None where none that it accepts can have anything to hide."""
+        return cls(spec, patterns) if spec.may_hide or patterns else None
+
+    def __init__(self, spec: ToolSpec, patterns: Patterns | None = None) -> None:
+        self._patterns = patterns
+        self._spec = spec
+        self.tool = spec.name
+
+    def part(self, parameters: Mapping[str, Any]) -> Concealed | None:
+        """Part what is hidden from what is shown; None where nothing is. A reference to a secret is none itself."""
+        spec = self._spec
+        hidden = {name: parameters[name] for name in spec.hidden(parameters) if not is_reference(parameters[name])}
+        found = list(leaves([secrets_in(parameters[name]) for name in spec.holding(parameters)]))
+        if self._patterns is not None:
+            found += self._patterns.found_in([value for name, value in parameters.items() if name not in hidden])
+        if not hidden and not found:
+            return None
+        scrubber = Scrubber([*leaves(hidden), *found])
+        shown = {
+            name: REDACTED if name in hidden else scrubber.value(without_secrets(value))
+            for name, value in parameters.items()
+        }
+        quoting = {name: parameters[name] for name in shown if name not in hidden and shown[name] != parameters[name]}
+        return Concealed(shown, hidden, quoting, found)
+
+    @staticmethod
+    def join(shown: Mapping[str, Any], sealed: Mapping[str, Any]) -> Opened:
+        """Put together what was parted."""
+        hidden, quoting = sealed.get("hidden", {}), sealed.get("quoting", {})
+        return Opened({**shown, **hidden, **quoting}, (*leaves(hidden), *leaves(sealed.get("found", []))))
+
+
+def as_shown(spec: ToolSpec, parameters: Mapping[str, Any], patterns: Patterns | None = None) -> dict[str, Any]:
+    """Copy the parameters of a call as people may see them: without secrets, also where another value quotes them."""
+    parts = Concealment(spec, patterns).part(parameters)
+    return dict(parameters) if parts is None else parts.shown

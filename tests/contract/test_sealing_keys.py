@@ -1,0 +1,87 @@
+"""Keys that clients seal with: the newest that is not retired, kept as long as a call under way needs it."""
+
+import secrets
+
+import pytest
+
+from forge_tools.errors import ConfigurationError
+from forge_tools.records import ExecutionStatus, Outcome
+from forge_tools.storage import Store
+from tests.contract.calls import call, claimed
+
+
+async def published(store: Store) -> str:
+    public = secrets.token_bytes(32)
+    await store.sealing.publish(public.hex()[:16], public)
+    return public.hex()[:16]
+
+
+async def test_without_a_key_there_is_none(store: Store) -> None:
+    assert await store.sealing.current() is None
+    assert await store.sealing.list() == []
+
+
+async def test_clients_use_the_newest_that_is_not_retired(store: Store) -> None:
+    first, second = await published(store), await published(store)
+    current = await store.sealing.current()
+    assert current is not None
+    assert current.id == second
+    await store.sealing.retire([second])
+    current = await store.sealing.current()
+    assert current is not None
+    assert (current.id, current.public.hex()[:16]) == (first, first)
+    await store.sealing.retire([first])
+    assert await store.sealing.current() is None
+
+
+async def test_publishing_again_changes_nothing(store: Store) -> None:
+    id_ = await published(store)
+    await store.sealing.retire([id_])
+    [key] = await store.sealing.list()
+    await store.sealing.publish(id_, key.public)
+    assert await store.sealing.list() == [key]
+
+
+async def test_a_key_is_needed_until_the_last_call_sealed_with_it_is_over(store: Store) -> None:
+    id_ = await published(store)
+    new = call(parameters='{"token":"[redacted]"}', sealed=f"1.{id_}.AAAA", sealed_names=("token",))
+    await store.queue.submit(new)
+    await store.queue.submit(call())
+    assert [key.live for key in await store.sealing.list()] == [1]
+    with pytest.raises(ConfigurationError, match="is in use"):
+        await store.sealing.forget(id_)
+    await store.sealing.retire([id_])
+    with pytest.raises(ConfigurationError, match="1 calls under way"):
+        await store.sealing.forget(id_)
+    claim = await claimed(store, new.id)
+    done = Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.SUCCEEDED)
+    assert await store.queue.finish(done)
+    assert [key.live for key in await store.sealing.list()] == [0]
+    await store.sealing.forget(id_)
+    assert await store.sealing.list() == []
+
+
+async def test_each_of_many_calls_in_a_batch_keeps_its_own(store: Store) -> None:
+    news = [call(sealed=f"1.k.{n}" if n % 3 else None, sealed_names=("token",) if n % 3 else ()) for n in range(60)]
+    await store.queue.submit_many(news)
+    await store.queue.submit_many(news)  # as an outbox does that heard no answer
+    for new in news:
+        assert (await claimed(store, new.id)).sealed == new.sealed
+
+
+async def test_a_retry_gets_what_was_sealed_again_and_an_end_drops_it(store: Store) -> None:
+    new = call(sealed="1.k.AAAA", sealed_names=("token",), max_attempts=3, idempotent=True)
+    await store.queue.submit(new)
+    first = await claimed(store, new.id)
+    failed = Outcome(id=new.id, attempt=1, token=first.token, status=ExecutionStatus.FAILED, retry_in=0.0)
+    assert await store.queue.finish(failed)
+    assert (await claimed(store, new.id, attempt=1)).sealed == "1.k.AAAA"
+
+
+async def test_a_late_resubmission_of_a_call_that_is_over_brings_nothing_back(store: Store) -> None:
+    id_ = await published(store)
+    new = call(sealed=f"1.{id_}.AAAA", sealed_names=("token",))
+    await store.queue.submit(new)
+    assert await store.queue.cancel(new.id, actor="test") == "cancelled"
+    await store.queue.submit(new)
+    assert [key.live for key in await store.sealing.list()] == [0]

@@ -1,0 +1,61 @@
+"""Secrets and their keys through the command line, on the embedded stack."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli_driver import TOOLS, Cli, Up
+
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    folder = tmp_path_factory.mktemp("stack")
+    (folder / "mytools.py").write_text(TOOLS)
+    running = Up(Cli(folder), "--tools", "mytools:TOOLS").wait_ready()
+    yield Cli(folder)
+    assert running.stop() == 0, running.said()
+
+
+def holding(secret: str, folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_a_stack_makes_its_own_key_and_no_file_of_it_holds_a_secret(cli: Cli) -> None:
+    [key] = cli.json("keys", "list")
+    assert (key["held_here"], key["retired_at"], key["live"]) == (True, None, 0)
+    assert cli.json("keys", "new", "--if-none")["made"] is None
+
+    result = cli.run("run", "Login", "user=ada", f"password={SECRET}")
+
+    assert "ada has no access with [redacted]" in result.stdout + result.stderr
+    assert holding(SECRET, cli.folder / ".forge") == []
+    assert holding("ada", cli.folder / ".forge") != []
+
+
+def test_keys_are_rotated_and_forgotten_only_when_nothing_needs_them(cli: Cli) -> None:
+    waiting = cli.run(
+        "run", "Login", "user=ada", f"password={SECRET}", "--queue", "nowhere", "--background"
+    ).stdout.strip()
+    [old] = [key["id"] for key in cli.json("keys", "list") if key["retired_at"] is None]
+
+    made = cli.json("keys", "rotate")
+
+    assert made["retired"] == [old]
+    assert {key["id"]: key["live"] for key in cli.json("keys", "list")} == {old: 1, made["made"]: 0}
+    assert "clients that were idle" in cli.run("keys", "forget", old).stderr
+    assert "1 calls under way" in cli.run("keys", "forget", old, "--now").stderr
+    assert "is in use" in cli.run("keys", "forget", made["made"], "--now").stderr
+    cli.run("cancel", waiting)
+    assert cli.json("keys", "forget", old, "--now") == {"forgotten": old}
+    assert [path.stem for path in (cli.folder / ".forge/keys").iterdir()] == [made["made"]]
+    result = cli.run("run", "Login", "user=ada", f"password={SECRET}")
+    assert "ada has no access with [redacted]" in result.stdout + result.stderr
+
+
+def test_a_key_that_is_not_there_is_named(cli: Cli) -> None:
+    said = cli.run("keys", "retire", "0123456789abcdef")
+    assert said.returncode != 0
+    assert "There is no key '0123456789abcdef'" in said.stderr

@@ -1,0 +1,208 @@
+"""Secrets are seeded everywhere, and then every byte that was written anywhere is searched for them."""
+
+import asyncio
+import base64
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from pydantic import SecretStr
+
+from forge_tools.client import ExecutorClient
+from forge_tools.records import ExecutionContext
+from tests.fleet import Fleet, wait_until
+from tests.recording import RecordingProxy
+from tests.services import PostgresServer, ValkeyServer
+
+TOOLS = "tests.leaky_tools:TOOLS"
+LANES = ("Leak", "LeakOnLoop")
+
+
+class Canaries:
+    """Secrets that nothing else contains, by the door they went in."""
+
+    def __init__(self) -> None:
+        self.cores: dict[str, str] = {}
+
+    def new(self, door: str) -> str:
+        core = self.cores[door] = f"canary{secrets.token_hex(12)}"
+        return f'{core}"\\é/+'
+
+    def found_in(self, data: bytes) -> set[str]:
+        return {door for door, core in self.cores.items() if any(form in data for form in _forms(core))}
+
+
+class Scene:
+    """PostgreSQL, Valkey behind a recorder, a fleet, and every file they write, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.postgres = PostgresServer(folder / "pg").start()
+        self.valkey = ValkeyServer(folder / "valkey").start()
+        self.wire = folder / "wire"
+        socket = folder / "wire.sock"
+        self.proxy = RecordingProxy(socket, self.valkey.socket, self.wire).__enter__()
+        self.url = self.postgres.create_database()
+        self.fleet = Fleet(folder, f"redis+socket://{socket}", self.url, kill_grace=1.0)
+        self.canaries = Canaries()
+
+    def start(self, lane: str, **environment: str) -> Any:
+        return self.fleet.start(lane, tools=TOOLS, **environment)
+
+    def stop(self) -> None:
+        self.fleet.stop()
+        self.proxy.__exit__()
+        self.valkey.stop()
+        self.postgres.stop()
+
+    def written(self) -> Iterator[tuple[Path, bytes]]:
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                yield path, path.read_bytes()
+
+    def leaks(self) -> list[tuple[str, str]]:
+        return sorted(
+            (door, str(path.relative_to(self.folder)))
+            for path, data in self.written()
+            for door in self.canaries.found_in(data)
+        )
+
+    async def rows(self) -> str:
+        """Every row as text: what is long is compressed in the files."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            names = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            tables = [await connection.fetch(f'SELECT t::text FROM "{name}" t') for (name,) in names]
+        finally:
+            await connection.close()
+        return "\n".join(row[0] for rows in tables for row in rows)
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    folder = Path(tempfile.mkdtemp(prefix="fc-", dir="/tmp"))  # sockets of workers go there, so its path is short
+    folder.chmod(0o755)  # as root, PostgreSQL runs as somebody else
+    (folder / "tmp").mkdir()
+    scene = Scene(folder)
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    yield scene
+    scene.stop()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def client(scene: Scene) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(scene.fleet.settings) as client:
+        yield client
+
+
+@pytest.mark.timeout(180)
+async def test_no_secret_is_in_any_byte_that_was_written(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_name, by_file = scene.canaries.new("by name"), scene.canaries.new("by file")
+    monkeypatch.setenv("FORGE_SECRET_BY_NAME", by_name)
+    given = scene.folder.parent / f"{scene.folder.name}-given"
+    given.mkdir()
+    (given / "BY_FILE").write_text(by_file + "\n")
+    try:
+        workers = {
+            lane: scene.start(lane, secrets_dir=str(given), references_in='["Bash"]') for lane in ("async", "process")
+        }
+        context = ExecutionContext(working_dir=str(scene.folder), session_id="s", agent_id="a")
+        digest_key = scene.canaries.new("digest key")
+        settings = scene.fleet.settings.model_copy(update={"digest_key": SecretStr(digest_key)})
+        async with ExecutorClient(settings) as client:
+            await _seed(client, context, scene)
+            await _seed_references(client, context)
+            await _outlive_a_worker(client, context, scene, workers["process"])
+            rows = await scene.rows()
+    finally:
+        scene.stop()
+        shutil.rmtree(given)
+
+    assert scene.canaries.found_in(rows.encode()) == {"control"}
+    leaks = scene.leaks()
+    assert {door for door, _ in leaks} == {"control"}, leaks
+    assert any(path.startswith("pg/data/base") for _, path in leaks)
+    assert any(path.startswith("pg/data/pg_wal") for _, path in leaks)
+    assert scene.wire.stat().st_size > 1_000
+    assert b"forge.default.process" in scene.wire.read_bytes()
+
+
+async def _seed(client: ExecutorClient, context: ExecutionContext, scene: Scene) -> None:
+    new = scene.canaries.new
+    await client.execute("Leak", context, secret="nothing-to-see", note=new("control"))
+    for name in LANES:
+        for how in ("returned", "raised", "failed", "retried", "long"):
+            mark = str(scene.folder / f"mark-{name}-{how}")
+            await client.execute(name, context, secret=new(f"{how} by {name}"), how=how, mark=mark)
+        nested = {"user": "u", "list": [{"password": new(f"nested in {name}")}]}
+        await client.execute(name, context, key=nested)
+        await client.execute(name, context.model_copy(update={"dry_run": True}), secret=new(f"dry run of {name}"))
+        await client.execute(name, context, secrt=new(f"misspelt for {name}"))
+        await client.execute(name, context, secret=new(f"invalid for {name}"), how=7)
+        secret = new(f"in another parameter of {name}")
+        await client.execute(name, context, secret=secret, note=f"http://host/?key={secret}")
+        secret = new(f"in another parameter of an invalid call of {name}")
+        await client.execute(name, context, secret=secret, note=f"http://host/?key={secret}", how=7)
+        secret = new(f"under a key for {name}")
+        handle = await client.submit(name, context, {"secret": secret}, idempotency_key=name)
+        assert (await handle.result(30)).success
+        other = await client.call(
+            name, {"secret": new(f"under the same key for {name}")}, context, idempotency_key=name
+        )
+        assert other.metadata["differing"] == ["secret"]
+        again = await client.replay(handle.id, {"secret": new(f"replayed for {name}")})
+        assert (await again.result(30)).success
+    plain = {"pattern": "x", "password": new("unknown name for a tool without secrets")}
+    assert not (await client.execute("Grep", context, **plain)).success
+    await client.execute("Leek", context, secret=new("unknown tool"), note=new("note of an unknown tool"))
+    command = 'echo "$API_TOKEN"; seq 60000; echo "$API_TOKEN" >&2; printf %s "$API_TOKEN" | base64'
+    ran = await client.execute(
+        "Bash", context, command=command, env={"API_TOKEN": new("environment of Bash"), "A": "b"}
+    )
+    assert "artifact" in ran.metadata, ran
+    kept = b"".join([chunk async for chunk in client.artifact(ran.metadata["artifact"])])
+    assert kept.startswith(b"[redacted]\n1\n2\n")
+    assert not scene.canaries.found_in(kept)
+    failed = await client.execute("Bash", context, command="echo $A_TOKEN; exit 3", env={"A_TOKEN": "secret://BY_NAME"})
+    assert "[redacted]" in str(failed.output), failed
+    dying = await client.execute("Leak", context, secret=new("killed"), how="killed", mark=str(scene.folder / "mark-k"))
+    assert dying.success, dying
+    waiting = await client.submit("Leak", context, {"secret": new("never run")}, delay=3600)
+    assert await waiting.cancel() == "cancelled"
+    await client.submit("Leak", context, {"secret": new("still waiting")}, delay=3600)
+
+
+async def _seed_references(client: ExecutorClient, context: ExecutionContext) -> None:
+    for name in LANES:
+        for reference in ("secret://BY_NAME", "secret://BY_FILE"):
+            for how in ("returned", "raised"):
+                result = await client.execute(name, context, secret=reference, how=how)
+                assert "[redacted]" in f"{result.output}{result.error}"
+        result = await client.execute(name, context, secret={"deep": ["secret://BY_FILE"]})
+        assert result.success
+
+
+async def _outlive_a_worker(client: ExecutorClient, context: ExecutionContext, scene: Scene, worker: Any) -> None:
+    mark = scene.folder / "mark-slow"
+    parameters = {"secret": scene.canaries.new("dead worker"), "how": "slow", "mark": str(mark)}
+    handle = await client.submit("Leak", context, parameters)
+    await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
+    worker.signal(signal.SIGKILL)
+    await asyncio.to_thread(scene.start, "process")
+    result = await handle.result(60)
+    assert (result.success, result.output) == (True, "[redacted]")
+
+
+def _forms(core: str) -> Iterator[bytes]:
+    data = core.encode()
+    yield data
+    yield data.hex().encode()
+    for before in range(3):
+        yield base64.b64encode(bytes(before) + data)[4:28]

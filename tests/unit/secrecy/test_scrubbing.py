@@ -1,0 +1,162 @@
+"""Secrets are taken out in every form in which programs write them."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forge_tools.records import ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.secrecy import CONCEALED, Scrubber, leaves, scrubbed, scrubbed_chunks, scrubber_of
+
+SECRET = 'p4ss "word"\\ é+/&='
+SPEC = ToolSpec(
+    name="Login",
+    description="Log in.",
+    category=ToolCategory.OTHER,
+    parameters=(
+        ToolParameter(name="user", type="string", description="Who."),
+        ToolParameter(name="secret", type="any", description="What.", sensitive=True, aliases=("pw",)),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        SECRET,
+        repr(SECRET)[1:-1],
+        json.dumps(SECRET)[1:-1],
+        json.dumps(SECRET, ensure_ascii=False)[1:-1],
+        quote(SECRET),
+        quote(SECRET, safe=""),
+        quote_plus(SECRET),
+        SECRET.encode().hex(),
+        base64.b64encode(SECRET.encode()).decode().rstrip("="),
+        base64.urlsafe_b64encode(SECRET.encode()).decode().rstrip("="),
+    ],
+)
+def test_every_form_of_a_secret_is_found_inside_a_text(form: str) -> None:
+    assert Scrubber([SECRET]).text(f"before {form} after") == "before [redacted] after"
+
+
+@pytest.mark.parametrize("before", ["", "u:", "us:", "use:", "user:"])
+def test_a_secret_is_found_inside_what_was_encoded_together(before: str) -> None:
+    secret = "correct-horse-battery"
+    encoded = base64.b64encode(f"{before}{secret}\n".encode()).decode()
+
+    text = Scrubber([secret]).text(f"Authorization: Basic {encoded}")
+
+    assert "[redacted]" in text
+    left = text.removeprefix("Authorization: Basic ").replace("[redacted]", "")
+    assert len(left) <= len(before) * 4 / 3 + 7, left
+
+
+@given(st.text(st.characters(exclude_characters="[redacted]"), min_size=6), st.text(), st.text())
+def test_no_secret_survives_whatever_it_is_and_stands_around_it(secret: str, before: str, after: str) -> None:
+    assert secret not in Scrubber([secret]).text(f"{before}{secret}{after}")
+    assert secret not in Scrubber([secret]).value([{secret: before + secret}])[0]
+
+
+@pytest.mark.parametrize("secret", ["", "x", "true", "12345"])
+def test_a_short_secret_shreds_no_result(secret: str) -> None:
+    scrubber = Scrubber([secret])
+
+    assert not scrubber
+    assert scrubber.text("it is true that 12345 x") == "it is true that 12345 x"
+
+
+def test_a_result_is_scrubbed_wherever_it_has_the_secret_and_left_alone_elsewhere() -> None:
+    result = ToolResult.ok({"s3cret-key": ["a s3cret-key", 1234567, 12, None, True]}, seen={"deep": ("s3cret-key",)})
+
+    clean = Scrubber(["s3cret-key", "1234567"]).result(result)
+
+    assert clean.output == {"[redacted]": ["a [redacted]", "[redacted]", 12, None, True]}
+    assert clean.metadata["seen"] == {"deep": ["[redacted]"]}
+    assert result.output["s3cret-key"][0] == "a s3cret-key"
+
+
+def test_a_private_key_is_found_line_by_line() -> None:
+    lines = ["-----BEGIN X-----", "MIIBVwIBADANBgkqhkiG9w0BAQEF", "AASCAT8wggE7AgEAAkEAq7BFUpkG", "-----END X-----"]
+
+    text = Scrubber(["\n".join(lines)]).text(f"log: {lines[1]}\nlog: {lines[2]}")
+
+    assert text == "log: [redacted]\nlog: [redacted]"
+
+
+def test_depth_without_end_is_left_as_it_is() -> None:
+    deep: list[object] = []
+    deep.append(deep)
+
+    assert isinstance(Scrubber(["s3cret-key"]).value(deep), list)
+    assert list(leaves(deep)) == []
+
+
+async def _stream(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 10_000])
+async def test_a_secret_that_is_cut_by_chunks_is_found(size: int) -> None:
+    data = b"x" * 50 + b"s3cret-key" + b"y" * 50 + b"s3cret-key"
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+
+    clean = b"".join([chunk async for chunk in Scrubber(["s3cret-key"]).chunks(_stream(*chunks))])
+
+    assert clean == b"x" * 50 + b"[redacted]" + b"y" * 50 + b"[redacted]"
+
+
+async def test_without_a_secret_nothing_is_copied() -> None:
+    value, stream = {"a": ["b"]}, _stream(b"x")
+
+    assert scrubbed(value) is value
+    assert scrubbed_chunks(stream) is stream
+    assert [chunk async for chunk in stream] == [b"x"]
+
+
+def test_what_is_ambient_counts_for_whatever_is_said_meanwhile() -> None:
+    token = CONCEALED.set(Scrubber(["s3cret-key"]))
+    try:
+        assert scrubbed({"at": "s3cret-key"}) == {"at": "[redacted]"}
+        both = scrubber_of(SPEC, {"pw": "another-one"})
+        assert both is not None
+        assert both.text("s3cret-key another-one") == "[redacted] [redacted]"
+    finally:
+        CONCEALED.reset(token)
+
+
+def test_a_tool_without_secrets_has_nothing_to_be_scrubbed() -> None:
+    plain = ToolSpec(**{**SPEC.model_dump(), "parameters": SPEC.parameters[:1]})
+
+    assert scrubber_of(plain, {"user": "ada", "pw": "unknown"}) is None
+    assert scrubber_of(SPEC, {"user": "ada"}) is None
+
+
+def test_a_misspelt_name_may_be_that_of_the_secret() -> None:
+    scrubber = scrubber_of(SPEC, {"sercet": {"deep": "s3cret-key"}})
+
+    assert scrubber is not None
+    assert scrubber.text("s3cret-key") == "[redacted]"
+
+
+@pytest.mark.parametrize("size", [1, 3, 12, 25, 10_000])
+async def test_of_two_secrets_that_begin_alike_the_longer_one_is_taken_out_wherever_it_is_cut(size: int) -> None:
+    data = b"x" * 20 + b"s3cret-key-and-what-follows" + b"y" * 200 + b"s3cret-key"
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+
+    scrubber = Scrubber(["s3cret-key", "s3cret-key-and-what-follows"])
+    clean = b"".join([chunk async for chunk in scrubber.chunks(_stream(*chunks))])
+
+    assert clean == b"x" * 20 + b"[redacted]" + b"y" * 200 + b"[redacted]"
+
+
+def test_what_can_be_read_only_once_is_left_to_the_tool() -> None:
+    given = iter(["s3cret-key"])
+
+    scrubber_of(SPEC, {"secret": given})
+
+    assert list(given) == ["s3cret-key"]

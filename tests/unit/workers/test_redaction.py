@@ -1,0 +1,101 @@
+"""What a worker logs and prints for a call has none of its secrets."""
+
+import contextvars
+import io
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from forge_tools.secrecy import CONCEALED, Scrubber
+from workers.__main__ import _WithData
+from workers.redaction import RedactedStream, concealed
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    text = io.StringIO()
+    handler = logging.StreamHandler(RedactedStream(text))
+    handler.setFormatter(_WithData("%(name)s: %(message)s"))
+    logger = logging.getLogger("tests.redaction")
+    logger.addHandler(handler)
+    logger.propagate = False
+    token = CONCEALED.set(Scrubber(["s3cret-key"]))
+    yield text
+    CONCEALED.reset(token)
+    logger.removeHandler(handler)
+
+
+def test_message_arguments_data_and_traceback_are_scrubbed(log: io.StringIO) -> None:
+    logger = logging.getLogger("tests.redaction")
+    try:
+        raise ValueError("no s3cret-key")
+    except ValueError:
+        logger.exception("with %s and %d", "s3cret-key", 7, extra={"seen": {"deep": ["s3cret-key"]}})
+
+    said = log.getvalue()
+    assert "s3cret-key" not in said
+    assert "with [redacted] and 7" in said
+    assert "ValueError: no [redacted]" in said
+    assert "seen={'deep': ['[redacted]']}" in said
+
+
+def test_without_a_call_a_record_passes_untouched(log: io.StringIO) -> None:
+    token = CONCEALED.set(None)
+    logging.getLogger("tests.redaction").warning("plain %s", "s3cret-key")
+    CONCEALED.reset(token)
+
+    assert log.getvalue() == "tests.redaction: plain s3cret-key\n"
+
+
+def test_what_is_printed_is_scrubbed_and_the_rest_of_the_stream_is_as_it_was() -> None:
+    under = io.StringIO()
+    stream = RedactedStream(under)
+    token = CONCEALED.set(Scrubber(["s3cret-key"]))
+    print("a s3cret-key", file=stream)
+    CONCEALED.reset(token)
+    print("plain", file=stream)
+
+    assert under.getvalue() == "a [redacted]\nplain\n"
+    assert stream.getvalue() == under.getvalue()
+
+
+class Client:
+    def __repr__(self) -> str:
+        return "Client(key='s3cret-key')"
+
+
+def test_what_quotes_a_secret_only_when_it_is_written_is_scrubbed_too(log: io.StringIO) -> None:
+    logging.getLogger("tests.redaction").warning("made %s", Client(), extra={"client": Client(), "all": {Client()}})
+
+    assert "s3cret-key" not in log.getvalue()
+    assert log.getvalue().count("Client(key='[redacted]')") == 3
+
+
+def test_lines_that_are_written_at_once_are_scrubbed() -> None:
+    under = io.StringIO()
+    token = CONCEALED.set(Scrubber(["s3cret-key"]))
+    RedactedStream(under).writelines(["a s3cret-key\n", "b\n"])
+    CONCEALED.reset(token)
+
+    assert under.getvalue() == "a [redacted]\nb\n"
+
+
+def test_what_a_thread_prints_that_a_call_started_is_scrubbed_while_that_runs() -> None:
+    under = io.StringIO()
+    stream = RedactedStream(under)
+
+    def tell() -> None:
+        thread = threading.Thread(target=print, args=("a s3cret-key",), kwargs={"file": stream})
+        thread.start()
+        thread.join()
+
+    def run() -> None:
+        with concealed(["s3cret-key"]):
+            tell()
+
+    contextvars.copy_context().run(run)
+    tell()
+
+    assert under.getvalue() == "a [redacted]\na s3cret-key\n"

@@ -1,0 +1,75 @@
+"""Opens what claimed calls hide, and puts secrets in the place of references: on the engine's side, which alone has the keys."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from forge_tools.config import Settings
+from forge_tools.errors import ForgeError, SealingError
+from forge_tools.records import Claim, Outcome, ToolResult, ToolSpec
+from forge_tools.secrecy import SCHEME, Concealment, KeyFolder, Opener, SecretSource
+from forge_tools.storage import Store
+from workers.outcomes import not_run
+
+NO_PARAMETERS = "What was sealed are no parameters: who sealed it was no client of this version. Submit the call again."
+"""Anybody can seal for workers, so that anything may be found there."""
+
+logger = logging.getLogger(__name__)
+
+
+class Opening:
+    """What a worker needs to know to run calls that hide something; all others pass untouched."""
+
+    def __init__(self, settings: Settings, specs: Sequence[ToolSpec], secrets: Mapping[str, str]) -> None:
+        self._folder = KeyFolder(settings.keys_folder)
+        self._opener = Opener(self._folder)
+        self._source = SecretSource(secrets, settings.secrets_dir)
+        self._may_refer_inside = frozenset(settings.references_in)
+        self._specs = {spec.name: spec for spec in specs if spec.may_hide}
+
+    async def check(self, store: Store) -> None:
+        """Warn where calls would fail for want of the key that clients seal with now."""
+        current = await store.sealing.current()
+        if current is not None and current.id not in self._folder.ids():
+            logger.warning(
+                "This worker does not hold the key that clients seal with; calls with secrets will fail here",
+                extra={"key": current.id, "folder": str(self._folder.folder)},
+            )
+
+    def open(self, claims: list[Claim]) -> tuple[list[Claim], list[Outcome]]:
+        """The claims as their tools get them, and the ends of those that cannot be opened: their bodies never start."""
+        if not any(claim.sealed is not None or SCHEME in claim.parameters for claim in claims):
+            return claims, []
+        opened, refused = list[Claim](), list[Outcome]()
+        for claim in claims:
+            try:
+                opened.append(self._opened(claim))
+            except ForgeError as error:
+                refused.append(_refused(claim, error))
+            except (AttributeError, RecursionError, TypeError, ValueError):
+                refused.append(_refused(claim, SealingError(NO_PARAMETERS)))
+        return opened, refused
+
+    def _opened(self, claim: Claim) -> Claim:
+        if claim.sealed is None and SCHEME not in claim.parameters:
+            return claim
+        shown, secrets = json.loads(claim.parameters), list[str]()
+        parameters = shown
+        if claim.sealed is not None:
+            sealed = self._opener.open(claim.sealed, execution_id=claim.id, tool=claim.tool, shown=claim.parameters)
+            parameters, found = Concealment.join(shown, sealed)
+            secrets += found
+        if (spec := self._specs.get(claim.tool)) is not None:
+            for name in spec.hidden(parameters):
+                parameters[name] = self._source.resolve(parameters[name], secrets)
+            for name in spec.holding(parameters) if claim.tool in self._may_refer_inside else ():
+                parameters[name] = self._source.resolve_inside(parameters[name], secrets)
+        if claim.sealed is None and not secrets:
+            return claim
+        return replace(claim, parameters=json.dumps(parameters), sealed=None, secrets=tuple(dict.fromkeys(secrets)))
+
+
+def _refused(claim: Claim, error: ForgeError) -> Outcome:
+    logger.error("A call cannot be opened", extra={"execution_id": claim.id, "error": error.message})
+    return not_run(claim, ToolResult.fail(error.message, error_code=error.code, retryable=error.retryable))
