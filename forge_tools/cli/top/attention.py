@@ -1,0 +1,119 @@
+"""What of an overview needs somebody, the worst first, each with the way out."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from forge_tools.cli import stuck
+from forge_tools.cli.face import one_line
+from forge_tools.cli.moments import age, limit
+from forge_tools.records import CallFigures, ExecutionStatus, FailedCalls, Overview, QueueLoad, WorkerRecord
+from forge_tools.records.places import serving_command
+
+SILENT_BEATS = 5
+"""Heartbeats that a worker may miss before anybody is told."""
+
+WAIT_SECONDS = 10.0
+"""How long calls may wait for a slot before anybody is told."""
+
+FEWEST_FAILURES = 3
+FAILING, BROKEN = 0.2, 0.5
+"""Parts of the calls that ended: from the first on a tool is said to fail, from the second on that is urgent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """One thing that needs somebody: now, or soon."""
+
+    level: Literal["now", "soon"]
+    said: str
+    way_out: str
+
+
+def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]:
+    """All of them."""
+    found = [
+        *_unserved(seen),
+        *(Concern("now", stuck.sentence(one), stuck.way_out(one)) for one in seen.stuck),
+        *_lost(seen.failures),
+        *_silent([one.worker for one in seen.workers], SILENT_BEATS * heartbeat, lease),
+        *_failing(seen),
+        *_full(seen.queues),
+        *_demoted(seen),
+    ]
+    return sorted(found, key=lambda one: one.level != "now")
+
+
+def _unserved(seen: Overview) -> Iterator[Concern]:
+    for one in seen.queues:
+        if one.waiting and not one.workers:
+            said = f"{_calls(one.waiting)} in queue {one_line(one.queue)}, {one.lane} lane, which no live worker serves"
+            yield Concern("now", f"{said}, for {age(one.oldest_seconds or 0)}", serving_command(one.queue, one.lane))
+    if not seen.workers:
+        yield Concern(
+            "soon", "No worker is alive", "forge-tools up, or forge-tools worker --lane async --queues default"
+        )
+
+
+def _lost(failures: Sequence[FailedCalls]) -> Iterator[Concern]:
+    for one in failures:
+        if one.status is ExecutionStatus.LOST:
+            many = "1 call" if one.calls == 1 else f"{one.calls:,} calls"
+            said = f"{many} of {one_line(one.tool)} lost with a worker: nobody knows what took effect"
+            yield Concern("now", said, f"forge-tools show {one.example}")
+
+
+def _silent(workers: Sequence[WorkerRecord], patience: float, lease: float) -> Iterator[Concern]:
+    hosts: dict[str, list[float]] = defaultdict(list)
+    for worker in workers:
+        if worker.silent_seconds > patience:
+            hosts[worker.hostname].append(worker.silent_seconds)
+    for host, silences in sorted(hosts.items()):
+        count = "1 worker" if len(silences) == 1 else f"{len(silences)} workers"
+        longest = max(silences)
+        dead = longest > lease
+        ways = (
+            f"It is taken for dead after {limit(lease)}: wait, or look at that host and its log.",
+            "Look at that host and its log. If it is gone, any live worker of the same database settles what it left.",
+        )
+        yield Concern("now" if dead else "soon", f"{count} on {one_line(host)} silent for {age(longest)}", ways[dead])
+
+
+def _failing(seen: Overview) -> Iterator[Concern]:
+    for one in seen.tools:
+        if one.failed >= FEWEST_FAILURES and _rate(one) >= FAILING:
+            said = f"{one_line(one.key)} fails: {one.failed:,} of {one.failed + one.succeeded:,} calls in {limit(seen.window)}"
+            worst = next((it for it in seen.failures if it.tool == one.key), None)
+            why = f", {worst.calls:,} with {one_line(worst.error_code or worst.status.value)}" if worst else ""
+            way_out = f"forge-tools show {worst.example}" if worst else "forge-tools history --status failed"
+            yield Concern("now" if _rate(one) >= BROKEN else "soon", f"{said}{why}", way_out)
+
+
+def _full(queues: Sequence[QueueLoad]) -> Iterator[Concern]:
+    for one in queues:
+        waited = one.oldest_seconds or 0.0
+        if one.workers and not one.free and waited > WAIT_SECONDS:
+            where = f"in queue {one_line(one.queue)}, {one.lane} lane"
+            said = f"{_calls(one.waiting)} {where}, for up to {age(waited)}: all {one.slots} slots are taken"
+            yield Concern("soon", said, f"Start more workers: {serving_command(one.queue, one.lane)}")
+
+
+def _demoted(seen: Overview) -> Iterator[Concern]:
+    for one in seen.demoted:
+        said = f"{one_line(one.tool)} {one_line(one.version)} blocked the async lane {age(_since(seen, one.at))} ago"
+        way_out = f"Let it await, or declare lane process: {one_line(one.reason)}"
+        yield Concern("soon", f"{said} and runs in the process lane since", way_out)
+
+
+def _since(seen: Overview, moment: datetime) -> float:
+    return (seen.at - moment).total_seconds()
+
+
+def _rate(one: CallFigures) -> float:
+    return one.failed / (one.failed + one.succeeded)
+
+
+def _calls(count: int) -> str:
+    return "1 call waits" if count == 1 else f"{count:,} calls wait"

@@ -1,0 +1,186 @@
+"""An overview as people see it: what needs somebody first, then rates, workers, queues and tools, cut to the room there is."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from forge_tools.cli.face import one_line
+from forge_tools.cli.moments import limit, took
+from forge_tools.cli.top.attention import Concern
+from forge_tools.cli.top.columns import QUEUES, WORKERS, Column, cell, is_silent, ok, rate, tools
+from forge_tools.records import Overview
+
+WIDEST_NAME = 40
+LEAST_NAME = 12
+LEAST_HEIGHT = 24
+_LEVELS = {"now": ("●", "red"), "soon": ("●", "yellow")}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What is shown at one moment. `trouble` says why it is not of now."""
+
+    seen: Overview
+    concerns: Sequence[Concern]
+    where: str
+    interval: float | None = None
+    trouble: str | None = None
+
+
+@dataclass(slots=True)
+class _Part:
+    """A table of the screen; rows of less `weight` are cut first."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    weight: Callable[[Any], Any]
+    nothing: str
+    room: int = 0
+
+    @property
+    def height(self) -> int:
+        """Lines beside the rows: a gap, and the titles."""
+        return 2 if self.rows else 3
+
+
+class Screen:
+    """A frame as Rich renders it: the whole of it, or as much as fits `height` lines."""
+
+    def __init__(self, frame: Frame, height: int | None = None) -> None:
+        self._frame = frame
+        self._height = height
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = options.max_width
+        frame = self._frame
+        head = Group(*_head(frame, width))
+        attention = _attention(frame.concerns, self._height)
+        parts = _parts(frame.seen)
+        if self._height is None:
+            for part in parts:
+                part.room = len(part.rows)
+        else:
+            taken = sum(len(console.render_lines(one, options, pad=False)) for one in (head, attention))
+            _allot(parts, self._height - taken)
+        yield head
+        yield attention
+        name_width = _name_width(parts, width)
+        for part in parts:
+            yield _table(part, width, name_width)
+
+
+def _head(frame: Frame, width: int) -> Iterator[RenderableType]:
+    seen = frame.seen
+    every = "" if frame.interval is None else f"every {limit(frame.interval)}  "
+    when = f"last {limit(seen.window)}  {every}{seen.at:%H:%M:%SZ}"
+    title = Table.grid(expand=True, padding=(0, 1))
+    title.add_column(no_wrap=True)
+    title.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    title.add_column(no_wrap=True, justify="right")
+    title.add_row(Text("forge-tools top", "bold"), Text(one_line(frame.where), "dim"), Text(when, "dim"))
+    yield title
+    if frame.trouble is not None:
+        yield Text(one_line(frame.trouble), "bold white on red")
+    yield from _packed(list(_rates(seen)), width)
+
+
+def _rates(seen: Overview) -> Iterator[Text]:
+    total = seen.total
+    yield Text.assemble((rate(seen.calls_per_second), "bold"), (" calls/s", "dim"))
+    if total is not None:
+        yield ok(total, " ok")
+        yield Text.assemble(("p50 ", "dim"), took(total.duration_ms.p50))
+        yield Text.assemble(("p95 ", "dim"), took(total.duration_ms.p95))
+        yield Text.assemble(("wait p95 ", "dim"), took(total.wait_ms.p95))
+    waiting = sum(one.waiting for one in seen.queues)
+    running, slots = sum(one.running for one in seen.workers), sum(one.worker.concurrency for one in seen.workers)
+    yield Text.assemble((f"{waiting:,}", "bold" if waiting else ""), (" waiting", "dim"))
+    yield Text.assemble((f"{running:,}", "bold" if running else ""), (f" of {slots:,} slots run", "dim"))
+
+
+def _packed(items: Sequence[Text], width: int) -> Iterator[Text]:
+    """As few lines as hold the items, of which none is broken."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for item in items:
+        if line.cell_len and line.cell_len + 3 + item.cell_len > width:
+            yield line
+            line = Text(no_wrap=True, overflow="ellipsis")
+        line.append("   " if line.cell_len else "")
+        line.append_text(item)
+    yield line
+
+
+def _attention(concerns: Sequence[Concern], height: int | None) -> RenderableType:
+    """A quarter of the lines at most; a low screen leaves the ways out to others."""
+    most = None if height is None else max(2, (height - 8) // 4)
+    has_ways_out = height is None or height >= LEAST_HEIGHT
+    if not concerns:
+        return Group("", Text.assemble(("● ", "green"), ("Nothing needs attention.", "dim")))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for one in concerns[:most]:
+        mark, style = _LEVELS[one.level]
+        way_out = "\n" + one_line(one.way_out) if has_ways_out else ""
+        grid.add_row(Text(mark, style), Text.assemble((one_line(one.said), style), (way_out, "cyan")))
+    more = len(concerns) - len(concerns[:most])
+    return Group("", grid, *([Text(f"  and {more} more: forge-tools doctor", "dim")] if more else []))
+
+
+def _parts(seen: Overview) -> list[_Part]:
+    window = limit(seen.window)
+    return [
+        _Part("Workers", WORKERS, seen.workers, lambda one: (is_silent(one), one.running), "None has a heartbeat."),
+        _Part("Queues", QUEUES, seen.queues, lambda one: (one.waiting, one.running), "None is served, nothing waits."),
+        _Part("Tools", tools(seen.window), seen.tools, lambda one: one.calls, f"No call ended in {window}."),
+    ]
+
+
+def _allot(parts: Sequence[_Part], room: int) -> None:
+    """Share the room fairly: nobody gets more than it has rows, and what one leaves the others get."""
+    room = max(0, room - sum(part.height for part in parts))
+    for part in parts:
+        part.room = 0
+    while room > 0 and (hungry := [part for part in parts if part.room < len(part.rows)]):
+        for part in hungry[:room]:
+            part.room += 1
+            room -= 1
+
+
+def _name_width(parts: Sequence[_Part], width: int) -> int:
+    """One for the first column of every table, so that they stand below each other."""
+    names = (cell(part.columns[0].cell(row)).cell_len for part in parts for row in part.rows)
+    return min(max(names, default=0), WIDEST_NAME, max(LEAST_NAME, width // 3))
+
+
+def _table(part: _Part, width: int, name_width: int) -> RenderableType:
+    if not part.rows:
+        return Group("", Text(part.title, "bold"), Text(part.nothing, "dim"))
+    columns = [one for one in part.columns if width >= one.least]
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for place, one in enumerate(columns):
+        made.add_column(
+            Text(one.title if place else part.title, "dim" if place else "bold", no_wrap=True),
+            justify="right" if one.is_number else "left",
+            no_wrap=not one.is_flexible,
+            overflow="ellipsis",
+            width=None if place else max(name_width, len(part.title)),
+        )
+    shown, left = _cut(part)
+    for row in shown:
+        made.add_row(*(cell(one.cell(row)) for one in columns))
+    return Group("", made, *([Text(f"and {left} more", "dim")] if left and part.room != 1 else []))
+
+
+def _cut(part: _Part) -> tuple[list[Any], int]:
+    """The rows there is room for, in their order: those of most weight, with a line for how many are left out."""
+    if part.room >= len(part.rows):
+        return list(part.rows), 0
+    kept = part.room if part.room <= 1 else part.room - 1
+    ranked = sorted(range(len(part.rows)), key=lambda at: part.weight(part.rows[at]), reverse=True)[:kept]
+    return [part.rows[at] for at in sorted(ranked)], len(part.rows) - kept

@@ -1,0 +1,97 @@
+"""Whoever watches reads history from its end alone, however long it is and whatever the database knows of it."""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, event, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.records import Overview
+from forge_tools.storage import Store
+
+CALLS = 20_000
+"""One a second, the last one now."""
+
+PAGES = 1500
+"""PostgreSQL; both tables have more, and a call in the window costs a few."""
+
+_ID = {
+    "postgresql": "(lpad(to_hex(n), 8, '0') || '-0000-7000-8000-000000000000')::uuid",
+    "sqlite": "printf('%08x-0000-7000-8000-000000000000', n)",
+}
+_NUMBERS = {
+    "postgresql": f"generate_series(1, {CALLS}) AS n",
+    "sqlite": f"(WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {CALLS}) SELECT n FROM s)",
+}
+_AT = {
+    "postgresql": f"now() - make_interval(secs => {CALLS} - n)",
+    "sqlite": f"forge_now(n - {CALLS})",
+}
+
+
+async def filled(store: Store) -> None:
+    """Insert a history as the hot path would have left it."""
+    dialect = store.dialect
+    id_, numbers, at = _ID[dialect], _NUMBERS[dialect], _AT[dialect]
+    padding = "'\"" + "x" * 300 + "\"'"
+
+    async def work(connection: AsyncConnection) -> None:
+        await connection.execute(
+            text(f"""INSERT INTO executions (id, tool, tool_key, tool_version, tool_digest, category, parameters, context, options,
+                       queue, lane, timeout, timeout_source, soft_time_limit, time_limit, max_attempts, idempotent, delay,
+                       expires_in, queued_at)
+                     SELECT {id_}, 'Grep', 'Grep@1', '1.0.0', 'd1', 'file', {padding}, '{{}}', '{{}}', 'default', 'async', 5, 'tool',
+                       6, 7, 1, true, 0, 600, {at} FROM {numbers}""")
+        )
+        await connection.execute(
+            text(f"""INSERT INTO execution_attempts (execution_id, attempt, final, status, started_at, completed_at, duration_ms,
+                       output, error_code, metadata)
+                     SELECT {id_}, 1, true, CASE WHEN n % 2 = 0 THEN 'failed' ELSE 'succeeded' END, {at}, {at}, 5, {padding},
+                       'BROKEN', '{{}}' FROM {numbers}""")
+        )
+
+    await store._database.write(work)
+
+
+async def looked(store: Store) -> tuple[Overview, list[tuple[str, Any]]]:
+    """Look once; what was seen, and the statements that it took."""
+    statements: list[tuple[str, Any]] = []
+
+    def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
+        statements.append((statement, arguments))
+
+    engine = store._database._engine.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        return await store.overviews.read(window=60, lease=15, patience=10), statements
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+async def plan(connection: AsyncConnection, statement: str, arguments: Any) -> tuple[str, int]:
+    """The plan as text, and how many pages one run reads, where that is told."""
+    if connection.dialect.name == "sqlite":
+        rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", arguments)
+        return "\n".join(row[-1] for row in rows), 0
+    row = await connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", arguments)
+    found = row.scalar_one()
+    root = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
+    return json.dumps(root), root["Shared Hit Blocks"] + root["Shared Read Blocks"]
+
+
+async def test_a_look_reads_the_end_of_history_through_indexes(store: Store) -> None:
+    await filled(store)
+    seen, statements = await looked(store)
+    assert seen.total is not None
+    assert 50 <= seen.total.calls <= 62
+    assert len(statements) <= 16
+
+    async with store._database.reading() as connection:
+        for statement, arguments in statements:
+            if statement.startswith("SET LOCAL"):
+                await connection.exec_driver_sql(statement)
+            elif "execution_attempts" in statement:
+                shown, pages = await plan(connection, statement, arguments)
+                assert "execution_attempts_completed" in shown
+                assert not any(scan in shown for scan in ("Seq Scan", "SCAN executions", "SCAN execution_attempts"))
+                assert pages < PAGES

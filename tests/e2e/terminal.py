@@ -1,0 +1,75 @@
+"""A terminal of a given size with a command in it, and what is on its screen."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import threading
+from typing import Self
+
+from tests.e2e.cli_driver import COMMAND, Cli
+
+ENTER, LEAVE, HOME = "\x1b[?1049h", "\x1b[?1049l", "\x1b[H"
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+class Terminal:
+    """Runs `forge-tools WORDS` on a pseudo-terminal until it is left."""
+
+    def __init__(self, cli: Cli, *words: str, size: tuple[int, int] = (30, 100), **environment: str) -> None:
+        self._ours, theirs = pty.openpty()
+        self.resize(*size)
+        variables = {**cli.environment(), "TERM": "xterm-256color", **environment}
+        del variables["COLUMNS"]
+        self.process = subprocess.Popen(
+            [*COMMAND, *words], cwd=cli.folder, env=variables, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        self._written = b""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @property
+    def written(self) -> str:
+        return self._written.decode(errors="replace")
+
+    @property
+    def frames(self) -> list[str]:
+        """Everything that was drawn from the upper left corner on, without escapes; the last may be half drawn."""
+        return [_ESCAPES.sub("", part) for part in self.written.split(HOME)[1:]]
+
+    def shows(self, text: str) -> bool:
+        """Whether the last frame that is whole has it."""
+        return text in (self.frames or [""])[-1]
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        if hasattr(self, "process"):
+            self.process.send_signal(signal.SIGWINCH)
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(10)
+        self._reader.join(10)
+        return code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(10)
+        os.close(self._ours)
+
+    def _read(self) -> None:
+        try:
+            while chunk := os.read(self._ours, 65536):
+                self._written += chunk
+        except OSError:  # how Linux says that the other end is closed
+            return

@@ -1,0 +1,31 @@
+"""The live view of `forge-tools top`: how it ends where something is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+
+from forge_tools.cli.face import Face
+from forge_tools.cli.top.screen import Frame
+from forge_tools.cli.top.watching import Watch
+from forge_tools.config import Settings
+from forge_tools.records import Overview
+from forge_tools.storage import Store
+from forge_tools.storage.migrate import upgrade
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    url = f"sqlite:///{tmp_path / 'forge.db'}"
+    upgrade(url)
+    return Settings.load(home=tmp_path, database_url=url)
+
+
+async def test_a_mistake_of_ours_is_not_taken_for_its_end(settings: Settings) -> None:
+    async def look(store: Store) -> Overview:
+        return await store.overviews.read(window=60, lease=15, patience=10)
+
+    def broken(seen: Overview) -> Frame:
+        raise TypeError("no frame for this")
+
+    with pytest.raises(TypeError, match="no frame"):
+        await Watch(Face(), settings, look, broken).run(1.0)
