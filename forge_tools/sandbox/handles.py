@@ -5,6 +5,7 @@ import stat
 from types import TracebackType
 from typing import Self
 
+from forge_tools.sandbox.nowait import read_at_once
 from forge_tools.sandbox.roots import OpenRoot
 
 
@@ -27,6 +28,11 @@ class Handle:
     @property
     def is_file(self) -> bool:
         return stat.S_ISREG(self.stat.st_mode)
+
+    def read_at_once(self, limit: int) -> bytes | None:
+        """Return all bytes of a file, at most `limit`; None where they are more, or the kernel has not all in memory."""
+        size = self.stat.st_size
+        return read_at_once(self.fd, size) if size <= limit else None
 
     @property
     def link(self) -> str:

@@ -29,7 +29,7 @@ def check_path(path: str) -> None:
         raise _invalid("Path holds a NUL character")
     if len(encoded) > MAX_PATH_BYTES:
         raise _invalid(f"Path is {len(encoded):,} bytes; the limit is {MAX_PATH_BYTES:,}")
-    longest = max(len(part) for part in encoded.split(b"/"))
+    longest = max(map(len, encoded.split(b"/"))) if len(encoded) > MAX_NAME_BYTES else 0
     if longest > MAX_NAME_BYTES:
         raise _invalid(f"Path has a name of {longest:,} bytes; the limit is {MAX_NAME_BYTES}")
 

@@ -79,6 +79,19 @@ class Workspace:
             raise SandboxError(f"{handle.name} is a directory; pass the path of a file in it", NOT_A_FILE)
         return handle
 
+    def open_cached(self, path: str) -> Handle | None:
+        """Open a regular file for reading where that surely waits for nothing; None where it might, or fails.
+
+        Fit for an event loop; `open_file` then finds out, on a thread, what there is.
+        """
+        asked = self._locate(path)
+        fd = asked.root.open_cached(asked.inside, _READ, asked.shown)
+        handle = None if fd is None else Handle(fd, asked.shown, asked.root)
+        if handle is not None and not handle.is_file:
+            handle.close()
+            return None
+        return handle
+
     def open_folder(self, path: str = ".") -> Handle:
         """Open a folder, to list it or to start a process in it."""
         handle = self.open(path)

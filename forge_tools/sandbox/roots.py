@@ -5,17 +5,20 @@ import os
 import posixpath
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.confine import open_beneath, open_straight
+from forge_tools.sandbox.confine import open_beneath, open_cached, open_straight
 from forge_tools.sandbox.names import check_path, parts_of
+from forge_tools.sandbox.nowait import is_offered
 from forge_tools.sandbox.protection import Protection
 from forge_tools.sandbox.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, printable
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+_USUAL = Protection()  # one for all, as it keeps the expressions that it makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Root:
 
     path: Path
     is_read_only: bool = False
-    protection: Protection = field(default_factory=Protection)
+    protection: Protection = _USUAL
 
 
 class OpenRoot:
@@ -39,7 +42,7 @@ class OpenRoot:
         self.inner: Sequence[tuple[list[str], Root]] = ()
         check_path(str(root.path))
         self.root = root
-        self.path = posixpath.normpath(root.path.absolute())
+        self.path = posixpath.abspath(root.path)
         try:
             self.fd = os.open(self.path, OPEN_FOLDER)
         except OSError as error:
@@ -63,16 +66,24 @@ class OpenRoot:
             SandboxError: it is protected, or was moved out meanwhile.
         """
         straight = open_straight(self.fd, inside, flags)
-        fd = self.open(inside, flags) if straight is None else straight
+        if straight is not None:
+            return self._if_allowed(straight, inside, shown)
+        fd = self.open(inside, flags)
         try:
-            if straight is None:
-                self.check(fd, shown)
-            else:  # no need to ask the kernel where it is
-                self._require_allowed(parts_of(inside), shown, is_write=False)
+            self.check(fd, shown)
         except SandboxError:
             os.close(fd)
             raise
         return fd
+
+    def open_cached(self, inside: str, flags: int, shown: str) -> int | None:
+        """Open as `open_to_read` does where that surely waits for nothing; None where it might, or fails.
+
+        Raises:
+            SandboxError: it is protected.
+        """
+        fd = open_cached(self.fd, inside, flags) if is_offered(os.fstat(self.fd).st_dev) else None
+        return None if fd is None else self._if_allowed(fd, inside, shown)
 
     def parts(self, path: str) -> list[str] | None:
         """Turn an absolute path into the names below the root; None where it is outside."""
@@ -117,6 +128,15 @@ class OpenRoot:
 
     def __del__(self) -> None:
         self.close()
+
+    def _if_allowed(self, fd: int, inside: str, shown: str) -> int:
+        """Keep open what has no link on its way, so that there is no need to ask the kernel where it is."""
+        try:
+            self._require_allowed(parts_of(inside), shown, is_write=False)
+        except SandboxError:
+            os.close(fd)
+            raise
+        return fd
 
     def _require_allowed(self, parts: list[str], shown: str, *, is_write: bool) -> None:
         root, below = self._innermost(parts, shown, is_write=is_write) if self.inner else (self.root, parts)

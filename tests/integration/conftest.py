@@ -8,21 +8,22 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext
-from tests.fleet import Fleet
+from tests.fleet import SAMPLE_TOOLS, Fleet
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def fleet(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey_server: Any
 ) -> Iterator[Fleet]:
-    """One worker a lane, on each database in turn."""
+    """One worker a lane, on each database in turn, with the tools that the module's `FLEET_TOOLS` names."""
     folder = tmp_path_factory.mktemp("fleet")
     postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
     url = postgres.create_database() if postgres else f"sqlite:///{folder / 'forge.db'}"
+    tools = getattr(request.module, "FLEET_TOOLS", SAMPLE_TOOLS)
     valkey_server.flush()
     fleet = Fleet(folder, valkey_server.url, url, kill_grace=1.0)
-    fleet.start("async", concurrency=50)
-    fleet.start("process")
+    fleet.start("async", concurrency=50, tools=tools)
+    fleet.start("process", tools=tools)
     yield fleet
     fleet.stop()
     if postgres:

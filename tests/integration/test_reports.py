@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import func, select
@@ -15,26 +14,8 @@ from forge_tools.storage.report_tables import execution_reports
 from tests.fleet import Fleet
 from tests.telling_tools import FLOOD_BYTES, FLOOD_LINE
 
-TOOLS = "tests.telling_tools:TOOLS"
+FLEET_TOOLS = "tests.telling_tools:TOOLS"
 LIMIT = 60
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def fleet(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey_server: Any
-) -> Iterator[Fleet]:
-    """One worker a lane with tools that tell, on each database in turn."""
-    folder = tmp_path_factory.mktemp("telling")
-    postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    url = postgres.create_database() if postgres else f"sqlite:///{folder / 'forge.db'}"
-    valkey_server.flush()
-    fleet = Fleet(folder, valkey_server.url, url, kill_grace=1.0)
-    fleet.start("async", concurrency=20, tools=TOOLS)
-    fleet.start("process", tools=TOOLS)
-    yield fleet
-    fleet.stop()
-    if postgres:
-        postgres.drop_database(url)
 
 
 @pytest.fixture
@@ -220,7 +201,7 @@ async def test_a_call_whose_time_is_up_has_told_all_it_did(
 @pytest.mark.parametrize(("lane", "tool"), [("async", "TellAndStay"), ("process", "TellAndStayInProcess")])
 async def test_attempts_are_told_apart_when_a_worker_is_killed(fresh_fleet: Fleet, lane: str, tool: str) -> None:
     context = ExecutionContext(working_dir=str(fresh_fleet.folder))
-    first = fresh_fleet.start(lane, tools=TOOLS, lease="15")
+    first = fresh_fleet.start(lane, tools=FLEET_TOOLS, lease="15")
     async with ExecutorClient(fresh_fleet.settings) as client:
         handle = await client.submit(tool, context, {"pause": 3.0})
         events: list[CallEvent] = []
@@ -229,7 +210,7 @@ async def test_attempts_are_told_apart_when_a_worker_is_killed(fresh_fleet: Flee
                 events.append(event)
                 if isinstance(event, Output) and first.process.poll() is None:
                     await asyncio.to_thread(first.kill)
-                    await asyncio.to_thread(fresh_fleet.start, lane, tools=TOOLS)
+                    await asyncio.to_thread(fresh_fleet.start, lane, tools=FLEET_TOOLS)
 
     outputs = [event for event in events if isinstance(event, Output)]
     assert [event.attempt for event in outputs] == [1, 2]

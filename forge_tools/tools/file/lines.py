@@ -10,7 +10,7 @@ MAX_LINE_CHARS = 2000
 """Characters of one line that are shown."""
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
-_UNSEEN = dict.fromkeys(map(ord, "\n\t"))
+_CONTROL = bytes((*set(range(0x20)) - set(b"\t\n\r"), 0x7F))
 _LEAD = re.compile(rb"[^\x80-\xbf]")
 _KEPT_BYTES = 4 * (MAX_LINE_CHARS + 2)
 
@@ -90,18 +90,26 @@ def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator
 
 
 def plain_lines(utf8: bytes, first: int, count: int) -> tuple[list[str], bool]:
-    """Take lines of a whole file that are short, and printable but for tabs; say whether more follow. Else there are none."""
-    last = min(first - 1 + count, len(utf8) + 1)
-    *ended, rest = utf8.split(b"\n", last)
-    wanted = ended[first - 1 :]
-    is_last_open = first - 1 <= len(ended) < last and bool(rest)  # the file does not end with a line end
-    if is_last_open:
-        wanted.append(rest)
-    if not wanted or max(map(len, wanted)) > MAX_LINE_CHARS or (is_last_open and rest.endswith(b"\r")):
+    """Take lines of a whole file that is UTF-8 without control characters; say whether more follow.
+
+    Else, or if one of the lines is long, there are none.
+    """
+    if len(utf8.translate(None, _CONTROL)) < len(utf8):
         return [], False
-    text = b"\n".join(wanted).decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\r")
-    has_more = len(ended) == last and bool(rest)
-    return (text.split("\n"), has_more) if text.translate(_UNSEEN).isprintable() else ([], False)
+    try:
+        text = utf8.decode()
+    except UnicodeDecodeError:
+        return [], False
+    if "\r" in text and "\r" in (text := text.replace("\r\n", "\n")):
+        return [], False
+    last = min(first - 1 + count, len(text))
+    lines = text.split("\n", last)
+    rest = lines.pop()
+    has_more = bool(rest) and len(lines) == last
+    if rest and not has_more:  # the file does not end with a line end
+        lines.append(rest)
+    wanted = lines[first - 1 :]
+    return ([], False) if max(map(len, wanted), default=0) > MAX_LINE_CHARS else (wanted, has_more)
 
 
 def _plain(pieces: list[bytes]) -> Iterator[Line]:

@@ -2,17 +2,22 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
+from forge_tools.sandbox.nowait import meet
+from forge_tools.sandbox.paths import Handle, Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.reading import Reading, Wish
 
 MAX_LINES = 20_000
 _DEFAULT_LINES = 2000
+_GLANCED_BYTES = 64 << 10  # take half a millisecond, and two if they are nothing but line ends
 
 
 class Read(BaseTool):
@@ -104,13 +109,23 @@ class Read(BaseTool):
             encoding=encoding,
             is_numbered=line_numbers,
         )
-        workspace, deadline, is_cancelled = self.workspace(context), Deadline(context), threading.Event()
-
+        workspace, is_cancelled = self.workspace(context), threading.Event()
+        reading = partial(
+            Reading,
+            wish=wish,
+            deadline=Deadline(context),
+            is_cancelled=is_cancelled,
+            max_chars=context.max_output_size,
+        )
         kept = await open_artifact(file_path, context, workspace) if is_handle(file_path) else None
+        seen = None if kept or wish.count > _DEFAULT_LINES else _glance(workspace, file_path, reading)
+        if seen is not None:
+            return seen
 
         def read() -> ToolResult:
             with kept or workspace.open_file(file_path) as file:
-                return Reading(file, wish, deadline, is_cancelled, context.max_output_size).run()
+                meet(file.fd, file.stat.st_dev)
+                return reading(file).run()
 
         try:
             return await asyncio.to_thread(read)
@@ -122,3 +137,16 @@ class Read(BaseTool):
         if result.success:
             result.output = f"[Dry Run] {result.output}"
         return result
+
+
+def _glance(workspace: Workspace, path: str, reading: Callable[[Handle], Reading]) -> ToolResult | None:
+    """Read a small file that the kernel has in memory right here: to go to a thread and back takes longer than that.
+
+    None where any step might wait, or the file needs a longer look.
+    """
+    file = workspace.open_cached(path)
+    if file is None:
+        return None
+    with file:
+        whole = file.read_at_once(_GLANCED_BYTES)
+        return reading(file).glance(whole) if whole else None

@@ -111,21 +111,7 @@ async def test_a_rejected_call_can_be_replayed_with_what_it_lacked(client: Execu
 async def test_a_replay_is_cancelled_with_whoever_began_it(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = await _over(client, "Echo", {"message": "x"})
-    store, began, go_on = IdempotencyKeys.submit_many, asyncio.Event(), asyncio.Event()
-
-    async def slow(self: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> Any:
-        began.set()
-        await go_on.wait()
-        return await store(self, rows)
-
-    monkeypatch.setattr(IdempotencyKeys, "submit_many", slow)
-    replaying = asyncio.ensure_future(client.replay(first))
-    await began.wait()
-    replaying.cancel()
-    go_on.set()
-    with suppress(asyncio.CancelledError):
-        await replaying
+    await _interrupted_replay(client, monkeypatch)
 
     async def is_cancelled() -> bool:
         return [one.status for one in await client.history()] == [ExecutionStatus.CANCELLED] * 2
@@ -136,21 +122,7 @@ async def test_a_replay_is_cancelled_with_whoever_began_it(
 async def test_a_detached_replay_goes_on_without_whoever_began_it(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = await _over(client, "Echo", {"message": "x"})
-    store, began, go_on = IdempotencyKeys.submit_many, asyncio.Event(), asyncio.Event()
-
-    async def slow(self: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> Any:
-        began.set()
-        await go_on.wait()
-        return await store(self, rows)
-
-    monkeypatch.setattr(IdempotencyKeys, "submit_many", slow)
-    replaying = asyncio.ensure_future(client.replay(first, detached=True))
-    await began.wait()
-    replaying.cancel()
-    go_on.set()
-    with suppress(asyncio.CancelledError):
-        await replaying
+    await _interrupted_replay(client, monkeypatch, detached=True)
     await client._linked.close()
     await client._background.until_done()
 
@@ -192,6 +164,25 @@ async def _over(client: ExecutorClient, tool: str, parameters: dict[str, Any]) -
     handle = await client.submit(tool, CONTEXT, parameters)
     assert await handle.cancel() == "cancelled"
     return handle.id
+
+
+async def _interrupted_replay(client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Replay a cancelled call, and cancel whoever does so while the replay is being stored."""
+    first = await _over(client, "Echo", {"message": "x"})
+    store, began, go_on = IdempotencyKeys.submit_many, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> Any:
+        began.set()
+        await go_on.wait()
+        return await store(self, rows)
+
+    monkeypatch.setattr(IdempotencyKeys, "submit_many", slow)
+    replaying = asyncio.ensure_future(client.replay(first, **options))
+    await began.wait()
+    replaying.cancel()
+    go_on.set()
+    with suppress(asyncio.CancelledError):
+        await replaying
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -165,9 +165,9 @@ def sparse(ws: Path) -> Path:
 
 
 async def test_the_tail_of_200_mb_is_found_without_reading_them(read: Call, sparse: Path) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     result = await read(file_path="sparse", tail=2)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     assert (result.output, result.metadata["lines"]) == ("last but one\nlast", None)
 
 
