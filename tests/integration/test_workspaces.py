@@ -170,7 +170,7 @@ async def test_what_is_read_is_the_same_bytes_on_hosts_with_different_surroundin
     (tmp_path / "ws/src/latin").write_bytes(b"w\xf6rd word\r\n")
     settings = named(ws={"roots": [str(tmp_path / "ws")], "shared": True})
     fresh_fleet.start("async", hostname="a", workspaces=settings)
-    odd_surroundings(monkeypatch, tmp_path / "home")
+    odd_surroundings(monkeypatch, tmp_path / "elsewhere")
     mask = os.umask(0o077)
     try:
         fresh_fleet.start("async", hostname="b", workspaces=settings)

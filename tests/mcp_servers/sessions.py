@@ -64,6 +64,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class SessionServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # five by default: the kernel resets some of many that connect at once
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

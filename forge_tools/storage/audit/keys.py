@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Self
 
 from forge_tools.errors import ConfigurationError
@@ -92,21 +93,17 @@ def make_key(path: Path, *, replace_none: bool = False) -> Signer:
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.unlink(missing_ok=True)
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(private)
-        os.link(part, path)  # whole or not at all, and never over another
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as part:  # for nobody else to read
+            part.write(private)
+            part.flush()
+            os.link(part.name, path)  # whole or not at all, and never over another
         path.with_name(f"{path.name}.pub").write_bytes(public)
     except FileExistsError as error:
         if not replace_none:
             raise ConfigurationError(f"{path} is there already; a key is never replaced. Name another file.") from error
     except OSError as error:
         raise ConfigurationError(f"The key cannot be written to {path}: {error.strerror or error}.") from error
-    finally:
-        part.unlink(missing_ok=True)
     return Signer(key)
 
 
