@@ -46,6 +46,8 @@ from workers.withdrawal import Withdrawal
 START_DEADLINE = 60.0
 STOP_MARGIN = 5.0
 
+LEISURE_SECONDS = 5.0
+
 logger = logging.getLogger(__name__)
 
 
@@ -258,7 +260,7 @@ class Engine:
             keep_tidy(self._store, lambda: recovery.living | {self.boot}, lease),
             watch.keep(),
             self._artifacts.purge_for_ever(),
-            Sealing(*past, is_idle=self._is_at_rest).keep(),
+            Sealing(*past, is_idle=self._has_leisure).keep(),
             Keeper(*past).keep(),
             self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
         )
@@ -280,6 +282,10 @@ class Engine:
     def _is_at_rest(self) -> bool:
         """Whether nothing of a call is on its way to or from SQL; bodies may run."""
         return self._claiming.is_quiet and self._recorder.is_idle
+
+    def _has_leisure(self) -> bool:
+        """Whether nobody has rung for a while: what takes long on the engine's loop would delay calls that come singly."""
+        return self._is_at_rest() and time.monotonic() - self._claiming.rung_at > LEISURE_SECONDS
 
     async def _wind_down(self) -> None:
         while self.lane.running() and (left := self._drained_by - time.monotonic()) > 0:
