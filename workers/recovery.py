@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from forge_tools.errors import ForgeError
@@ -23,6 +23,11 @@ logger = logging.getLogger(__name__)
 class _Sighting:
     beat: int
     since: float
+
+
+def is_eldest(boot: str, living: Set[str]) -> bool:
+    """Whether a duty of one worker falls to this one: boots are in the order of time, and the oldest of the living has it."""
+    return boot == min(living, default=boot)
 
 
 class Recovery:

@@ -13,6 +13,7 @@ from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store
 from forge_tools.storage.audit import Signer
 from forge_tools.storage.retention import PruneRun
+from workers.recovery import is_eldest
 
 LEASE = "retention"
 LOOK_SECONDS = 600.0
@@ -44,7 +45,7 @@ class Keeper:
 
     async def step(self) -> int:
         """Prune by every rule, if it is this worker's to do; returns how many executions went."""
-        if self._boot != min(self._living(), default=self._boot):
+        if not is_eldest(self._boot, self._living()):
             return 0
         return sum([await self._apply(rule) for rule in self._rules])
 

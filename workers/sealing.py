@@ -12,6 +12,7 @@ from forge_tools.errors import ForgeError
 from forge_tools.records.audit import Head
 from forge_tools.storage import Store
 from forge_tools.storage.audit import OvertakenError, Signer
+from workers.recovery import is_eldest
 
 LEASE = "audit"
 REST = 4.0
@@ -79,7 +80,7 @@ class Sealing:
 
     async def step(self) -> int:
         """Seal all there is, if it is this worker's to do; returns how many executions that were."""
-        if self._boot != min(self._living(), default=self._boot) or not await self._store.audit.is_behind():
+        if not is_eldest(self._boot, self._living()) or not await self._store.audit.is_behind():
             return 0
         if not await self._may_seal():
             return 0

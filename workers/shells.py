@@ -17,6 +17,7 @@ from forge_tools.sandbox.shells.layout import kernel_id
 from forge_tools.sandbox.trees import start_ticks
 from forge_tools.storage.shells import Shells
 from workers.elsewhere import Elsewhere
+from workers.recovery import is_eldest
 
 LOCK = "watch.lock"
 CHECK_SECONDS = 60.0
@@ -147,7 +148,7 @@ class ShellWatch:
     def _is_time_to_ask(self) -> bool:
         """The eldest asks often for as long as the last workers that went may have deserted a host, and else seldom."""
         now, living = self._clock(), self._living()
-        if self._boot != min(living, default=self._boot):
+        if not is_eldest(self._boot, living):
             self._known = None
             return False
         if self._known is None or self._known - living:
