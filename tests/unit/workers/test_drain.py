@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from workers.drain import Drain, state, take_signals
+from workers.drain import Drain, leave_on_signals, state, take_signals
 
 
 class Engine:
@@ -109,3 +109,12 @@ def test_sigquit_asks_celery_for_a_cold_shutdown() -> None:
     os.kill(os.getpid(), signal.SIGQUIT)
 
     assert state.should_terminate
+
+
+def test_a_worker_that_starts_is_left_even_if_nothing_heard_the_exit() -> None:
+    leave_on_signals()
+
+    with pytest.raises(SystemExit):  # inside a `__del__`, Python would print it and go on
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert state.should_stop == 0, "Celery's first look ends the worker then"
