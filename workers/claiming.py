@@ -10,7 +10,7 @@ from forge_tools.dispatch import Bells, Dispatcher, Limits
 from forge_tools.errors import ForgeError
 from forge_tools.records import DEFAULT_TIMEOUT, Claim, Ring, Scope
 from forge_tools.storage import Store
-from forge_tools.storage.looks import Look, Question
+from forge_tools.storage.looks import Look, Question, Reach
 from workers.affinity import Affinity
 from workers.changes import Changes
 from workers.demotion import Demotion
@@ -111,10 +111,13 @@ class Claiming:
         self._overdue += waiting[len(rings) :]  # what had to give way is next
         return await self._claim(waiting[: len(rings)])
 
-    def question(self) -> Question:
-        """What to ask at the next look: for due rows at once when nobody rang lately, now and then when busy."""
+    def question(self, sealed: Reach | None = None) -> Question:
+        """What to ask at the next look: for due rows at once when nobody rang lately, now and then when busy.
+
+        With `sealed`, also whether anything behind that waits for its seal.
+        """
         asks_due = not self._is_closed and self._free() > 0 and self._is_time()
-        return Question(self._claimable, asks_due, self._demotion.banned)
+        return Question(self._claimable, asks_due, self._demotion.banned, sealed)
 
     def hear(self, question: Question, look: Look) -> None:
         """Take the answer."""

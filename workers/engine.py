@@ -40,7 +40,7 @@ from workers.reports import ReportDesk
 from workers.retention import Keeper
 from workers.sealing import Sealing, signer_of
 from workers.shells import Book, ShellWatch
-from workers.tidying import keep_tidy
+from workers.tidying import Tidying
 from workers.withdrawal import Withdrawal
 
 START_DEADLINE = 60.0
@@ -211,7 +211,12 @@ class Engine:
 
     async def _open(self) -> None:
         settings = self._settings
-        self._store = await open_store(settings.database, connect_timeout=settings.connect_timeout, patience=None)
+        self._store = await open_store(
+            settings.database,
+            connect_timeout=settings.connect_timeout,
+            patience=None,
+            artifact_dir=settings.artifact_dir,
+        )
         try:
             await self._begin()
         except BaseException:
@@ -249,18 +254,20 @@ class Engine:
         recovery = Recovery(self._store, self.boot, lease, ClockWatch(self._store, self.boot, lease))
         watch = ShellWatch(self._store.shells, self._settings, self.boot, lambda: recovery.living)
         past = (self._store, self.boot, self._settings, signer_of(self._settings), lambda: recovery.living)
+        sealing = Sealing(*past, is_idle=self._has_leisure)
+        tidying = Tidying(self._store, self.boot, lambda: recovery.living, lease)
         self._claiming.open(self._store, self.lane, self._opening)
         services = (
             self._recorder.run(self._store, self._ringer),
             self._reports.write_for_ever(),
-            self._look_for_ever(recovery),
+            self._look_for_ever(recovery, sealing, tidying),
             self._claiming.pull_for_ever(),
             recovery.keep(self._recorder.tell),
             self._demotion.keep(self._store, 2 * beat),
-            keep_tidy(self._store, lambda: recovery.living | {self.boot}, lease),
+            tidying.keep(),
             watch.keep(),
             self._artifacts.purge_for_ever(),
-            Sealing(*past, is_idle=self._has_leisure).keep(),
+            sealing.keep(),
             Keeper(*past).keep(),
             self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
         )
@@ -309,9 +316,9 @@ class Engine:
 
     # Watching: one statement a heartbeat says that we live, and brings what everybody here judges by.
 
-    async def _look_for_ever(self, recovery: Recovery) -> None:
+    async def _look_for_ever(self, recovery: Recovery, sealing: Sealing, tidying: Tidying) -> None:
         while True:
-            question = self._claiming.question()
+            question = self._claiming.question(sealing.question())
             recovery.ask()
             sent_at = time.monotonic()  # not when the answer came: in between this process may have been suspended
             try:
@@ -329,6 +336,8 @@ class Engine:
                 self._demotion.hear(look)
                 self._withdrawal.hear(look.disabled, look.pinned)
                 self._claiming.hear(question, look)
+                sealing.hear(question, look)
+                tidying.hear(look)
             await asyncio.sleep(self._settings.heartbeat)
 
     def _is_acknowledged(self) -> bool:

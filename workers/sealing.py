@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Set
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from forge_tools.config import Settings
@@ -12,6 +13,7 @@ from forge_tools.errors import ForgeError
 from forge_tools.records.audit import Head
 from forge_tools.storage import Store
 from forge_tools.storage.audit import OvertakenError, Signer
+from forge_tools.storage.looks import Look, Question, Reach
 from workers.recovery import is_eldest
 
 LEASE = "audit"
@@ -42,7 +44,8 @@ def signer_of(settings: Settings) -> Signer | None:
 
 
 class Sealing:
-    """The oldest boot looks every few seconds; the lease keeps two that both think they are it from doing it twice.
+    """The oldest boot has it looked up every few seconds whether there is anything to seal: the look of a heartbeat brings
+    the answer. The lease keeps two that both think they are it from doing it twice.
 
     While `is_idle` denies it, calls come first.
     """
@@ -66,6 +69,24 @@ class Sealing:
         self._is_idle = is_idle
         self._busy_since: float | None = None
         self._last: Head | None = None
+        self._sealed: Reach | None = None
+        self._is_unsealed = False
+        self._unanswered = asyncio.Event()
+        self._answered = asyncio.Event()
+
+    def question(self) -> Reach | None:
+        """Up to where all is sealed, if the next look is to say what is behind that."""
+        return self._sealed if self._unanswered.is_set() else None
+
+    def hear(self, question: Question, look: Look) -> None:
+        """Take the answer. If there is nothing, the next look need not go back as far."""
+        if question.sealed is None:
+            return
+        self._is_unsealed = look.is_unsealed
+        now = datetime.fromtimestamp(look.now, UTC)
+        self._sealed = None if look.is_unsealed else replace(question.sealed, end=max(question.sealed.end, now))
+        self._unanswered.clear()
+        self._answered.set()
 
     async def keep(self) -> None:
         """Seal for ever."""
@@ -74,15 +95,14 @@ class Sealing:
             if self._is_for_later():
                 continue
             try:
-                await self.step()
+                if await self._is_anything_unsealed():
+                    await self.step()
             except ForgeError as error:
                 logger.warning("What is over is not sealed yet", extra={"error": str(error)})
 
     async def step(self) -> int:
         """Seal all there is, if it is this worker's to do; returns how many executions that were."""
-        if not is_eldest(self._boot, self._living()) or not await self._store.audit.is_behind():
-            return 0
-        if not await self._may_seal():
+        if not is_eldest(self._boot, self._living()) or not await self._may_seal():
             return 0
         await self._look_behind()
         count = 0
@@ -94,6 +114,15 @@ class Sealing:
                 if self._is_for_later() or not await self._may_seal():
                     break
         return count
+
+    async def _is_anything_unsealed(self) -> bool:
+        if not is_eldest(self._boot, self._living()):
+            return False
+        self._sealed = self._sealed or await self._store.audit.reach()
+        self._answered.clear()
+        self._unanswered.set()
+        await self._answered.wait()
+        return self._is_unsealed
 
     def _is_for_later(self) -> bool:
         now = time.monotonic()

@@ -4,20 +4,38 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from forge_tools.errors import StorageError
 from forge_tools.records import Ring, Scope
 
+OVERLAP = timedelta(seconds=30)
+"""By how much an end may come to light after a later one: the longest that a transaction of ours takes to commit."""
+
+EVER = datetime.min.replace(tzinfo=UTC) + OVERLAP
+"""The end behind which everything is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Up to where all of the history is sealed: an end, and an event. What others sealed since only takes it further."""
+
+    end: datetime
+    event: int
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Who looks, whether it could take due rows now, and which tool keys have left its lane for good."""
+    """Who looks, whether it could take due rows now, and which tool keys have left its lane for good.
+
+    With `sealed` it asks too whether anything behind that waits for its seal.
+    """
 
     scope: Scope
     asks_due: bool = True
     banned: tuple[str, ...] = ()
+    sealed: Reach | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +60,10 @@ class Look:
     """Whether a call of a banned tool waits in the async lane."""
     pinned: frozenset[tuple[str, str]] = frozenset()
     """(name, digest) of the definition that a tool is pinned to."""
+    has_overdue_keys: bool = False
+    """Whether an idempotency key may no longer hold."""
+    is_unsealed: bool = False
+    """Whether anything waits for its seal; False if that was not asked."""
 
 
 # Everything is found through indexes that no claim has to change. On these connections plans are pinned: an empty table
@@ -64,7 +86,14 @@ SELECT extract(epoch FROM now())::float8,
   ARRAY(SELECT t.name || ' ' || t.digest FROM tools t WHERE t.demoted_at IS NOT NULL),
   ARRAY(SELECT t.name FROM tools t WHERE t.enabled = false),
   EXISTS (SELECT FROM execution_queue q WHERE q.lane = 'async' AND q.tool_key = ANY($6::text[]) AND q.status = 'queued'),
-  ARRAY(SELECT t.name || ' ' || t.digest FROM tools t WHERE t.pinned_at IS NOT NULL)
+  ARRAY(SELECT t.name || ' ' || t.digest FROM tools t WHERE t.pinned_at IS NOT NULL),
+  EXISTS (SELECT FROM idempotency_keys k WHERE k.expires_at <= now()),
+  $7 AND (
+    EXISTS (SELECT FROM execution_attempts a
+            WHERE a.final AND a.completed_at >= LEAST($8, now()) - $9::interval
+              AND NOT EXISTS (SELECT FROM audit_executions s WHERE s.execution_id = a.execution_id))
+    OR EXISTS (SELECT FROM execution_events e
+               WHERE e.id > $10 AND NOT EXISTS (SELECT FROM audit_events s WHERE s.event_id = e.id)))
 FROM beaten
 """
 POSTGRES_DUE = """
@@ -102,7 +131,14 @@ UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL WHERE
   (SELECT json_group_array(name) FROM tools WHERE enabled = false),
   EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_due
           WHERE lane = 'async' AND tool_key IN (SELECT value FROM json_each(:banned)) AND status = 'queued'),
-  (SELECT json_group_array(json_array(name, digest)) FROM tools WHERE pinned_at IS NOT NULL)
+  (SELECT json_group_array(json_array(name, digest)) FROM tools WHERE pinned_at IS NOT NULL),
+  EXISTS (SELECT 1 FROM idempotency_keys INDEXED BY idempotency_keys_expiry WHERE expires_at <= :now),
+  :asks_unsealed AND (
+    EXISTS (SELECT 1 FROM execution_attempts AS a INDEXED BY execution_attempts_completed
+            WHERE a.final AND a.completed_at >= :sealed_end
+              AND NOT EXISTS (SELECT 1 FROM audit_executions AS s WHERE s.execution_id = a.execution_id))
+    OR EXISTS (SELECT 1 FROM execution_events AS e
+               WHERE e.id > :sealed_event AND NOT EXISTS (SELECT 1 FROM audit_events AS s WHERE s.event_id = e.id)))
 """
 SQLITE_DUE = f"""
 SELECT id, attempt FROM (
@@ -114,18 +150,23 @@ ORDER BY id
 """
 
 
+_NOTHING = Reach(EVER, 0)
+
+
 def postgres_arguments(question: Question) -> tuple[object, ...]:
     """The arguments of `POSTGRES_LOOK`."""
     scope = question.scope
     banned = list(question.banned)
-    return scope.boot, scope.lane, list(scope.queues), list(scope.tool_keys), question.asks_due, banned
+    asked = scope.boot, scope.lane, list(scope.queues), list(scope.tool_keys), question.asks_due, banned
+    sealed = question.sealed or _NOTHING
+    return *asked, question.sealed is not None, sealed.end, OVERLAP, sealed.event
 
 
 def postgres_look(question: Question, rows: Sequence[Sequence[Any]]) -> Look | StorageError:
     """Read what `POSTGRES_LOOK` returned."""
     if not rows:
         return _unknown(question)
-    now, cancels, beats, is_due, is_over, demoted, disabled, is_misplaced, pinned = rows[0]
+    now, cancels, beats, is_due, is_over, demoted, disabled, is_misplaced, pinned, *chores = rows[0]
     return Look(
         now,
         tuple(Ring(id_, int(attempt)) for id_, _, attempt in (text.rpartition(" ") for text in cancels)),
@@ -136,6 +177,7 @@ def postgres_look(question: Question, rows: Sequence[Sequence[Any]]) -> Look | S
         frozenset(disabled),
         is_misplaced,
         _definitions(pinned),
+        *chores,
     )
 
 
@@ -149,11 +191,12 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
         "boot": question.scope.boot,
         "asks_due": question.asks_due,
         "banned": json.dumps(question.banned),
+        **_sealed(question.sealed, now),
     }
     rows = connection.execute(SQLITE_LOOK, asked).fetchall()  # the commit comes with the end of the rows
     if not rows:
         return _unknown(question)
-    cancels, beats, is_due, is_over, demoted, disabled, is_misplaced, pinned = rows[0]
+    cancels, beats, is_due, is_over, demoted, disabled, is_misplaced, pinned, *chores = rows[0]
     return Look(
         datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp(),
         tuple(Ring(id_, attempt) for id_, attempt in sorted(json.loads(cancels))),
@@ -164,7 +207,18 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
         frozenset(json.loads(disabled)),
         bool(is_misplaced),
         frozenset((name, digest) for name, digest in json.loads(pinned)),
+        *map(bool, chores),
     )
+
+
+def _sealed(sealed: Reach | None, now: str) -> dict[str, object]:
+    known, moment = sealed or _NOTHING, datetime.fromisoformat(now).replace(tzinfo=UTC)
+    since = (min(known.end, moment) - OVERLAP).replace(tzinfo=None)
+    return {
+        "asks_unsealed": sealed is not None,
+        "sealed_end": since.isoformat(" ", "microseconds"),
+        "sealed_event": known.event,
+    }
 
 
 def sqlite_due(scope: Scope, limit: int, now: str, connection: sqlite3.Connection) -> list[Ring]:

@@ -10,8 +10,9 @@ from sqlalchemy import event
 
 from forge_tools.config import Settings
 from forge_tools.records import Artifact
+from forge_tools.sandbox.parts import pack
 from forge_tools.storage import Store, open_store, retention
-from forge_tools.storage.artifacts import Keeping, pack
+from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.audit import OvertakenError, book, reading, sealing
 from tests.contract.calls import finished, submitted
 from tests.contract.sealed import forge, past, seal_all, sealed_past, verified
@@ -159,18 +160,6 @@ async def test_a_call_with_more_events_than_a_statement_has_room_for_can_be_prun
         f"INSERT INTO audit_events (event_id, batch, hashes) {numbers} SELECT x, 1, {none} FROM n",
     )
     assert (await store.retention.prune(everything(), by())).events > 32_767
-
-
-async def test_an_idle_worker_looks_with_one_statement(store: Store) -> None:
-    await sealed_past(store)
-    assert not await store.audit.is_behind()
-    asked: list[str] = []
-    engine = store._database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", lambda *arguments: asked.append(arguments[2]))
-    assert not await store.audit.is_behind()
-    assert len([statement for statement in asked if statement.startswith("SELECT")]) == 1
-    await past(store)
-    assert await store.audit.is_behind()
 
 
 async def test_whether_a_login_may_cancel_by_itself_is_asked_once(migrated_postgres: str) -> None:

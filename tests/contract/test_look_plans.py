@@ -2,19 +2,21 @@
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
 import pytest
 
-from forge_tools.storage.looks import POSTGRES_DUE, POSTGRES_LOOK, Question, postgres_arguments
+from forge_tools.storage.looks import POSTGRES_DUE, POSTGRES_LOOK, Question, Reach, postgres_arguments
 from forge_tools.storage.postgres import PINNED
 from tests.contract.calls import scope
 
 ROWS = 30_000
 KEYS = tuple(f"Tool{number}@1" for number in range(40))
 QUEUES = ("default", "background", "host.one")
-LOOK = postgres_arguments(Question(scope(tool_keys=KEYS, queues=QUEUES), banned=("Slow@1",)))
+SEALED = Reach(datetime.now(UTC), 0)
+LOOK = postgres_arguments(Question(scope(tool_keys=KEYS, queues=QUEUES), banned=("Slow@1",), sealed=SEALED))
 PAGES = 300
 """The table has over a thousand, and each index a hundred or more."""
 

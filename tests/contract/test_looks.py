@@ -1,17 +1,20 @@
 """The contract of what a worker sees once a heartbeat, on every database."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from forge_tools.errors import StorageError
 from forge_tools.records import Ring, ToolCategory, ToolSpec
 from forge_tools.storage import Store
+from forge_tools.storage.key_tables import idempotency_keys
 from forge_tools.storage.looks import Look, Question
-from forge_tools.storage.models import execution_queue
+from forge_tools.storage.models import execution_queue, from_now
 from tests.contract.calls import SCOPE, beat, boot, overdue, running, scope, submitted
+from tests.contract.sealed import past, seal_all, sealed_past
 
 GREP = ToolSpec(name="Grep", description="Search", category=ToolCategory.FILE, lane="async")
 
@@ -139,3 +142,30 @@ async def test_definitions_that_tools_are_pinned_to_are_shown_to_everybody(store
 
     await store.catalogue.unpin("Grep")
     assert (await seen(store)).pinned == frozenset()
+
+
+async def test_whoever_asks_sees_whether_anything_waits_for_its_seal(store: Store) -> None:
+    assert not (await seen(store, sealed=await store.audit.reach())).is_unsealed
+    await past(store)
+    assert (await seen(store, sealed=await store.audit.reach())).is_unsealed
+    assert not (await seen(store)).is_unsealed, "nobody asked"
+    await seal_all(store)
+    assert not (await seen(store, sealed=await store.audit.reach())).is_unsealed
+
+
+async def test_what_ended_since_is_unsealed_also_if_the_clock_was_set_back(store: Store) -> None:
+    await sealed_past(store)
+    reach = await store.audit.reach()
+    later = replace(reach, end=datetime.now(UTC) + timedelta(hours=1))
+    assert not (await seen(store, sealed=later)).is_unsealed
+    await past(store)
+    assert (await seen(store, sealed=reach)).is_unsealed
+    assert (await seen(store, sealed=later)).is_unsealed
+
+
+@pytest.mark.parametrize(("seconds", "is_overdue"), [(60.0, False), (-1.0, True)])
+async def test_keys_that_may_no_longer_hold_are_shown(store: Store, seconds: float, is_overdue: bool) -> None:
+    key = {"scope": "s", "key": "k", "execution_id": await submitted(store), "fingerprint": {}, "ttl": 1.0}
+    moments = {"claimed_at": from_now(-60.0), "expires_at": from_now(seconds)}
+    await store._database.write(lambda connection: connection.execute(insert(idempotency_keys).values(key | moments)))
+    assert (await seen(store)).has_overdue_keys is is_overdue

@@ -1,7 +1,10 @@
 """Who of several workers seals, and with which key."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,9 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.storage import Store
 from forge_tools.storage.audit.keys import make_key
-from tests.contract.sealed import past, verified
+from forge_tools.storage.looks import Question
+from tests.contract.calls import boot, scope
+from tests.contract.sealed import past, sealed_past, verified
 from workers.sealing import LEASE, Sealing, signer_of
 
 BOOTS = frozenset({"boot-1", "boot-2"})
@@ -53,12 +58,54 @@ async def test_calls_come_first_for_a_while_and_then_it_is_sealed_all_the_same(
         return len(looks) > 40 and patience > 1
 
     settings = Settings(audit_interval=0.01)
-    keeping = asyncio.ensure_future(Sealing(store, "boot-1", settings, None, lambda: BOOTS, is_idle=is_idle).keep())
-    async with asyncio.timeout(20):
+    sealer = Sealing(store, "boot-1", settings, None, lambda: BOOTS, is_idle=is_idle)
+    async with looking(store, sealer), asyncio.timeout(20):
         while not (await verified(store)).executions:
             await asyncio.sleep(0.01)
-    keeping.cancel()
     assert len(looks) > 1 if patience < 1 else len(looks) > 40
+
+
+async def test_where_nothing_happens_one_question_an_interval_goes_with_the_heartbeat(store: Store) -> None:
+    await sealed_past(store)
+    sealer = Sealing(store, "boot-1", Settings(audit_interval=0.01), None, lambda: BOOTS)
+    async with looking(store, sealer) as questions, asyncio.timeout(20):
+        while len(questions) < 3:
+            await asyncio.sleep(0.01)
+        [first, second, *_] = questions
+        assert (first.sealed.end, first.sealed.event) < (second.sealed.end, second.sealed.event), (
+            "it goes less far back"
+        )
+        await past(store)
+        while (await verified(store)).executions < 6:
+            await asyncio.sleep(0.01)
+
+
+async def test_who_is_not_the_oldest_does_not_ask(store: Store) -> None:
+    sealer = Sealing(store, "boot-2", Settings(audit_interval=0.01), None, lambda: BOOTS)
+    async with looking(store, sealer) as questions:
+        await asyncio.sleep(0.2)
+    assert questions == []
+
+
+@asynccontextmanager
+async def looking(store: Store, sealer: Sealing) -> AsyncIterator[list[Any]]:
+    """Seal and look for ever, as an engine does; yields the questions that asked for what is unsealed."""
+    questions: list[Any] = []
+    await store.workers.register(boot("boot-1"))
+
+    async def look() -> None:
+        while True:
+            question = Question(scope(), sealed=sealer.question())
+            sealer.hear(question, await store.workers.look(question))
+            if question.sealed is not None:
+                questions.append(question)
+            await asyncio.sleep(0.005)
+
+    tasks = [asyncio.ensure_future(look()), asyncio.ensure_future(sealer.keep())]
+    yield questions
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def test_a_worker_signs_with_the_key_of_the_settings(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from forge_tools.storage.audit.keys import Signer, Trust
 from forge_tools.storage.audit.tables import audit_batches, audit_executions
 from forge_tools.storage.audit.verifying import Verification
 from forge_tools.storage.engine import Database
+from forge_tools.storage.looks import EVER, Reach
 
 BATCH = 500
 
@@ -37,13 +38,10 @@ class AuditBook:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._reach: sealing.Reach | None = None
 
-    async def is_behind(self) -> bool:
-        """Whether anything waits for its seal."""
-        if self._reach is None:
-            self._reach = await sealing.reach(self._database)
-        return await sealing.is_anything_unsealed(self._database, self._reach)
+    async def reach(self) -> Reach:
+        """How far the last batch says that the chain has come: a look tells whether anything is behind that."""
+        return await sealing.reach(self._database)
 
     async def seal(
         self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
@@ -57,7 +55,6 @@ class AuditBook:
         """
         began = time.monotonic()
         new = await sealing.seal(self._database, signer, sealer, most, behind=behind)
-        self._reach = None
         if new is None:
             return None
         return Sealed(new.head, new.executions, new.events, new.ended_until, time.monotonic() - began)
@@ -115,5 +112,5 @@ class AuditBook:
         ).run()
 
 
-ALL = sealing.EVER
+ALL = EVER
 """`behind` for what ended at any time."""

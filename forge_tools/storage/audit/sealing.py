@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, case, exists, func, insert, literal, select
+from sqlalchemy import Row, exists, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage.audit import chain
@@ -16,11 +16,9 @@ from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.audit.reading import hashes_of_events, hashes_of_executions, keys_of, reading_raw
 from forge_tools.storage.audit.tables import audit_events, audit_executions
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import Moment, execution_attempts, execution_events, executions, from_now
+from forge_tools.storage.looks import EVER, OVERLAP, Reach
+from forge_tools.storage.models import execution_attempts, execution_events, executions
 from forge_tools.storage.rows import clean
-
-OVERLAP = timedelta(seconds=30)
-"""By how much an end may come to light after a later one: the longest that a transaction of ours takes to commit."""
 
 asked, ended, event = executions.c, execution_attempts.c, execution_events.c
 
@@ -33,10 +31,6 @@ class Unsealed:
     now: datetime
     ends: Sequence[Row[Any, Any]]
     events: Sequence[int]
-
-
-EVER = datetime.min.replace(tzinfo=UTC)
-"""Behind which everything is looked at, also what ended long before the last batch and is in none all the same."""
 
 
 async def seal(
@@ -80,32 +74,12 @@ async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, by
         raise OvertakenError("History was pruned while its first batch was made. Try again.")
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """Up to where all is sealed: an end, and an event. What others sealed since only takes it further."""
-
-    end: datetime | None
-    event: int
-
-
 async def reach(database: Database) -> Reach:
     """How far the last batch says that the chain has come."""
     async with database.reading() as connection:
         head = await chain.newest(connection)
-        return Reach(head.frontier if head else None, await event_floor(connection, head))
-
-
-async def is_anything_unsealed(database: Database, known: Reach) -> bool:
-    """Whether there is anything to seal behind that; this one statement is all that an idle worker asks."""
-    entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
-    ends = exists().where(ended.final, ~entry)
-    if known.end is not None:
-        since, lately = literal(known.end - OVERLAP, Moment()), from_now(-OVERLAP.total_seconds())
-        ends = ends.where(ended.completed_at >= case((lately < since, lately), else_=since))
-    entry = exists().where(audit_events.c.event_id == event.id)
-    events = exists().where(event.id > known.event, ~entry)
-    async with database.reading() as connection:
-        return bool(await connection.scalar(select(ends | events)))
+        end = head.frontier if head else None
+        return Reach(EVER if end is None else end, await event_floor(connection, head))
 
 
 async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | None) -> Unsealed:

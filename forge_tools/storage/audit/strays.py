@@ -12,8 +12,9 @@ from forge_tools.records.audit import AuditReport, Fault
 from forge_tools.storage.audit import chain
 from forge_tools.storage.audit.canonical import EPOCH, moment_of, raw
 from forge_tools.storage.audit.chain import Batch
-from forge_tools.storage.audit.sealing import OVERLAP, event_floor
+from forge_tools.storage.audit.sealing import event_floor
 from forge_tools.storage.audit.tables import audit_batches, audit_events, audit_executions
+from forge_tools.storage.looks import OVERLAP
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
 
 _PAGE = 10_000

@@ -1,5 +1,6 @@
 """What a worker of this host left behind is ended by the next one there, whoever found it dead."""
 
+import asyncio
 import subprocess
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import pytest
 
 from forge_tools.records import new_id
+from forge_tools.storage.looks import Look
 from tests.fleet import is_alive
 from workers import tidying as module
-from workers.tidying import KEYS_AT_ONCE, drop_spent_keys, tidy
+from workers.tidying import KEYS_AT_ONCE, Tidying, drop_spent_keys, tidy
 
 
 class FakeStore:
@@ -85,3 +87,30 @@ async def test_spent_keys_are_dropped_in_small_batches_until_there_are_no_more()
     await drop_spent_keys(store)
 
     assert asked == [KEYS_AT_ONCE] * 3
+
+
+@pytest.mark.parametrize(
+    ("has_overdue_keys", "boot", "is_asked"), [(True, "1", True), (True, "2", False), (False, "1", False)]
+)
+async def test_only_the_oldest_drops_keys_and_only_if_a_look_showed_some(
+    monkeypatch: pytest.MonkeyPatch, has_overdue_keys: bool, boot: str, is_asked: bool
+) -> None:
+    asked: list[Any] = []
+
+    async def drop(store: Any) -> None:
+        asked.append(store)
+
+    rounds: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        rounds.append(seconds)
+        if len(rounds) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(module, "drop_spent_keys", drop)
+    monkeypatch.setattr("workers.tidying.asyncio.sleep", sleep)
+    tidying = Tidying(FakeStore(), boot, lambda: {"1", "2"}, 15.0)  # type: ignore[arg-type]  # as far as it is asked
+    tidying.hear(Look(0.0, (), {}, False, False, frozenset(), frozenset(), False, has_overdue_keys=has_overdue_keys))
+    with pytest.raises(asyncio.CancelledError):
+        await tidying.keep()
+    assert len(asked) == 2 * is_asked
