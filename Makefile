@@ -8,6 +8,9 @@
 # make soak   file tools on paths that are swapped under them, and 10,000 calls of each in one process; MINUTES=30 at most
 # make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
 
+# Every process of a test, and of the demo, imports the same files: they are compiled once.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -18,7 +21,7 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
 
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.

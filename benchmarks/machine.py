@@ -11,7 +11,8 @@ import psutil
 
 from benchmarks.quiet import NOISY, wait_for_quiet
 from tests.server_process import ServiceMissingError
-from tests.services import SessionFolder, find_postgres, find_valkey
+from tests.services import find_postgres, find_valkey
+from tests.session_folder import SessionFolder
 
 PACKAGES = ("celery", "kombu", "redis", "SQLAlchemy", "asyncpg", "pg8000", "langchain-core", "jsonschema-rs", "uvloop")
 

@@ -6,21 +6,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from forge_tools.config import Settings
 from forge_tools.embedded.keys import ensure_key
 from forge_tools.sandbox.spawner import LAUNCHER
-from forge_tools.storage.migrate import upgrade
+from tests.migrated import migrated
+from tests.warm import Forked, WarmInterpreter
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_TOOLS = "tests.sample_tools:TOOLS"
+WORKER = ("workers.app", "workers.engine", "celery.bin.worker")
+"""What every worker imports."""
 
 
 class WorkerProcess:
     """One `python -m workers` with its log."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: Path, lifeline: int = -1) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes] | Forked", log: Path, lifeline: int = -1) -> None:
         self.process = process
         self.log = log
         self._lifeline = lifeline
@@ -29,7 +33,7 @@ class WorkerProcess:
     def pid(self) -> int:
         return self.process.pid
 
-    def wait_ready(self, timeout: float = 30) -> None:
+    def wait_ready(self, timeout: float = 60) -> None:
         wait_until(
             lambda: b"Worker ready" in self.log.read_bytes() or self.process.poll() is not None,
             timeout,
@@ -48,7 +52,7 @@ class WorkerProcess:
         self.process.kill()
         self.process.wait()
 
-    def stop(self, timeout: float = 25) -> int:
+    def stop(self, timeout: float = 60) -> int:
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -67,7 +71,7 @@ class Fleet:
             home=folder / "home", broker_url=broker_url, database_url=database_url, workspace=folder, **overrides
         )
         self.workers: list[WorkerProcess] = []
-        upgrade(database_url)
+        migrated(database_url)
         ensure_key(self.settings)
 
     def start(
@@ -78,30 +82,43 @@ class Fleet:
         concurrency: int = 2,
         supervised: bool = False,
         tools: str = SAMPLE_TOOLS,
+        from_nothing: bool = False,
         **environment: str,
     ) -> WorkerProcess:
-        """Start one worker with these tools and wait until it serves; keywords are FORGE_* settings."""
+        """Start one worker with these tools and wait until it serves; keywords are FORGE_* settings.
+
+        It is forked by an interpreter that has its imports, unless it is `from_nothing`: with the umask and the language of the test.
+        """
         log = self.folder / f"worker-{len(self.workers)}.log"
-        argv = [sys.executable, "-P", "-m", "workers", "--lane", lane, "--queues", queues]
-        argv += ["--concurrency", str(concurrency), "--tools", tools, "--categories", "file,execution,other"]
-        handles = os.pipe() if supervised else ()
-        if handles:
-            argv = [sys.executable, "-I", "-S", LAUNCHER, "--parent-fd", str(handles[0]), "--grace", "10", "--", *argv]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                argv,
-                cwd=ROOT,
-                env=self.environment(**environment),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=handles[:1],
-            )
-        for handle in handles[:1]:
-            os.close(handle)
-        worker = WorkerProcess(process, log, *handles[1:])
+        words = ["workers", "--lane", lane, "--queues", queues, "--concurrency", str(concurrency)]
+        words += ["--tools", tools, "--categories", "file,execution,other"]
+        start = self._start_supervised if supervised else self._start_from_nothing if from_nothing else self._fork
+        worker = start(words, self.environment(**environment), log)
         self.workers.append(worker)
         worker.wait_ready()
         return worker
+
+    def _fork(self, words: list[str], environment: dict[str, str], log: Path) -> WorkerProcess:
+        with log.open("wb") as output:
+            process = warm_worker().start(words, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        return WorkerProcess(process, log)
+
+    def _start_from_nothing(self, words: list[str], environment: dict[str, str], log: Path) -> WorkerProcess:
+        argv = [sys.executable, "-P", "-m", *words]
+        with log.open("wb") as output:
+            process = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        return WorkerProcess(process, log)
+
+    def _start_supervised(self, words: list[str], environment: dict[str, str], log: Path) -> WorkerProcess:
+        theirs, ours = os.pipe()
+        argv = [sys.executable, "-I", "-S", LAUNCHER, "--parent-fd", str(theirs), "--grace", "10", "--"]
+        argv += [sys.executable, "-P", "-m", *words]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                argv, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, pass_fds=(theirs,)
+            )
+        os.close(theirs)
+        return WorkerProcess(process, log, ours)
 
     def environment(self, **overrides: str) -> dict[str, str]:
         settings = {
@@ -121,6 +138,12 @@ class Fleet:
             worker.stop()
 
 
+@cache
+def warm_worker() -> WarmInterpreter:
+    """What forks the workers of this test process, whose imports would cost more than most tests."""
+    return WarmInterpreter(*WORKER)
+
+
 def wait_until(is_so: Callable[[], object], timeout: float, what: str) -> None:
     """Wait for a condition with a limit."""
     deadline = time.monotonic() + timeout
@@ -133,5 +156,5 @@ def is_alive(pid: int) -> bool:
     """Whether a process of that pid runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # it went before the file was opened, or after
         return False

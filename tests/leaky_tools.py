@@ -29,6 +29,7 @@ class Leak(BaseTool):
     parameters = (SECRET, NOTE, HOW, MARK)
 
     async def _execute(self, context: ExecutionContext, secret: Any, note: str, how: str, mark: str) -> ToolResult:
+        print(f"called with {context.metadata}")
         text = secret if isinstance(secret, str) else repr(secret)
         print(f"printed {text}")
         sys.stderr.write(f"printed {text}\n")

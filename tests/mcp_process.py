@@ -5,15 +5,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mcp import StdioServerParameters
 
 from tests.fleet import ROOT, wait_until
+from tests.warm import WarmInterpreter
 
-COMMAND = ("-P", "-m", "forge_tools.cli", "mcp")
+MODULE = ("forge_tools.cli", "mcp")
+COMMAND = ("-P", "-m", *MODULE)
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+
+
+@cache
+def warm_server() -> WarmInterpreter:
+    """What forks the servers that tests start themselves; those that the SDK's client starts begin from nothing."""
+    return WarmInterpreter("forge_tools.cli.mcp", "forge_tools.mcp.serving", "forge_tools.client")
 
 
 def parameters(environment: Mapping[str, str], *words: str) -> StdioServerParameters:
@@ -31,14 +40,16 @@ class McpProcess:
 
     def __init__(self, environment: Mapping[str, str], folder: Path, *words: str) -> None:
         self.log = folder / f"mcp-{len(list(folder.glob('mcp-*.log')))}.log"
-        with self.log.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, *COMMAND, *words],
-                cwd=ROOT,
-                env={**environment, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
+        theirs_to_read, to_write = os.pipe()
+        to_read, theirs_to_write = os.pipe()
+        self._input, self._output = os.fdopen(to_write, "wb"), os.fdopen(to_read, "rb")
+        with (
+            self.log.open("wb") as errors,
+            os.fdopen(theirs_to_read) as reads,
+            os.fdopen(theirs_to_write, "w") as writes,
+        ):
+            self.process = warm_server().start(
+                [*MODULE, *words], cwd=ROOT, env=environment, stdin=reads, stdout=writes, stderr=errors
             )
         self._next_id = 0
 
@@ -48,9 +59,8 @@ class McpProcess:
         return self
 
     def write(self, message: Mapping[str, Any] | bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n")
-        self.process.stdin.flush()
+        self._input.write(message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n")
+        self._input.flush()
 
     def begin(self, method: str, params: Mapping[str, Any] | None = None) -> int:
         self._next_id += 1
@@ -58,8 +68,7 @@ class McpProcess:
         return self._next_id
 
     def read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        line = self._output.readline()
         assert line.endswith(b"\n"), f"the server has ended: {self.errors()}"
         message: dict[str, Any] = json.loads(line)
         assert message["jsonrpc"] == "2.0", message
@@ -82,12 +91,10 @@ class McpProcess:
 
     def hang_up(self) -> list[dict[str, Any]]:
         """Close its input and wait for its end; return what it still said."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        rest = self.process.stdout.read()
-        self.process.stdout.close()
-        self.process.wait(15)
+        self._input.close()
+        rest = self._output.read()
+        self._output.close()
+        self.process.wait(60)
         return [json.loads(line) for line in rest.splitlines()]
 
     def stop(self) -> None:
@@ -95,8 +102,8 @@ class McpProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None and not stream.closed:
+        for stream in (self._input, self._output):
+            if not stream.closed:
                 os.close(os.dup(stream.fileno()))
                 stream.detach().close()  # type: ignore[attr-defined]  # a buffered pipe
 
@@ -109,14 +116,9 @@ class McpEndpoint:
 
     def __init__(self, environment: Mapping[str, str], folder: Path, *words: str) -> None:
         self.log = folder / f"mcp-http-{len(list(folder.glob('mcp-http-*.log')))}.log"
-        with self.log.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, *COMMAND, "--http", "127.0.0.1:0", *words],
-                cwd=ROOT,
-                env={**environment, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
+        with self.log.open("wb") as errors, Path(os.devnull).open("wb") as nothing:
+            self.process = warm_server().start(
+                [*MODULE, "--http", "127.0.0.1:0", *words], cwd=ROOT, env=environment, stdout=nothing, stderr=errors
             )
         wait_until(lambda: "/mcp" in self.errors() or self.process.poll() is not None, 30, "no endpoint")
         assert self.process.poll() is None, self.errors()
@@ -129,7 +131,7 @@ class McpEndpoint:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            return self.process.wait(15)
+            return self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

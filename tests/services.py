@@ -6,7 +6,6 @@ A URL in the environment wins (`FORGE_TEST_REDIS_URL`, `FORGE_TEST_PG_URL`), the
 
 import asyncio
 import contextlib
-import fcntl
 import importlib.util
 import os
 import pwd
@@ -14,20 +13,19 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import redis
 
 from tests.server_process import ServerProcess, ServiceMissingError, become, free_port
+from tests.session_folder import SessionFolder, is_open
 
-PREFIX = "forge-tools-tests-"
+EMPTY = "template0"
 
 
 class ValkeyServer:
@@ -146,8 +144,8 @@ class PostgresServer:
         """End it as a crash would: no checkpoint, connections cut; the next start recovers."""
         self.process.stop(signal.SIGQUIT)
 
-    def create_database(self) -> str:
-        return create_database(self.url)
+    def create_database(self, template: str = EMPTY) -> str:
+        return create_database(self.url, template)
 
     def drop_database(self, url: str) -> None:
         drop_database(self.url, url)
@@ -211,8 +209,8 @@ class GivenPostgres:
                 f"FORGE_TEST_PG_URL does not answer ({error}). Start that server, or unset the variable."
             ) from error
 
-    def create_database(self) -> str:
-        return create_database(self.url)
+    def create_database(self, template: str = EMPTY) -> str:
+        return create_database(self.url, template)
 
     def drop_database(self, url: str) -> None:
         drop_database(self.url, url)
@@ -223,7 +221,8 @@ class GivenPostgres:
 class Services:
     """The servers of one test session, in one private folder; each starts when it is first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Path | None = None) -> None:
+        self._parent = parent
         self._folder: SessionFolder | None = None
         self._valkey: ValkeyServer | GivenValkey | None = None
         self._postgres: PostgresServer | GivenPostgres | None = None
@@ -242,7 +241,7 @@ class Services:
 
     def folder(self, name: str) -> Path:
         """A place for a server's files, with a path short enough for a socket."""
-        self._folder = self._folder or SessionFolder()
+        self._folder = self._folder or SessionFolder(self._parent)
         return self._folder.path / name
 
     def close(self) -> None:
@@ -251,25 +250,6 @@ class Services:
                 server.stop()
         if self._folder is not None:
             self._folder.remove()
-
-
-class SessionFolder:
-    """A folder that others may pass through but not list; locked while its session lives.
-
-    Sessions that were killed leave theirs behind: whoever comes next removes what is no longer locked.
-    """
-
-    def __init__(self) -> None:
-        parent = short_temporary_folder()
-        remove_abandoned(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        self._lock = lock_folder(self.path)
-        self.path.chmod(0o711)
-
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.close()
 
 
 def find_valkey() -> Path:
@@ -321,41 +301,6 @@ def copy_installation(original: Path, folder: Path) -> Path:
     return copy / "bin"
 
 
-def is_open(path: Path) -> bool:
-    """Whether every user may enter `path` and all folders above it."""
-    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (path, *path.parents))
-
-
-def short_temporary_folder() -> Path:
-    """The temporary folder, unless sockets in it would get too long a name or other users cannot pass through."""
-    usual = Path(tempfile.gettempdir()).resolve()
-    return usual if len(os.fsencode(usual)) <= 50 and (os.getuid() or is_open(usual)) else Path("/tmp").resolve()
-
-
-def remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            status = folder.lstat()
-            # A session makes its folder, then locks it; one minute is far more than it needs between the two.
-            if status.st_uid != os.getuid() or time.time() - status.st_mtime < 60:
-                continue
-            lock = lock_folder(folder)
-            if lock is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.close()
-
-
-def lock_folder(folder: Path) -> IO[bytes] | None:
-    """Lock the folder for the life of this process; None if somebody else has it."""
-    lock = (folder / "lock").open("wb")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    return lock
-
-
 def client(url: str) -> redis.Redis:
     """A client for a URL written as Celery takes it."""
     return redis.Redis.from_url(url.replace("redis+socket://", "unix://", 1), socket_timeout=5)
@@ -374,10 +319,11 @@ def flush(url: str) -> None:
         server.flushdb()
 
 
-def create_database(url: str) -> str:
-    """Make an empty database on the server of `url`; return its URL."""
+def create_database(url: str, template: str = EMPTY) -> str:
+    """Make a database on the server of `url`, a copy of the one of that name; return its URL."""
     name = f"forge_test_{secrets.token_hex(8)}"
-    admin(url, f'CREATE DATABASE "{name}" TEMPLATE template0')
+    # The other strategy writes every page of the copy to the log, too.
+    admin(url, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
 
 

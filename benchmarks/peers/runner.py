@@ -12,7 +12,8 @@ from benchmarks.peers.turn import MeasureError, Readings, Turn
 from benchmarks.quiet import PATIENCE_SECONDS, wait_for_quiet
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
-from tests.services import PostgresServer, SessionFolder, ValkeyServer
+from tests.services import PostgresServer, ValkeyServer
+from tests.session_folder import SessionFolder
 
 Tell = Callable[[str], None]
 

@@ -5,15 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from forge_tools.sandbox.launcher import descendants
 from tests.fleet import is_alive
+from tests.warm import WarmInterpreter
 
-COMMAND = (sys.executable, "-P", "-m", "forge_tools.cli")
+MODULE = "forge_tools.cli"
+COMMAND = (sys.executable, "-P", "-m", MODULE)
 
 TOOLS = '''
 """Tools of a user's own."""
@@ -100,16 +104,21 @@ class Cli:
         )
 
     def run(self, *words: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
-        """Run a command to its end; no command ever shows a traceback or sends escapes to a pipe."""
-        with self.start(*words) as process:
+        """Run a command to its end; no command ever shows a traceback or sends escapes to what is no terminal."""
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            process = warm_command().start(
+                [MODULE, *words], cwd=self.folder, env=self.environment(), stdout=output, stderr=errors
+            )
             try:
-                out, err = process.communicate(timeout=timeout)
+                code = process.wait(timeout)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
                 raise
+            out, err = (file.seek(0) or file.read() for file in (output, errors))
         assert "Traceback" not in out + err, out + err
         assert "\x1b" not in err
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        return subprocess.CompletedProcess(words, code, out, err)
 
     def json(self, *words: str, code: int = 0) -> Any:
         """Run a command with `--output json`; return its one document."""
@@ -122,6 +131,12 @@ class Cli:
         done = self.run(*words, "--output", "json")
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@cache
+def warm_command() -> WarmInterpreter:
+    """What forks the commands that a test runs to their end; those that it watches or kills start from nothing."""
+    return WarmInterpreter("forge_tools.cli.main", "forge_tools.cli.database", "forge_tools.client")
 
 
 class Up:

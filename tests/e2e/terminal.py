@@ -53,8 +53,8 @@ class Terminal:
 
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(10)
-        self._reader.join(10)
+        code = self.process.wait(30)
+        self._reader.join(30)
         return code
 
     def __enter__(self) -> Self:
@@ -64,7 +64,7 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self._reader.join(10)
+        self._reader.join(30)
         os.close(self._ours)
 
     def _read(self) -> None:

@@ -57,6 +57,70 @@ def test_a_reader_that_has_seen_enough_ends_it_without_a_word(cli: Cli, handle: 
     assert running.returncode == 0
 
 
+def test_a_page_comes_out_alone_and_the_way_on_beside_it(cli: Cli, handle: str) -> None:
+    page = cli.run("artifact", handle, "--offset", "150000", "--limit", "3")
+    assert page.stdout == "150000\n150001\n150002\n"
+    assert page.stderr.strip().endswith("go on with --offset 150003]")
+    assert cli.run("artifact", handle, "--byte", "4", "--max-bytes", "3").stdout == "3\n4"
+    last = cli.run("artifact", handle, "--offset", "200000")
+    assert (last.stdout, last.stderr) == ("200000\n", "")
+
+
+def test_a_program_reads_page_after_page(cli: Cli, handle: str) -> None:
+    seen, following = [], {"offset": 1}
+    while following:
+        where = [word for name, value in following.items() for word in (f"--{name}", str(value))]
+        page = cli.json("artifact", handle, *where, "--limit", "60000", "--max-bytes", "300000")
+        assert (page["handle"], page["size"], page["start"]) == (handle, len(EVERYTHING), sum(map(len, seen)))
+        seen.append(page["text"])
+        following = page["next"]
+    assert "".join(seen) == EVERYTHING
+    assert len(seen) > 4
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "code"),
+    [
+        (("--offset", "200001"), "offset 200,001 is past the end of artifact://", 1),
+        (("--byte", "9999999"), "byte 9,999,999 is past the end of artifact://", 1),
+        (("--offset", "2", "--byte", "3"), "Pass offset or byte, not both", 1),
+        (("--offset", "0"), "--offset", 2),
+    ],
+)
+def test_a_page_that_is_none_is_refused(cli: Cli, handle: str, words: tuple[str, ...], problem: str, code: int) -> None:
+    done = cli.run("artifact", handle, *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert problem in done.stderr
+
+
+def test_a_stack_that_keeps_artifacts_in_a_folder_keeps_them_out_of_its_database(tmp_path: Path) -> None:
+    settings = {"FORGE_ARTIFACT_DIR": str(tmp_path / "artifacts")}
+    cli, stranger = Cli(tmp_path / "stack", **settings), Cli(tmp_path / "stack")
+    cli.folder.mkdir()
+    running = Up(cli).wait_ready()
+    try:
+        result = cli.json("run", "Bash", "command=seq 1 200000")
+        handle = result["metadata"]["artifact"]
+        assert cli.run("artifact", handle).stdout == EVERYTHING
+        assert cli.json("run", "Read", f"file_path={handle}", "offset=150000", "limit=1")["output"].startswith(
+            "150000\t"
+        )
+        files = [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
+        assert {path.parent.name for path in files} == {handle.removeprefix("artifact://")}
+        assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
+        assert {"ok"} == {one["level"] for one in cli.json("doctor")["findings"] if one["subject"] == "artifacts"}
+        refused = stranger.run("artifact", handle)
+        assert (refused.returncode, "Set FORGE_ARTIFACT_DIR" in refused.stderr) == (69, True)
+        files[0].unlink()
+        missing = cli.run("artifact", handle)
+        assert missing.returncode == 69
+        assert f"{handle} is damaged: part" in missing.stderr.replace("\n", " ")
+        assert cli.json("run", "Bash", "command=seq 1 200000")["metadata"]["artifact"] == handle
+        assert cli.run("artifact", handle).stdout == EVERYTHING
+    finally:
+        assert running.stop() == 0, running.said()
+
+
 def test_a_terminal_is_not_written_to_raw(cli: Cli) -> None:
     async def keep() -> str:
         async with await open_store(f"sqlite:///{cli.folder / '.forge/forge.db'}") as store:

@@ -122,3 +122,12 @@ def test_nothing_to_seal_and_no_head_are_said(tmp_path: Path) -> None:
     head = cli.run("audit", "head")
     assert (head.returncode, "Nothing is sealed yet" in head.stderr) == (1, True)
     assert "nothing is proven" in cli.run("audit", "verify").stdout
+
+
+def test_a_key_is_made_where_workers_look_for_it_and_only_if_there_is_none(cli: Cli) -> None:
+    made = cli.json("audit", "keygen", "--if-none")
+    assert made["private"] == "key.pem"
+    assert cli.json("audit", "keygen", "--if-none") == made
+    assert "never replaced" in cli.run("audit", "keygen").stderr
+    del cli.settings["FORGE_AUDIT_KEY"]
+    assert cli.run("audit", "keygen").returncode == 2

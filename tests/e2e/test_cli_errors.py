@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from forge_tools.storage.models import SCHEMA_REVISION
 from tests.e2e.cli_driver import TOOLS, Cli
 
 COMMANDS = (("history",), ("stats",), ("run", "Read", "file_path=x"), ("show", "01a20085-ebef"), ("tools",))
@@ -123,6 +124,6 @@ def test_a_call_in_this_process_has_no_queue(cli: Cli) -> None:
 def test_going_back_a_version_needs_a_yes(cli: Cli) -> None:
     database(cli)
     cli.run("db", "upgrade")
-    assert cli.json("db", "downgrade", "base", "--yes") == {"before": "0001", "after": None}
+    assert cli.json("db", "downgrade", "base", "--yes") == {"before": SCHEMA_REVISION, "after": None}
     assert "not migrated; this code needs" in cli.run("db", "current").stdout
     assert "forge-tools db upgrade" in cli.run("history").stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.storage import migrate, open_store
-from tests.contract.calls import call
+from tests.contract.calls import call, submitted
 from tests.e2e.cli_driver import Cli, wait_until
 
 NASTY = '{"text":"\\u009b31m, \\"quoted\\"\\nsecond line"}'
@@ -27,9 +27,22 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
         async with await open_store(url) as store:
             await store.queue.submit_many([call(parameters=NASTY, session_id="few") for _ in range(3)])
             await store.queue.submit_many([call() for _ in range(20_000)])
+            for _ in range(3):
+                await store.queue.cancel(await submitted(store, session_id="over"), actor="ada", reason="enough")
 
     asyncio.run(fill())
     return Cli(folder, FORGE_DATABASE_URL=url)
+
+
+def read_to_the_end(terminal: int) -> str:
+    seen = b""
+    try:
+        while chunk := os.read(terminal, 65536):
+            seen += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(terminal)
+    return seen.decode()
 
 
 def test_a_pipe_is_written_to_and_stays_a_pipe(cli: Cli, tmp_path: Path) -> None:
@@ -74,15 +87,9 @@ def test_a_terminal_sees_no_control_characters(cli: Cli, format: str) -> None:
     ours, theirs = pty.openpty()
     process = cli.start("export", "--session", "few", "--format", format, stdout=theirs)
     os.close(theirs)
-    seen = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            seen += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(ours)
+    seen = read_to_the_end(ours)
     process.communicate(timeout=30)
-    assert (process.returncode, "\x9b" in seen.decode(), seen.count(b"\\x9b31m")) == (0, False, 3)
+    assert (process.returncode, "\x9b" in seen, seen.count("\\x9b31m")) == (0, False, 3)
 
 
 def test_an_interrupted_export_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
@@ -92,6 +99,35 @@ def test_an_interrupted_export_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
     export.send_signal(signal.SIGINT)
     export.communicate(timeout=30)
     assert (export.returncode, list(tmp_path.iterdir())) == (130, [])
+
+
+@pytest.mark.parametrize(("of", "first"), [("attempts", "execution_id"), ("events", "id")])
+def test_attempts_and_events_are_listed_in_pages_and_exported_whole(
+    cli: Cli, tmp_path: Path, of: str, first: str
+) -> None:
+    newest = cli.lines("history", "--of", of, "--session", "over", "--limit", "2")
+    cursor = newest[-1]["id"] if of == "events" else f"{newest[-1]['execution_id']}:{newest[-1]['attempt']}"
+    (oldest,) = cli.lines("history", "--of", of, "--session", "over", "--status", "cancelled", "--before", str(cursor))
+    lines = cli.lines("export", "--of", of, "--session", "over")
+    ids = [row["execution_id"] for row in (*newest, oldest)]
+    assert [line["execution_id"] for line in lines] == ids[::-1]
+    assert cli.json("export", "--of", of, "--format", "csv", "--to", str(tmp_path / "file"))[of] == 3
+    with (tmp_path / "file").open(newline="") as stream:
+        header, *rows = csv.reader(stream)
+    assert (header, header[0], len(rows)) == (list(lines[0]), first, 3)
+    assert f"--of {of} --before {cursor}" in cli.run("history", "--of", of, "--limit", "2").stderr
+
+
+def test_a_terminal_sees_a_bar_that_fills(cli: Cli, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = cli.start("export", "--to", str(tmp_path / "all"), stderr=theirs)
+    os.close(theirs)
+    seen = read_to_the_end(ours)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "%" in seen
+    assert "20,0" in seen
+    assert "executions, to 20" in seen
 
 
 def test_filters_between_which_nothing_lies_are_usage_errors(cli: Cli) -> None:

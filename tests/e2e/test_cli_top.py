@@ -82,7 +82,7 @@ def test_a_terminal_that_wants_no_colours_gets_none(cli: Cli, environment: dict[
     is_dumb = "TERM" in environment
     with Terminal(cli, "top", **environment) as terminal:
         wait_until(lambda: "gpu" in terminal.written and "Add" in terminal.written, 20, lambda: terminal.written)
-        code = terminal.process.wait(10) if is_dumb else terminal.end()
+        code = terminal.process.wait(30) if is_dumb else terminal.end()
 
     assert code == 0
     assert (ENTER in terminal.written) != is_dumb

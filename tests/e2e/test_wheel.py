@@ -27,9 +27,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (source / name).write_bytes((ROOT / name).read_bytes())
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     [wheel] = folder.glob("*.whl")
-    subprocess.run([*pip, "--python", venv, "install", "-c", ROOT / "constraints.txt", wheel], check=True)
+    install = [*pip, "--python", venv, "install", "--no-compile", "-c", ROOT / "constraints.txt", wheel]
+    subprocess.run(install, check=True)
     return venv / "bin"
 
 

@@ -36,10 +36,12 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        self.server.calls += 1
+        with self.server.one_counts:
+            self.server.calls += 1
+            number = self.server.calls
         if name == "forget":
             self.server.sessions.clear()
-        self.reply(200, message, {"content": [{"type": "text", "text": str(self.server.calls)}]})
+        self.reply(200, message, {"content": [{"type": "text", "text": str(number)}]})
 
     def do_GET(self) -> None:
         self.reply(405, {}, None)
@@ -71,6 +73,7 @@ class SessionServer(ThreadingHTTPServer):
         self.sessions: set[str] = set()
         self.seen: list[tuple[str, dict[str, str]]] = []
         self.calls = 0
+        self.one_counts = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_port}/mcp"
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05})
 

@@ -11,8 +11,8 @@ from forge_tools.cli.database import with_store
 from forge_tools.config import Settings
 from forge_tools.records import new_id
 from forge_tools.registry import ScopedRegistry, ToolRegistry
-from forge_tools.storage.migrate import upgrade
 from tests.fleet import Fleet
+from tests.migrated import migrated
 from tests.versioned_tools import FIRST, SECOND
 
 
@@ -41,7 +41,7 @@ def registry() -> ScopedRegistry:
 def versions(tmp_path: Path) -> Mapping[str, str]:
     """Where to find a catalogue in which a tool was published in two versions, as by two workers."""
     url = f"sqlite:///{tmp_path / 'versions.db'}"
-    upgrade(url)
+    migrated(url)
     for deployed in (FIRST, SECOND):
         with_store(
             lambda store, deployed=deployed: store.catalogue.publish([tool().spec for tool in deployed], new_id()),

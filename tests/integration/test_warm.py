@@ -1,0 +1,65 @@
+"""What a warm interpreter forks is a process as any other, and it ends with the process that started it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet import ROOT, is_alive, wait_until
+from tests.warm import WarmInterpreter
+
+SESSION = """
+import os, sys
+from tests.warm import WarmInterpreter
+warm = WarmInterpreter("json")
+print(warm._process.pid, flush=True)
+os.read(0, 1)
+"""
+
+
+@pytest.fixture
+def warm() -> Iterator[WarmInterpreter]:
+    made = WarmInterpreter("json.decoder")
+    yield made
+    made.close()
+
+
+def once(statement: str) -> list[str]:
+    return ["timeit", "-n", "1", "-r", "1", statement]
+
+
+def test_it_has_its_own_folder_environment_streams_and_exit_code(warm: WarmInterpreter, tmp_path: Path) -> None:
+    said, complaints = tmp_path / "said", tmp_path / "complaints"
+    statement = "import os, sys; print(os.getcwd(), dict(os.environ), file=sys.stderr, flush=True); os._exit(7)"
+    with said.open("w") as output, complaints.open("w") as errors:
+        asked = warm.start(once(statement), cwd=tmp_path, env={"ONLY": "this"}, stdout=output, stderr=errors)
+        assert asked.wait(60) == asked.returncode == 7
+        fine = warm.start(once("import json; print('fine')"), cwd=tmp_path, env={}, stdout=output, stderr=errors)
+        assert fine.wait(60) == 0
+    assert complaints.read_text() == f"{tmp_path} {{'ONLY': 'this'}}\n"
+    assert said.read_text().startswith("fine\n")
+
+
+def test_signals_end_it_and_waiting_has_an_end(warm: WarmInterpreter, tmp_path: Path) -> None:
+    with Path(os.devnull).open("wb") as nothing:
+        asleep = warm.start(once("import time; time.sleep(600)"), cwd=tmp_path, env={}, stdout=nothing, stderr=nothing)
+    with pytest.raises(subprocess.TimeoutExpired):
+        asleep.wait(0.05)
+    assert asleep.poll() is None
+    asleep.terminate()
+    assert asleep.wait(60) == -signal.SIGTERM
+    assert not is_alive(asleep.pid)
+
+
+def test_what_forks_ends_with_the_process_that_started_it() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-c", SESSION]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as session:
+        assert session.stdout is not None
+        pid = int(session.stdout.readline())
+        session.kill()
+    wait_until(lambda: not is_alive(pid), 30, "it goes on")

@@ -1,0 +1,28 @@
+"""New databases with this version's tables: an SQLite file is a copy of one that was migrated once in this process."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from forge_tools.storage.migrate import upgrade
+
+SQLITE = "sqlite:///"
+
+
+def migrated(url: str) -> str:
+    """Bring the database at `url`, which is new, to this version's tables; return the URL."""
+    file = Path(url.removeprefix(SQLITE))
+    if url.startswith(SQLITE) and not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_bytes(_template())
+    else:
+        upgrade(url)
+    return url
+
+
+@cache
+def _template() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "forge.db"
+        upgrade(f"{SQLITE}{file}")
+        return file.read_bytes()

@@ -1,0 +1,196 @@
+"""Interpreters that have imported a program once and become it by forking, so that a start costs no imports.
+
+What forks is a process of its own without threads; what comes of it has its own folder, environment, streams, pid and exit code.
+"""
+
+import atexit
+import contextlib
+import gc
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+REQUEST_BYTES = 1 << 20
+STREAMS = 3
+END_SECONDS = 10.0
+
+
+class Forked:
+    """A process that a warm interpreter forked, as `subprocess.Popen` shows one."""
+
+    def __init__(self, report: socket.socket) -> None:
+        self.returncode: int | None = None
+        self._report = report
+        self._one_reads = threading.Lock()
+        self.pid = int(self._heard())
+
+    def poll(self) -> int | None:
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and self._has_news(timeout):
+            with self._one_reads:
+                if self.returncode is None:
+                    self.returncode = int(self._heard())
+                    self._report.close()
+        return self.returncode
+
+    def _has_news(self, timeout: float | None) -> bool:
+        poll = select.poll()
+        try:
+            poll.register(self._report, select.POLLIN)
+        except ValueError:  # another thread has read the news and closed it
+            return True
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+    def _heard(self) -> bytes:
+        said = self._report.recv(64)
+        assert said, "the interpreter that forks is gone"
+        return said
+
+
+class WarmInterpreter:
+    """`python -P` with some modules imported, which forks programs."""
+
+    def __init__(self, *modules: str) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
+        with theirs:
+            # It ends when this end of the pair is closed, so also when the test process is killed.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(Path(__file__)), str(theirs.fileno()), *modules], pass_fds=[theirs.fileno()]
+            )
+        atexit.register(self.close)
+
+    def start(
+        self,
+        words: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stdin: int | IO[Any] | None = None,
+        stdout: int | IO[Any],
+        stderr: int | IO[Any],
+    ) -> Forked:
+        """Start `python -P -m` with these words."""
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = json.dumps([str(cwd), dict(env), list(words)]).encode()
+        with theirs, Path(os.devnull).open("rb") as nothing:
+            given = (nothing if stdin is None else stdin, stdout, stderr)
+            streams = [one if isinstance(one, int) else one.fileno() for one in given]
+            socket.send_fds(self._control, [request], [theirs.fileno(), *streams])
+        return Forked(mine)
+
+    def close(self) -> None:
+        """End it; what it forked goes on."""
+        self._control.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:  # a fork of the test process holds the control open
+            self._process.kill()
+            self._process.wait()
+
+
+def become_what_is_asked(control: socket.socket) -> None:
+    """Fork at each request and tell how each child ends; in a child, run what was asked for."""
+    reports: dict[int, socket.socket] = {}
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    request, streams = fork_at_requests(control, woken, reports)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for one in (control, *reports.values()):
+        one.close()
+    os.close(woken)
+    os.close(wake)
+    run(request, streams)
+
+
+def fork_at_requests(control: socket.socket, woken: int, reports: dict[int, socket.socket]) -> tuple[bytes, list[int]]:
+    """Return in the children alone, each with its request and its streams."""
+    while True:
+        ready, _, _ = select.select([control.fileno(), woken], [], [])
+        if woken in ready:
+            os.read(woken, 512)
+            tell_ends(reports)
+        if control.fileno() in ready:
+            request, handles, _, _ = socket.recv_fds(control, REQUEST_BYTES, 1 + STREAMS)
+            if not request:
+                os._exit(0)
+            with socket.socket(fileno=handles[0]) as report:
+                child = os.fork()
+                if not child:
+                    return request, handles[1:]
+                report.send(str(child).encode())
+                reports[child] = report.dup()
+            for handle in handles[1:]:
+                os.close(handle)
+
+
+def tell_ends(reports: dict[int, socket.socket]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            with reports.pop(pid) as report, contextlib.suppress(OSError):  # nobody may want to know any more
+                report.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def run(request: bytes, streams: Sequence[int]) -> None:
+    folder, environment, (module, *words) = json.loads(request)
+    for number, handle in enumerate(streams):
+        os.dup2(handle, number)
+        os.close(handle)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    look_at_streams()
+    sys.argv[:] = [module, *words]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def look_at_streams() -> None:
+    """Make `sys.stdin` and the others anew: what they are, a file or a pipe, Python asks once, at its start."""
+    is_eager = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False), write_through=is_eager)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+    become_what_is_asked(socket.socket(fileno=int(sys.argv[1])))
