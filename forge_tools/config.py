@@ -126,6 +126,7 @@ class Settings(BaseSettings):
     artifact_max_bytes: int = Field(default=64 << 20, ge=65_536)
     artifact_quota: int = Field(default=1 << 30, gt=0)
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
+    artifact_dir: Path | None = None
     idempotency_scope: Literal["agent", "session", "shared"] = "agent"
     idempotency_ttl: float = Field(default=86_400.0, gt=0, le=315_360_000.0)
     digest_key: SecretStr = Field(default=SecretStr(""), exclude=True)
@@ -158,6 +159,13 @@ class Settings(BaseSettings):
                 f"artifact_quota {self.artifact_quota:,} must hold an artifact of {self.artifact_max_bytes:,} bytes"
             )
         return self
+
+    @field_validator("artifact_dir")
+    @classmethod
+    def _artifacts_are_in_one_place(cls, folder: Path | None) -> Path | None:
+        if folder is not None and not folder.is_absolute():
+            raise ValueError(f"give the whole path, not {folder}: workers and clients start in different folders")
+        return folder
 
     @field_validator("digest_key")
     @classmethod

@@ -11,6 +11,8 @@ ForgeError
 │   ├── DatabaseUnavailableError
 │   ├── DatabaseCorruptError
 │   ├── SchemaVersionError      not migrated, or newer than this code
+│   ├── ArtifactDamagedError    its bytes are not those that were kept
+│   ├── ArtifactFolderError     the folder of artifacts cannot be used
 │   └── UnstorableRowError      one row the database refuses; its batch is unharmed
 ├── BrokerUnavailableError      rings cannot be sent; what SQL accepted still runs
 ├── SubmitOutcomeUnknownError   the connection broke while a submit was being committed
@@ -139,6 +141,18 @@ class SchemaVersionError(StorageError):
     """The database has not been migrated, or was migrated by newer code."""
 
     code = "SCHEMA_VERSION"
+
+
+class ArtifactDamagedError(StorageError):
+    """The bytes of an artifact are not those that were kept, or some are missing."""
+
+    code = "ARTIFACT_DAMAGED"
+
+
+class ArtifactFolderError(StorageError):
+    """The folder that holds the bytes of artifacts cannot be used."""
+
+    code = "ARTIFACT_FOLDER"
 
 
 class UnstorableRowError(StorageError):

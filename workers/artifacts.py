@@ -9,24 +9,21 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any
 
+from forge_tools.artifacts.files import PartFiles
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, count_parts, pack, unpack, unpack_part
 from forge_tools.config import Settings
-from forge_tools.errors import ErrorCode, ForgeError, SandboxError
+from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
 from forge_tools.records import Artifact, ExecutionContext, artifact_id
 from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import Gathered, Recent
 from forge_tools.storage import Store
-from forge_tools.storage.artifacts import PART_BYTES, Keeping, StoredArtifacts, count_parts, pack, unpack
+from forge_tools.storage.artifacts import Keeping, StoredArtifacts
 from workers.elsewhere import Elsewhere
-
-RECENT_BYTES = 256 << 20
-"""What a worker keeps, in files without a name, of artifacts that were read lately."""
 
 PURGE_SECONDS = 300.0
 MOST_TRIES = 3
 MOST_PROOFS = 256
-
-_PACKED_BYTES = PART_BYTES + 4096  # what does not compress grows by a few bytes
 
 Message = dict[str, Any]
 Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
@@ -39,6 +36,12 @@ class ArtifactDesk:
     """The engine's side. A request names what it wants, of which artifact; whose it is the engine knows by itself."""
 
     def __init__(self, settings: Settings) -> None:
+        """Make the folder of artifacts where the settings name one.
+
+        Raises:
+            ConfigurationError: it cannot be used.
+        """
+        _prepare(settings)
         self._max_bytes = settings.artifact_max_bytes
         self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
         self._stored = Elsewhere[StoredArtifacts]()
@@ -88,11 +91,7 @@ class ArtifactDesk:
                     self._proofs.begin(new)
                 return _facts(begun)
             case "add":
-                number, data = self._part(request, new)
-                if is_proven:
-                    return {"is_waiting": await stored.add(new.id, number, data)}
-                await asyncio.to_thread(self._proofs.add, new, number, data)
-                return {"is_waiting": await stored.add(new.id, number, data) or await stored.get(new.id) is not None}
+                return {"is_waiting": await self._add(stored, request, new, is_proven=is_proven)}
             case "finish":
                 if not is_proven:
                     self._proofs.finish(new)
@@ -102,8 +101,19 @@ class ArtifactDesk:
             case "part":
                 data_or_none = await stored.part(new, self._number(request, new))
                 return {} if data_or_none is None else {"data": data_or_none}
+            case "check":
+                if found := await stored.find(new.id, new.session_id):
+                    await stored.check(found)
+                return {}
             case other:
                 raise ValueError(other)
+
+    async def _add(self, stored: StoredArtifacts, request: Message, new: Artifact, *, is_proven: bool) -> bool:
+        number, data = self._part(request, new)
+        if is_proven:
+            return await stored.add(new.id, number, data, int(request["breaks"]))
+        breaks = await asyncio.to_thread(self._proofs.add, new, number, data)
+        return await stored.add(new.id, number, data, breaks) or await stored.get(new.id) is not None
 
     def _artifact(self, request: Message, context: ExecutionContext) -> Artifact:
         size = int(request["size"])
@@ -125,7 +135,7 @@ class ArtifactDesk:
 
     def _part(self, request: Message, new: Artifact) -> tuple[int, bytes]:
         number, data = self._number(request, new), request["data"]
-        if not isinstance(data, bytes) or len(data) > _PACKED_BYTES:
+        if not isinstance(data, bytes) or len(data) > MAX_PACKED_BYTES:
             raise ValueError(f"part {number}")
         return number, data
 
@@ -142,8 +152,8 @@ class Proofs:
             del self._sent[next(iter(self._sent))]
         self._sent[new.execution_id, new.id] = (blake2b(digest_size=16), 0, 0)
 
-    def add(self, new: Artifact, number: int, data: bytes) -> None:
-        """Take the next part.
+    def add(self, new: Artifact, number: int, data: bytes) -> int:
+        """Take the next part, and return how many lines end in it.
 
         Raises:
             ValueError, KeyError: it is not the next, or of nothing that was begun.
@@ -154,6 +164,7 @@ class Proofs:
             raise ValueError(f"part {number}")
         digest.update(chunk := unpack(data))
         self._sent[key] = digest, size + len(chunk), following + 1
+        return chunk.count(b"\n")
 
     def finish(self, new: Artifact) -> None:
         """Make sure that all of it was sent.
@@ -172,7 +183,7 @@ class WorkerArtifacts:
     def __init__(self, max_bytes: int, ask: Ask) -> None:
         self.max_bytes = max_bytes
         self.ask = ask
-        self._recent = Recent(RECENT_BYTES)
+        self._recent = Recent()
 
     async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
         """Keep the bytes; the same bytes again are kept once, and for longer."""
@@ -209,8 +220,8 @@ class WorkerArtifacts:
         facts = await self._asked("begin", context, **what)
         if not facts:
             for number in range(count_parts(gathered.size)):
-                data = await asyncio.to_thread(lambda at: pack(gathered.read(at, PART_BYTES)), number * PART_BYTES)
-                added = await self._asked("add", context, **what, number=number, data=data)
+                data, breaks = await asyncio.to_thread(_packed, gathered, number)
+                added = await self._asked("add", context, **what, number=number, data=data, breaks=breaks)
                 if not added["is_waiting"]:
                     return None  # somebody else was quicker, or it was given up
             facts = await self._asked("finish", context, **what)
@@ -231,9 +242,13 @@ class WorkerArtifacts:
                 answer = await self._asked("part", context, id=found, size=size, number=number)
                 if not answer:
                     raise unknown(handle)
-                await asyncio.to_thread(lambda data: gathered.add(unpack(data)), answer["data"])
+                await asyncio.to_thread(_unpack_into, gathered, answer["data"], number, size)
             if gathered.id != found:
-                raise damaged(handle)
+                raise ValueError("other bytes than the id says")
+        except ValueError:
+            gathered.close()
+            await self._asked("check", context, id=found, size=0)
+            raise damaged(handle) from None
         except BaseException:
             gathered.close()
             raise
@@ -244,6 +259,24 @@ class WorkerArtifacts:
         if "error" in answer:
             raise SandboxError(answer["error"], answer["code"])
         return answer
+
+
+def _prepare(settings: Settings) -> None:
+    if settings.artifact_dir is not None:
+        try:
+            PartFiles(settings.artifact_dir).prepare()
+        except OSError as error:
+            what = f"FORGE_ARTIFACT_DIR: {settings.artifact_dir} cannot be used on this host: {error.strerror or error}"
+            raise ConfigurationError(f"{what}. Name a folder that this user can write to, and no other.") from error
+
+
+def _packed(gathered: Gathered, number: int) -> tuple[bytes, int]:
+    chunk = gathered.read(number * PART_BYTES, PART_BYTES)
+    return pack(chunk), chunk.count(b"\n")
+
+
+def _unpack_into(gathered: Gathered, data: bytes, number: int, size: int) -> None:
+    gathered.add(unpack_part(data, number, size))
 
 
 def to_text(message: Message) -> Message:

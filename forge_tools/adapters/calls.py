@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from forge_tools.adapters.face import Executor
+from forge_tools.adapters.reading_on import READER, arguments_of_read, artifact_reader
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, ToolNotFoundError
 from forge_tools.records import CallOptions, ExecutionContext, Schema, ToolCategory, ToolResult, ToolSpec
 from forge_tools.validation import shown, suggestion
@@ -72,7 +73,8 @@ class Toolset:
 
     `categories`, `tags` and `names` narrow the choice; what is not offered is not run either. Calls run in `context`,
     by default that of the executor, those of one message at the same time; with `concurrency` at most so many, so that
-    1 means one after the other.
+    1 means one after the other. With `artifacts`, a model that is not offered Read gets ReadArtifact, which reads on in
+    outputs that were too long, and nothing else.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Toolset:
         context: ExecutionContext | None = None,
         options: CallOptions | None = None,
         concurrency: int | None = None,
+        artifacts: bool = False,
     ) -> None:
         """Choose among the tools there are; an ExecutorClient must be connected.
 
@@ -96,6 +99,7 @@ class Toolset:
         self._context = context
         self._options = options
         self._concurrency = concurrency
+        self._artifacts = artifacts
         self._categories = frozenset(ToolCategory(category) for category in categories)
         self._tags = frozenset(tags)
         self._names = frozenset(names)
@@ -103,7 +107,10 @@ class Toolset:
 
     def specs(self) -> list[ToolSpec]:
         """The tools offered, as the executor has them now."""
-        return [spec for spec in self._executor.specs() if self._offers(spec)]
+        known = self._executor.specs()
+        reader = self._reader(known)
+        offered = [spec for spec in known if self._offers(spec)]
+        return offered if reader is None else [*offered, reader]
 
     async def answer(self, calls: Sequence[ToolCall]) -> list[Answer]:
         """Run the calls of one message together; answers come in the order of the calls, failures among them.
@@ -111,11 +118,15 @@ class Toolset:
         Raises:
             ConfigurationError: when the executor is not connected.
         """
-        by_name = {name: spec for spec in self._executor.specs() for name in (*spec.aliases, spec.name)}
+        known = self._executor.specs()
+        by_name = {name: spec for spec in known for name in (*spec.aliases, spec.name)}
+        reader = self._reader(known)
         slots = asyncio.Semaphore(self._concurrency or max(1, len(calls)))
 
         async def result_of(call: ToolCall) -> ToolResult:
             async with slots:
+                if reader is not None and call.name == reader.name:
+                    return await self._read_on(call)
                 return await self._result(call, by_name.get(call.name))
 
         results = await asyncio.gather(*map(result_of, calls), return_exceptions=True)
@@ -133,6 +144,18 @@ class Toolset:
             arguments = _without_nulls(arguments, spec)
         result = await self._run(call.name, arguments)
         return result if result.error_code != ErrorCode.TOOL_NOT_FOUND else self._unknown(call.name, result)
+
+    async def _read_on(self, call: ToolCall) -> ToolResult:
+        arguments = _read(call) if call.problem is None else _refusal(call.problem)
+        if isinstance(arguments, ToolResult):
+            return arguments
+        given = arguments_of_read(arguments)
+        return _refusal(given) if isinstance(given, str) else await self._run(READER, given)
+
+    def _reader(self, known: Sequence[ToolSpec]) -> ToolSpec | None:
+        if not self._artifacts or any(spec.name == READER and self._offers(spec) for spec in known):
+            return None
+        return artifact_reader(known)
 
     async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         run: Any = self._executor.call

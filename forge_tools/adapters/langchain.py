@@ -20,8 +20,9 @@ def langchain_tools(
     names: Iterable[str] = (),
     context: ExecutionContext | None = None,
     options: CallOptions | None = None,
+    artifacts: bool = False,
 ) -> list[Any]:
-    """Wrap the tools of `executor` as `StructuredTool`s for an agent; the choice is that of `Toolset`.
+    """Wrap the tools of `executor` as `StructuredTool`s for an agent; the choice and `artifacts` are those of `Toolset`.
 
     Invoked with a tool call, each answers with a `ToolMessage`: its text, the status `error` of a failure, and the
     fields of the `ToolResult` as artifact. An ExecutorClient must be connected; synchronous invocations of its tools
@@ -31,7 +32,15 @@ def langchain_tools(
         ImportError: without LangChain.
         ToolNotFoundError: when a name is that of no tool.
     """
-    toolset = Toolset(executor, categories=categories, tags=tags, names=names, context=context, options=options)
+    toolset = Toolset(
+        executor,
+        categories=categories,
+        tags=tags,
+        names=names,
+        context=context,
+        options=options,
+        artifacts=artifacts,
+    )
     runner = _Runner(toolset)
     return [
         _tool_class()(

@@ -16,7 +16,7 @@ _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
 """What is wrong with a call itself, so that the model may send a better one."""
 
 
-def pydantic_ai_toolset(
+def pydantic_ai_toolset(  # noqa: PLR0913  the choice of a Toolset, name for name
     executor: Executor | BlockingExecutor,
     *,
     categories: Iterable[ToolCategory | str] = (),
@@ -24,10 +24,11 @@ def pydantic_ai_toolset(
     names: Iterable[str] = (),
     context: ExecutionContext | None = None,
     options: CallOptions | None = None,
+    artifacts: bool = False,
     max_retries: int | None = None,
     id: str | None = None,
 ) -> Any:
-    """Offer the tools of `executor` to agents, as an `AbstractToolset`; the choice is that of `Toolset`.
+    """Offer the tools of `executor` to agents, as an `AbstractToolset`; the choice and `artifacts` are those of `Toolset`.
 
     A call whose arguments are wrong is a `ModelRetry`, of which there are `max_retries` a tool, by default those of the
     agent; a call that failed is a `ToolFailed`, of which there is no such limit. The `metadata` of a tool are its
@@ -39,7 +40,15 @@ def pydantic_ai_toolset(
         ImportError: without Pydantic AI.
         ToolNotFoundError: when a name is that of no tool.
     """
-    toolset = Toolset(executor, categories=categories, tags=tags, names=names, context=context, options=options)
+    toolset = Toolset(
+        executor,
+        categories=categories,
+        tags=tags,
+        names=names,
+        context=context,
+        options=options,
+        artifacts=artifacts,
+    )
     return _toolset_class()(toolset, max_retries, id)
 
 

@@ -1,15 +1,18 @@
-"""`forge-tools artifact`: write all of a long output that was kept."""
+"""`forge-tools artifact`: write all of a long output that was kept, or a page of it."""
 
+import base64
 import codecs
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import face_of, printable
+from forge_tools.cli.face import Face, OutputOption, face_of, printable
 from forge_tools.cli.lazy import command_app
+from forge_tools.records import ArtifactPage, PageWish
+from forge_tools.records.artifacts import PAGE_BYTES, PAGE_LINES
 from forge_tools.storage import Store
 
 app = command_app()
@@ -19,20 +22,72 @@ app = command_app()
 def artifact(
     context: typer.Context,
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="artifact://..., as a shortened output names it.")],
+    *,
+    offset: Annotated[int | None, typer.Option(min=1, help="Begin with this line; the first is 1.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="How many lines at most.", show_default=f"{PAGE_LINES:,}")
+    ] = None,
+    byte: Annotated[int | None, typer.Option(min=0, help="Begin with this byte instead; the first is 0.")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=1, help="How many bytes at most.", show_default=f"{PAGE_BYTES:,}")
+    ] = None,
+    output: OutputOption = None,
 ) -> None:
-    """Write an artifact to standard output: its bytes as they were kept, to a terminal without what could harm it."""
-    is_terminal = face_of(context).out.is_terminal
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    """Write an artifact to standard output: its bytes as they were kept, to a terminal without what could harm it.
 
-    async def copy(store: Store) -> None:
-        async for chunk in store.artifacts.contents(handle):
-            if is_terminal:
-                sys.stdout.write(printable(decoder.decode(chunk)))
-            else:
-                sys.stdout.buffer.write(chunk)
-        sys.stdout.flush()
-
+    All of it, or with any of the options a page; then the error stream says where to go on. As JSON always a page.
+    """
+    face = face_of(context)
+    is_paged = face.is_json or any(given is not None for given in (offset, limit, byte, max_bytes))
+    wish = PageWish(offset=offset, byte=byte, limit=limit, max_bytes=max_bytes)
     try:
-        with_store(copy)
+        if is_paged:
+            _show(face, with_store(lambda store: _page(store, handle, wish)))
+        else:
+            with_store(lambda store: _copy(store, handle, is_terminal=face.out.is_terminal))
     except BrokenPipeError:  # whoever reads it has seen enough; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def _page(store: Store, handle: str, wish: PageWish) -> ArtifactPage:
+    return await store.artifacts.page(await store.artifacts.named(handle), wish)
+
+
+async def _copy(store: Store, handle: str, *, is_terminal: bool) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    async for chunk in store.artifacts.contents(handle):
+        if is_terminal:
+            sys.stdout.write(printable(decoder.decode(chunk)))
+        else:
+            sys.stdout.buffer.write(chunk)
+    sys.stdout.flush()
+
+
+def _show(face: Face, page: ArtifactPage) -> None:
+    if face.is_json:
+        face.document(_document(page))
+        return
+    if face.out.is_terminal:
+        sys.stdout.write(printable(page.text))
+    else:
+        sys.stdout.buffer.write(page.data)
+    sys.stdout.flush()
+    if page.next:
+        ((name, value),) = page.next.items()
+        face.note(f"[bytes {page.start:,}-{page.end:,} of {page.size:,}; go on with --{name} {value}]")
+
+
+def _document(page: ArtifactPage) -> dict[str, Any]:
+    facts = {
+        "handle": page.handle,
+        "size": page.size,
+        "start": page.start,
+        "end": page.end,
+        "first_line": page.first_line,
+        "lines": page.lines,
+        "next": page.next,
+    }
+    try:
+        return facts | {"text": page.data.decode()}
+    except UnicodeDecodeError:
+        return facts | {"base64": base64.b64encode(page.data).decode()}

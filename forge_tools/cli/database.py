@@ -19,7 +19,9 @@ def with_store(work: Callable[[Store], Awaitable[T]], settings: Settings | None 
     settings = settings or Settings.load()
 
     async def run() -> T:
-        async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+        async with await open_store(
+            settings.database, connect_timeout=settings.connect_timeout, artifact_dir=settings.artifact_dir
+        ) as store:
             return await work(store)
 
     return asyncio.run(run())

@@ -11,6 +11,7 @@ from forge_tools.plugins import load_tools
 from forge_tools.records import ToolSpec
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
+from forge_tools.sandbox.reach import Artifacts
 
 
 def local_tools(references: Sequence[str]) -> list[BaseTool]:
@@ -30,8 +31,8 @@ def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
     return next((spec for spec in specs if name in (spec.name, *spec.aliases)), None)
 
 
-def local_executor(tools: Sequence[BaseTool], settings: Settings) -> ToolExecutor:
+def local_executor(tools: Sequence[BaseTool], settings: Settings, artifacts: Artifacts | None = None) -> ToolExecutor:
     """An executor over these tools, confined to the workspace as a worker is."""
     registry = ScopedRegistry()
     registry.register_many(tools)
-    return ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach_of(settings))
+    return ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach_of(settings, artifacts=artifacts))

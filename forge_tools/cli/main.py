@@ -24,7 +24,7 @@ class Commands(LazyGroup):
         "tools": Lazy("forge_tools.cli.tools", "List the tools, or their schemas for a model."),
         "history": Lazy("forge_tools.cli.history", "List what was run, newest first."),
         "show": Lazy("forge_tools.cli.show", "Show everything about one execution."),
-        "artifact": Lazy("forge_tools.cli.artifact", "Write all of a long output that was kept."),
+        "artifact": Lazy("forge_tools.cli.artifact", "Write a long output that was kept, or a page of it."),
         "cancel": Lazy("forge_tools.cli.cancel", "Cancel an execution, waiting or running."),
         "replay": Lazy("forge_tools.cli.replay", "Run an execution of the past again."),
         "stats": Lazy("forge_tools.cli.stats", "How calls ended, how long they took, what waits, who works."),

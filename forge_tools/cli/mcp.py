@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +18,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.mcp.offer import Offer
 from forge_tools.records import ToolCategory
+from forge_tools.sandbox.artifacts import FolderArtifacts
 
 SERVING = "forge_tools.mcp.serving"
 """What needs the SDK, which takes longer to load than all else; `--help` does without."""
@@ -101,10 +104,22 @@ def _serve(face: Face, service: _Service) -> None:
         transport = serving.Http.bind(service.http, service.settings)
         face.note(f"Serving MCP at {transport.url}")
     if service.is_local:
-        executor = local_executor(local_tools(service.references), service.settings)  # once nothing printed does harm
-        serving.serve_here(transport, executor, service.offer)
+        _serve_here(serving, transport, service)
         _leave()
     serving.serve_workers(transport, service.settings, service.offer)
+
+
+def _serve_here(serving: Any, transport: Any, service: _Service) -> None:
+    """Long outputs are kept as long as this process lives, as its sessions are."""
+    settings, tools = service.settings, local_tools(service.references)  # once nothing printed does harm
+    with TemporaryDirectory(prefix="forge-artifacts-", ignore_cleanup_errors=True) as folder:
+        kept = FolderArtifacts(
+            Path(folder),
+            max_bytes=settings.artifact_max_bytes,
+            quota=settings.artifact_quota,
+            ttl=settings.artifact_ttl,
+        )
+        serving.serve_here(transport, local_executor(tools, settings, kept), service.offer, kept)
 
 
 def _serving() -> Any:

@@ -9,7 +9,18 @@ from forge_tools.client.directory import Directory
 from forge_tools.client.handle import Handle
 from forge_tools.client.intake import Accepted, Rejected
 from forge_tools.client.replaying import explained, repeated
-from forge_tools.records import Event, ExecutionRecord, Position, Progress, Replay, Sight
+from forge_tools.records import (
+    ArtifactPage,
+    AttemptRecord,
+    Event,
+    EventRecord,
+    ExecutionRecord,
+    PageWish,
+    Position,
+    Progress,
+    Replay,
+    Sight,
+)
 
 
 class Past(Directory):
@@ -35,9 +46,29 @@ class Past(Directory):
         """Read the bytes of an artifact part by part, whichever session kept it."""
         return self._open_store.artifacts.contents(handle)
 
+    async def artifact_page(self, handle: str, **wish: int | None) -> ArtifactPage:
+        """Read a page of an artifact, whichever session kept it; keywords are the fields of `PageWish`.
+
+        `next` of the page has the keywords that go on.
+
+        Raises:
+            ArtifactNotFoundError: there is none of that name, or it has expired.
+            InvalidCallError: there is no such page.
+        """
+        artifacts = self._open_store.artifacts
+        return await artifacts.page(await artifacts.named(handle), PageWish(**wish))
+
     async def history(self, **filters: Any) -> list[ExecutionRecord]:
         """Read executions, newest first; the filters are those of `History.list`."""
         return await self._open_store.history.list(**filters)
+
+    async def attempts(self, **filters: Any) -> list[AttemptRecord]:
+        """Read attempts of all executions, newest first; the filters are those of `History.list_attempts`."""
+        return await self._open_store.history.list_attempts(**filters)
+
+    async def events(self, **filters: Any) -> list[EventRecord]:
+        """Read what was done to executions, newest first; the filters are those of `History.list_events`."""
+        return await self._open_store.history.list_events(**filters)
 
     async def replay(
         self,

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -15,10 +16,14 @@ from forge_tools.client.handle import Handle
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.records import (
+    ArtifactPage,
+    AttemptRecord,
     CallEvent,
+    EventRecord,
     ExecutionContext,
     ExecutionRecord,
     ExecutionStatus,
+    Report,
     Schema,
     ToolCategory,
     ToolExecution,
@@ -75,9 +80,28 @@ class SyncExecutorClient:
         return self._run(lambda client: client.execute(tool_name, context, **parameters))
 
     def call(
-        self, name: str, arguments: Mapping[str, Any], context: ExecutionContext | None = None, **options: Any
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        context: ExecutionContext | None = None,
+        *,
+        on_report: Callable[[Report], None] | None = None,
+        **options: Any,
     ) -> ToolResult:
-        return self._run(lambda client: client.call(name, arguments, context, **options))
+        """Run a tool as `ExecutorClient.call` does. `on_report` is called on this thread, and may use the client."""
+        if on_report is None:
+            return self._run(lambda client: client.call(name, arguments, context, **options))
+        heard = SimpleQueue[Report | None]()
+
+        def listen(result: Future[ToolResult]) -> None:
+            result.add_done_callback(lambda _: heard.put(None))
+            while (report := heard.get()) is not None:
+                with suppress(Exception):
+                    on_report(report)
+
+        return self._run(
+            lambda client: client.call(name, arguments, context, on_report=heard.put, **options), meanwhile=listen
+        )
 
     def submit(
         self,
@@ -101,8 +125,29 @@ class SyncExecutorClient:
     def get(self, execution_id: str) -> ExecutionRecord:
         return self._run(lambda client: client.get(execution_id))
 
+    def artifact(self, handle: str) -> Iterator[bytes]:
+        """Read the bytes of an artifact part by part, as the asynchronous client does."""
+        chunks: list[AsyncIterator[bytes]] = []
+
+        async def following(client: ExecutorClient) -> bytes | None:
+            if not chunks:
+                chunks.append(client.artifact(handle))
+            return await anext(chunks[0], None)
+
+        while (chunk := self._run(following)) is not None:
+            yield chunk
+
+    def artifact_page(self, handle: str, **wish: int | None) -> ArtifactPage:
+        return self._run(lambda client: client.artifact_page(handle, **wish))
+
     def history(self, **filters: Any) -> list[ExecutionRecord]:
         return self._run(lambda client: client.history(**filters))
+
+    def attempts(self, **filters: Any) -> list[AttemptRecord]:
+        return self._run(lambda client: client.attempts(**filters))
+
+    def events(self, **filters: Any) -> list[EventRecord]:
+        return self._run(lambda client: client.events(**filters))
 
     def refresh(self) -> None:
         self._run(lambda client: client.refresh())
@@ -140,12 +185,19 @@ class SyncExecutorClient:
     def clear_executions(self) -> None:
         self._connected()[0].clear_executions()
 
-    def _run(self, work: Callable[[ExecutorClient], Coroutine[Any, Any, T]]) -> T:
+    def _run(
+        self,
+        work: Callable[[ExecutorClient], Coroutine[Any, Any, T]],
+        *,
+        meanwhile: Callable[[Future[T]], None] | None = None,
+    ) -> T:
         self._leave_parent_behind()
         with self._lock:  # so that what is scheduled comes before a close, which then ends it
             client, loop = self._connected()
             future = asyncio.run_coroutine_threadsafe(work(client), loop)
         try:
+            if meanwhile is not None:
+                meanwhile(future)
             return future.result()
         except CancelledError as error:
             raise ConfigurationError(

@@ -103,6 +103,6 @@ def _link(result: ToolResult) -> types.ResourceLink | None:
         uri=handle,
         name=handle,
         title="The whole output",
-        description="The output was too long for a result. Read this resource for all of it.",
+        description="The output was too long for a result. Read this resource for all of it, with ?offset=LINE for a page.",
         mime_type="text/plain",
     )

@@ -13,6 +13,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.calling import END_PATIENCE
 from forge_tools.mcp.http import application, bind, serve_http, url_of
 from forge_tools.mcp.offer import Offer
+from forge_tools.mcp.resources import ArtifactReader
 from forge_tools.mcp.server import ToolServer
 from forge_tools.mcp.stdio import Wire, serve_stdio
 from forge_tools.mcp.thread import ToolThread
@@ -86,7 +87,9 @@ def serve_workers(transport: Transport, settings: Settings, offer: Offer) -> Non
         client = ExecutorClient(settings)
         await client.open()
         try:
-            async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+            async with await open_store(
+                settings.database, connect_timeout=settings.connect_timeout, artifact_dir=settings.artifact_dir
+            ) as store:
                 await transport.serve(ToolServer(client, offer, store.artifacts))
         finally:
             with suppress(TimeoutError):  # a database that is away must not keep this process from ending
@@ -95,11 +98,13 @@ def serve_workers(transport: Transport, settings: Settings, offer: Offer) -> Non
     asyncio.run(serve())
 
 
-def serve_here(transport: Transport, executor: ToolExecutor, offer: Offer) -> None:
-    """Serve the tools of an executor, run in this process."""
+def serve_here(
+    transport: Transport, executor: ToolExecutor, offer: Offer, artifacts: ArtifactReader | None = None
+) -> None:
+    """Serve the tools of an executor, run in this process, and what of their outputs was kept."""
 
     async def serve(tools: ToolThread) -> None:
-        await transport.serve(ToolServer(tools, offer))
+        await transport.serve(ToolServer(tools, offer, artifacts))
 
     with ToolThread(executor) as tools:
         asyncio.run(serve(tools))

@@ -1,6 +1,6 @@
 """Data only: what a tool is, what a call carries, what an execution leaves behind. No I/O, no behaviour."""
 
-from forge_tools.records.artifacts import Artifact, artifact_id
+from forge_tools.records.artifacts import Artifact, ArtifactPage, PageWish, artifact_id
 from forge_tools.records.calls import (
     DEFAULT_TIMEOUT,
     CallOptions,
@@ -12,8 +12,10 @@ from forge_tools.records.calls import (
 from forge_tools.records.events import CallEvent, Ended, Note, Position, Sight, StateChange
 from forge_tools.records.history import (
     Attempt,
+    AttemptRecord,
     CallFigures,
     Event,
+    EventRecord,
     ExecutionRecord,
     QueueDepth,
     StoredResult,
@@ -43,7 +45,9 @@ __all__ = [
     "REPORTER",
     "TERMINAL",
     "Artifact",
+    "ArtifactPage",
     "Attempt",
+    "AttemptRecord",
     "CallEvent",
     "CallFigures",
     "CallOptions",
@@ -52,6 +56,7 @@ __all__ = [
     "DemotedTool",
     "Ended",
     "Event",
+    "EventRecord",
     "ExecutionContext",
     "ExecutionRecord",
     "ExecutionStatus",
@@ -71,6 +76,7 @@ __all__ = [
     "Outcome",
     "Output",
     "Overview",
+    "PageWish",
     "Position",
     "Progress",
     "QueueDepth",

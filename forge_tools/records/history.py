@@ -47,6 +47,44 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord(Attempt):
+    """An attempt of any execution, with what was asked; `final` if its end is that of the execution."""
+
+    execution_id: str
+    tool: str
+    category: str
+    agent_id: str | None
+    session_id: str | None
+    queue: str
+    final: bool
+    output: Any
+    error_details: Any
+    metadata: dict[str, Any]
+
+    @property
+    def cursor(self) -> str:
+        """What `before` takes to go on behind it."""
+        return f"{self.execution_id}:{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRecord(Event):
+    """An event of any execution, with what was asked; that of a run of `prune` belongs to no execution."""
+
+    id: int
+    execution_id: str
+    tool: str | None
+    category: str | None
+    agent_id: str | None
+    session_id: str | None
+
+    @property
+    def cursor(self) -> str:
+        """What `before` takes to go on behind it."""
+        return str(self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRecord:
     """One row of the view `tool_executions`: what was asked, where it is, what came of it."""
 
@@ -85,6 +123,11 @@ class ExecutionRecord:
     @property
     def is_over(self) -> bool:
         return self.status in TERMINAL
+
+    @property
+    def cursor(self) -> str:
+        """What `before` takes to go on behind it."""
+        return self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,27 @@
 """Artifacts for tools and executors: an output kept whole, and one opened like a file of the workspace."""
 
 import asyncio
+import fcntl
 import logging
 import os
-import secrets
 import time
-import zlib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from forge_tools.artifacts.files import PartFiles
+from forge_tools.artifacts.pages import Pages, whole
+from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack, unpack_part
 from forge_tools.errors import ForgeError, SandboxError
-from forge_tools.records import Artifact, ExecutionContext, artifact_id
+from forge_tools.records import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
 from forge_tools.records.artifacts import SCHEME
 from forge_tools.sandbox.handles import Handle
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.reach import REACH
-from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Spool
+from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Recent, Spool
 from forge_tools.secrecy import scrubbed_chunks
 
 NOT_FOUND = "ARTIFACT_NOT_FOUND"
@@ -110,7 +113,7 @@ def unknown(handle: str) -> SandboxError:
 
 
 class FolderArtifacts:
-    """Artifacts in a folder of this host, for executors in process: a compressed file for each, and whose it is.
+    """Artifacts in a folder of this host, for executors in process: the bytes as `PartFiles`, and whose they are.
 
     The folder must not lie where tools can reach it. `ttl` is in seconds; `quota` bounds, in bytes, what a session holds.
     """
@@ -118,12 +121,14 @@ class FolderArtifacts:
     def __init__(
         self, folder: Path, *, max_bytes: int = 64 << 20, quota: int = 1 << 30, ttl: float = 7 * 86_400.0
     ) -> None:
-        self.max_bytes = max_bytes
+        self.max_bytes = min(max_bytes, quota)
         self._quota = quota
         self._ttl = ttl
-        self._files, self._owners = folder / "files", folder / "sessions"
+        self._files, self._owners = PartFiles(folder / "files"), folder / "sessions"
+        self._lock = folder / "lock"
+        self._recent = Recent()
         self._purged_at = float("-inf")
-        for part in (folder, self._files, self._owners):
+        for part in (folder, self._files.folder, self._owners):
             part.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
@@ -138,96 +143,137 @@ class FolderArtifacts:
         return Artifact(id=gathered.id, size=gathered.size, session_id=context.session_id)
 
     async def open(self, handle: str, context: ExecutionContext) -> int:
-        """Return a descriptor of a file without a name that holds its bytes."""
+        """Return a descriptor of a file without a name that holds its bytes; those read lately are unpacked already."""
         found = artifact_id(handle)
         if found is None:
             raise unknown(handle)
         try:
-            gathered, changed = await asyncio.to_thread(self._open, found, handle, context)
-            return gathered.take(changed)  # not in the thread: nobody would close it for a call that was cancelled
+            size, changed = await asyncio.to_thread(self._find, found, context.session_id)
+            if (fd := self._recent.open(found)) is not None:
+                return fd
+            gathered = await asyncio.to_thread(self._unpacked, found, size)
+            fd = gathered.take(changed)  # not in the thread: nobody would close it for a call that was cancelled
+            self._recent.add(found, fd)
+            return fd
         except FileNotFoundError:
             raise unknown(handle) from None
+        except ValueError:
+            raise await self._damaged(found) from None
         except OSError as error:
             raise _refusal(error) from error
 
-    def _put(self, gathered: Gathered, context: ExecutionContext) -> None:
-        kept = self._files / gathered.id
+    async def find(self, id: str, session_id: str | None) -> Artifact | None:
+        """Read what is known of an artifact of that session; None if it has none of that id, or no longer."""
         try:
-            os.utime(kept)
+            size, _ = await asyncio.to_thread(self._find, id, session_id)
         except FileNotFoundError:
-            self._write(gathered, kept)
-        session = self._session(context)
-        session.mkdir(mode=0o700, exist_ok=True)
-        (session / gathered.id).write_text(str(gathered.size))
-        if not kept.exists():  # it was deleted for its age just when it was wanted again
-            self._write(gathered, kept)
-        self._evict(session)
-        if time.monotonic() - self._purged_at > _PURGE_SECONDS:
-            self._purged_at = time.monotonic()
-            self.purge()
+            return None
+        except OSError as error:
+            raise _refusal(error) from error
+        return Artifact(id=id, size=size, session_id=session_id)
 
-    def _write(self, gathered: Gathered, kept: Path) -> None:
-        """It is there, whole, or not there: whoever is killed half way leaves a name that no artifact has."""
-        temporary = self._files / f".{secrets.token_hex(8)}"
-        packing = zlib.compressobj(1)
+    async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
+        """Return the bytes of what `find` found, one part in memory at a time."""
         try:
-            with temporary.open("xb") as file:
-                for start in range(0, gathered.size, CHUNK_BYTES):
-                    file.write(packing.compress(gathered.read(start, CHUNK_BYTES)))
-                file.write(packing.flush())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(kept)
-        finally:
-            temporary.unlink(missing_ok=True)
+            async for data in whole(artifact, partial(self._chunk, artifact)):
+                yield data
+        except ValueError:
+            raise await self._damaged(artifact.id) from None
 
-    def _open(self, found: str, handle: str, context: ExecutionContext) -> tuple[Gathered, float]:
-        kept = self._files / found
-        changed = kept.stat().st_mtime
-        if not (self._session(context) / found).exists() or changed < time.time() - self._ttl:
-            raise unknown(handle)
-        gathered = Gathered()
-        try:
-            for chunk in _unpacked(kept):
-                gathered.add(chunk)
-        except zlib.error:
-            raise damaged(handle) from None
-        if gathered.id != found:
-            raise damaged(handle)
-        return gathered, changed
+    async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
+        """Read a page of what `find` found."""
+        return await Pages(artifact, [], partial(self._chunk, artifact)).read(wish)
 
     def purge(self) -> int:
         """Delete what has expired, and what was never finished; returns how many."""
+        with self._locked():
+            return self._purge()
+
+    def _put(self, gathered: Gathered, context: ExecutionContext) -> None:
+        """Whose it is comes last: whoever is killed half way leaves what nobody sees."""
+        session, numbers = self._session(context.session_id), range(count_parts(gathered.size))
+        with self._locked():
+            if not self._files.are_there(gathered.id, numbers):
+                for number in numbers:
+                    self._files.write(gathered.id, number, pack(gathered.read(number * PART_BYTES, PART_BYTES)))
+            self._files.touch(gathered.id)
+            session.mkdir(mode=0o700, exist_ok=True)
+            (session / gathered.id).write_text(str(gathered.size))
+            self._evict(session)
+            if time.monotonic() - self._purged_at > _PURGE_SECONDS:
+                self._purged_at = time.monotonic()
+                self._purge()
+
+    async def _chunk(self, artifact: Artifact, number: int) -> bytes:
+        try:
+            data = await asyncio.to_thread(self._files.read, artifact.id, number)
+            return unpack_part(data, number, artifact.size)
+        except ValueError:
+            raise await self._damaged(artifact.id) from None
+        except FileNotFoundError:
+            raise unknown(artifact.handle) from None
+        except OSError as error:
+            raise _refusal(error) from error
+
+    def _find(self, found: str, session_id: str | None) -> tuple[int, float]:
+        size, changed = int((self._session(session_id) / found).read_text() or 0), self._files.touched(found)
+        if changed < time.time() - self._ttl:
+            raise FileNotFoundError
+        return size, changed
+
+    def _unpacked(self, found: str, size: int) -> Gathered:
+        gathered = Gathered()
+        for number in range(count_parts(size)):
+            gathered.add(unpack_part(self._files.read(found, number), number, size))
+        if gathered.id != found:
+            raise ValueError(found)
+        return gathered
+
+    async def _damaged(self, found: str) -> SandboxError:
+        """Bytes that are not the right ones must not keep the right ones out."""
+        await asyncio.to_thread(self._drop, found)
+        return damaged(f"{SCHEME}{found}")
+
+    def _drop(self, found: str) -> None:
+        with self._locked():
+            self._files.remove(found)
+
+    def _purge(self) -> int:
         gone = 0
-        for path in self._files.iterdir():
-            seconds = _LEFTOVER_SECONDS if path.name.startswith(".") else self._ttl
-            with suppress(FileNotFoundError):  # somebody else was quicker
-                if path.stat().st_mtime < time.time() - seconds:
-                    path.unlink()
-                    gone += 1
+        for id_ in list(self._files.ids()):
+            is_owned = any(self._owners.glob(f"*/{id_}"))
+            seconds = self._ttl if is_owned else min(self._ttl, _LEFTOVER_SECONDS)
+            if self._files.touched(id_) < time.time() - seconds:
+                self._files.remove(id_)
+                gone += 1
+        there = set(self._files.ids())
         for mark in self._owners.glob("*/*"):
-            if not (self._files / mark.name).exists():
+            if mark.name not in there:
                 mark.unlink(missing_ok=True)
         return gone
 
     def _evict(self, session: Path) -> None:
         """Take from a session that holds too much what it kept first; what is nobody's any more goes."""
         held = 0
-        for mark in _latest_first(session):
-            with suppress(FileNotFoundError):  # another call takes it at the same time
-                held += int(mark.read_text() or 0)
-                if held > self._quota:
-                    mark.unlink()
-                    if not any(self._owners.glob(f"*/{mark.name}")):
-                        (self._files / mark.name).unlink(missing_ok=True)
+        for mark in sorted(session.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+            held += int(mark.read_text() or 0)
+            if held > self._quota:
+                mark.unlink()
+                if not any(self._owners.glob(f"*/{mark.name}")):
+                    self._files.remove(mark.name)
 
-    def _session(self, context: ExecutionContext) -> Path:
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One at a time, of all processes: nobody deletes what another one is about to make its own."""
+        with os.fdopen(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _session(self, session_id: str | None) -> Path:
         """Of any id a name that a folder can have."""
-        session = context.session_id
-        name = (
-            "none" if session is None else blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        )
-        return self._owners / name
+        if session_id is None:
+            return self._owners / "none"
+        return self._owners / blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def damaged(handle: str) -> SandboxError:
@@ -235,23 +281,5 @@ def damaged(handle: str) -> SandboxError:
     return SandboxError(f"{handle} is damaged. Run again the call whose output it was", UNAVAILABLE)
 
 
-def _latest_first(folder: Path) -> list[Path]:
-    dated: list[tuple[int, Path]] = []
-    for path in folder.iterdir():
-        with suppress(FileNotFoundError):
-            dated.append((path.stat().st_mtime_ns, path))
-    return [path for _, path in sorted(dated, reverse=True)]
-
-
-def _unpacked(path: Path) -> Iterator[bytes]:
-    unpacking = zlib.decompressobj()
-    with path.open("rb") as file:
-        while data := file.read(CHUNK_BYTES):
-            while data:
-                yield unpacking.decompress(data, CHUNK_BYTES)
-                data = unpacking.unconsumed_tail
-    yield unpacking.flush()
-
-
 def _refusal(error: OSError) -> SandboxError:
-    return SandboxError(f"The folder of artifacts cannot be used: {os.strerror(error.errno or 0)}", UNAVAILABLE)
+    return SandboxError(f"The folder of artifacts cannot be used: {error.strerror or error}", UNAVAILABLE)

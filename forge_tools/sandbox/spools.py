@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from hashlib import blake2b
 
+from forge_tools.artifacts.cuts import after_last_line, next_line
 from forge_tools.errors import SandboxError
 
 CHUNK_BYTES = 256 << 10
@@ -78,12 +79,12 @@ class Spool(Nameless):
 
     def _head_end(self) -> int:
         start = max(0, self._head - _LINE_ROOM)
-        return start + _after_last_line(self._read(start, self._head))
+        return start + after_last_line(self._read(start, self._head))
 
     def _tail_start(self) -> int:
         """Leave out as much more as the marker takes, so that the whole keeps to the limit."""
         start = self.size - self._ring + min(_MARKER_ROOM, self._ring)
-        return start + _next_line(self._read(start, min(self.size, start + _LINE_ROOM)))
+        return start + next_line(self._read(start, min(self.size, start + _LINE_ROOM)))
 
     def _read(self, start: int, end: int) -> bytes:
         """Read by the position in all that was written."""
@@ -104,23 +105,6 @@ class Spool(Nameless):
             return position, self._head - position
         turn = (position - self._head) % self._ring
         return self._head + turn, self._ring - turn
-
-
-def _after_last_line(data: bytes) -> int:
-    """Where the last whole line ends, or the last whole character."""
-    if (end := data.rfind(b"\n") + 1) > 0:
-        return end
-    end = len(data)
-    while end > max(0, len(data) - 4) and data[end - 1] & 0xC0 == 0x80:
-        end -= 1
-    return end - 1 if end and data[end - 1] >= 0xC0 else end
-
-
-def _next_line(data: bytes) -> int:
-    """Where the next line begins, or the next character."""
-    if (start := data.find(b"\n") + 1) > 0:
-        return start
-    return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
 
 
 class Gathered(Nameless):
@@ -179,10 +163,17 @@ class Gathered(Nameless):
         return fd
 
 
+RECENT_BYTES = 256 << 20
+"""What a process keeps, in files without a name, of artifacts that were read lately."""
+
+RECENT_FILES = 64
+"""In so many files at most: a process has only so many handles."""
+
+
 class Recent:
     """Files of artifacts that were read lately, kept open without a name, so that the next page need not fetch them again."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int = RECENT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._files: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
@@ -205,7 +196,7 @@ class Recent:
         except OSError:  # out of handles: who reads it next fetches it again
             return
         self._sizes[id] = size
-        while sum(self._sizes.values()) > self._max_bytes:
+        while sum(self._sizes.values()) > self._max_bytes or len(self._files) > RECENT_FILES:
             oldest = next(iter(self._files))
             os.close(self._files.pop(oldest))
             del self._sizes[oldest]
@@ -215,6 +206,9 @@ class Recent:
             os.close(fd)
         self._files.clear()
         self._sizes.clear()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _opened_anew(fd: int) -> int | None:

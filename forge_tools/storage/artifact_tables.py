@@ -1,5 +1,7 @@
 """The tables of artifacts: what is kept, its bytes in parts, and whose it is."""
 
+from hashlib import blake2b
+
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text
 
 from forge_tools.storage.models import Moment, metadata
@@ -24,8 +26,12 @@ artifact_parts = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("start", BigInteger, nullable=False),
     Column("data", LargeBinary, nullable=False),
+    Column("breaks", Integer),
 )
-"""Bytes from `start` on, each part compressed by itself, so that a page needs only the parts that it lies in."""
+"""Bytes from `start` on, each part compressed by itself, so that a page needs only the parts that it lies in.
+
+`breaks` counts the lines that end in it. Where artifacts are kept in a folder `data` is empty: the bytes are in a file.
+"""
 
 artifact_owners = Table(
     "artifact_owners",
@@ -40,3 +46,10 @@ artifact_owners = Table(
     Index("artifact_owners_execution", "execution_id"),
 )
 """The sessions that kept it, which alone may read it. The key is a digest: a session's id may be of any length."""
+
+
+def session_key(session_id: str | None) -> str:
+    """A session as the key of a row; calls of no session share one."""
+    if session_id is None:
+        return ""
+    return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,31 +1,33 @@
 """The rows of artifacts: written part by part, seen only when whole, shared by all whose bytes are the same."""
 
-import zlib
+import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.errors import ArtifactNotFoundError, StorageError
-from forge_tools.records import Artifact
+from forge_tools.artifacts.pages import Pages, whole
+from forge_tools.artifacts.parts import unpack_part
+from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError, StorageError
+from forge_tools.records import Artifact, ArtifactPage, PageWish
 from forge_tools.records.artifacts import SCHEME
-from forge_tools.storage.artifact_tables import artifact_owners, artifact_parts, artifacts
+from forge_tools.storage.artifact_parts import Parts
+from forge_tools.storage.artifact_tables import artifact_owners, artifacts, session_key
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import from_now
 from forge_tools.storage.rows import clean
 
-PART_BYTES = 256 << 10
-"""Bytes of an artifact in one part, before it is compressed."""
-
 UPLOAD_SECONDS = 3600.0
 """After so long without a further part, what is not whole is a leftover."""
 
-_LEVEL = 1  # a third of the time of the default for a tenth more bytes
+kept, owner = artifacts.c, artifact_owners.c
 
-kept, part, owner = artifacts.c, artifact_parts.c, artifact_owners.c
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +38,12 @@ class Keeping:
     quota: int
 
 
-def pack(data: bytes) -> bytes:
-    """Compress one part."""
-    return zlib.compress(data, _LEVEL)
-
-
-def unpack(data: bytes) -> bytes:
-    """Return what one part holds; no more than a part may hold, whoever wrote it.
-
-    Raises:
-        StorageError: it is damaged.
-    """
-    try:
-        return zlib.decompressobj().decompress(data, PART_BYTES)
-    except zlib.error as error:
-        raise StorageError(f"A part of an artifact is damaged: {error}") from error
-
-
-def count_parts(size: int) -> int:
-    """How many parts so many bytes are in."""
-    return -(-size // PART_BYTES)
-
-
 class StoredArtifacts:
     """Begin, add the parts in any order, finish. Who is killed in between leaves nothing that anybody could see."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, folder: Path | None = None) -> None:
         self._database = database
+        self._parts = Parts(database, folder)
 
     async def begin(self, new: Artifact, keeping: Keeping, *, must_own: bool = False) -> Artifact | None:
         """Announce an artifact. If its bytes are here already it is kept for longer and returned: nothing is left to do.
@@ -84,43 +65,50 @@ class StoredArtifacts:
             .returning(artifacts)
         )
 
+        again = update(artifacts).where(kept.id == new.id).values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS))
+
         async def work(connection: AsyncConnection) -> Artifact | None:
             row = (await connection.execute(announced)).one()
-            if not row.is_whole or (must_own and await connection.scalar(mine) is None):
+            if not row.is_whole:
+                return None
+            if not await self._parts.are_all_there(connection, new):  # somebody deleted files; they come again
+                await connection.execute(again)
+                return None
+            if must_own and await connection.scalar(mine) is None:
                 return None
             return await self._own(connection, row, new)
 
         return await self._evicting(await self._database.write(work), keeping)
 
-    async def add(self, id: str, number: int, data: bytes) -> bool:
-        """Store one packed part. False if it is no longer waited for: somebody else finished, or it was given up."""
+    async def add(self, id: str, number: int, data: bytes, breaks: int | None = None) -> bool:
+        """Store one packed part, in which so many lines end.
+
+        False if it is no longer waited for: somebody else finished, or it was given up.
+        """
         waiting = update(artifacts).where(kept.id == id, ~kept.is_whole).values(expires_at=from_now(UPLOAD_SECONDS))
-        row = self._database.upsert(artifact_parts).values(
-            artifact_id=id, number=number, start=number * PART_BYTES, data=data
-        )
-        latest = row.on_conflict_do_update(index_elements=["artifact_id", "number"], set_={"data": data})
 
         async def work(connection: AsyncConnection) -> bool:
             if not (await connection.execute(waiting)).rowcount:
                 return False
-            await connection.execute(latest)
+            await self._parts.write(connection, id, number, data, breaks)
             return True
 
         return await self._database.write(work)
 
     async def finish(self, new: Artifact, keeping: Keeping) -> Artifact | None:
         """Make it seen; None if parts are missing, then begin again."""
-        there = select(func.count()).where(part.artifact_id == new.id, part.number < count_parts(new.size))
+        locked = select(kept.id).where(kept.id == new.id).with_for_update()
         whole = (
             update(artifacts)
-            .where(kept.id == new.id, there.scalar_subquery() == count_parts(new.size))
+            .where(kept.id == new.id)
             .values(is_whole=True, expires_at=_lasting(keeping, keeping.ttl))
             .returning(artifacts)
         )
 
         async def work(connection: AsyncConnection) -> Artifact | None:
-            row = (await connection.execute(whole)).one_or_none()
-            return None if row is None else await self._own(connection, row, new)
+            if await connection.scalar(locked) is None or not await self._parts.are_all_there(connection, new):
+                return None
+            return await self._own(connection, (await connection.execute(whole)).one(), new)
 
         return await self._evicting(await self._database.write(work), keeping)
 
@@ -137,12 +125,35 @@ class StoredArtifacts:
         return await self._list(owner.execution_id == clean(execution_id))
 
     async def part(self, artifact: Artifact, number: int) -> bytes | None:
-        """Read one packed part of what its session kept; None if that is not there, or no longer."""
-        mine = exists().where(owner.artifact_id == artifact.id, owner.session_key == session_key(artifact.session_id))
-        query = select(part.data).where(part.artifact_id == artifact.id, part.number == number, mine)
-        async with self._database.reading() as connection:
-            data = await connection.scalar(query)
-        return None if data is None else bytes(data)
+        """Read one packed part of what its session kept; None if that is not there, or no longer.
+
+        Raises:
+            StorageError: it should be there and is not.
+        """
+        return await self._parts.read(artifact, number)
+
+    async def chunk(self, artifact: Artifact, number: int) -> bytes:
+        """Read what one part holds.
+
+        Raises:
+            StorageError: it is gone meanwhile, or damaged.
+        """
+        data = await self.part(artifact, number)
+        if data is None:
+            raise StorageError(f"{artifact.handle} has expired while it was read. Run the call again")
+        try:
+            return unpack_part(data, number, artifact.size)
+        except ValueError as error:
+            raise await self._damaged(artifact, error) from error
+
+    async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
+        """Read a page of what its session kept, without all that lies before it.
+
+        Raises:
+            InvalidCallError: there is no such page.
+            StorageError: the artifact is gone meanwhile, or damaged.
+        """
+        return await Pages(artifact, await self._parts.breaks(artifact), partial(self.chunk, artifact)).read(wish)
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
         """Return the bytes of an artifact, one part in memory at a time.
@@ -150,15 +161,11 @@ class StoredArtifacts:
         Raises:
             StorageError: it is gone meanwhile, or damaged.
         """
-        digest = blake2b(digest_size=16)
-        for number in range(count_parts(artifact.size)):
-            data = await self.part(artifact, number)
-            if data is None:
-                raise StorageError(f"{artifact.handle} has expired while it was read. Run the call again")
-            digest.update(chunk := unpack(data))
-            yield chunk
-        if digest.hexdigest() != artifact.id:
-            raise StorageError(f"{artifact.handle} is damaged. Run the call again")
+        try:
+            async for data in whole(artifact, partial(self.chunk, artifact)):
+                yield data
+        except ValueError as error:
+            raise await self._damaged(artifact, error) from error
 
     async def contents(self, handle: str) -> AsyncIterator[bytes]:
         """Do what `read` does, for whoever has a handle or an id.
@@ -166,17 +173,31 @@ class StoredArtifacts:
         Raises:
             ArtifactNotFoundError: there is none of that name, or it has expired.
         """
+        async for chunk in self.read(await self.named(handle)):
+            yield chunk
+
+    async def named(self, handle: str) -> Artifact:
+        """Do what `get` does, for whoever has a handle or an id.
+
+        Raises:
+            ArtifactNotFoundError: there is none of that name, or it has expired.
+        """
         artifact = await self.get(handle.removeprefix(SCHEME))
         if artifact is None:
             raise ArtifactNotFoundError(f"There is no artifact {handle[:60]}, or it has expired. Run the call again.")
-        async for chunk in self.read(artifact):
-            yield chunk
+        return artifact
+
+    async def check(self, artifact: Artifact) -> None:
+        """Read all of it, which takes care of it if it is damaged."""
+        with suppress(ArtifactDamagedError):
+            async for _ in self.read(artifact):
+                pass
 
     async def purge(self, most: int = 100) -> int:
         """Delete what has expired and what was never finished, each in its own transaction; returns how many."""
-        overdue = select(kept.id).where(kept.expires_at <= from_now(0.0)).order_by(kept.expires_at).limit(most)
+        overdue = select(kept.id).where(kept.expires_at <= from_now(0.0), self._parts.can_delete)
         async with self._database.reading() as connection:
-            found = (await connection.scalars(overdue)).all()
+            found = (await connection.scalars(overdue.order_by(kept.expires_at).limit(most))).all()
         return sum([await self._purge(one) for one in found])
 
     async def _purge(self, id: str) -> bool:
@@ -185,11 +206,31 @@ class StoredArtifacts:
         async def work(connection: AsyncConnection) -> bool:
             if not (await connection.execute(gone)).rowcount:
                 return False  # somebody else did, or wants it again
-            await connection.execute(delete(artifact_parts).where(part.artifact_id == id))
+            await self._parts.delete(connection, id)
             await connection.execute(delete(artifact_owners).where(owner.artifact_id == id))
             return True
 
-        return await self._database.write(work)
+        try:
+            return await self._database.write(work)
+        except ArtifactFolderError as error:
+            await self._put_off(id, error)
+            return False
+
+    async def _damaged(self, artifact: Artifact, error: ValueError) -> ArtifactDamagedError:
+        """Let nobody see bytes that are not those that were kept: who has the right ones may then store them again."""
+        logger.warning("An artifact is damaged", extra={"artifact": artifact.id, "error": str(error)})
+        with suppress(StorageError):  # a client may not be allowed to; then a worker does when it reads it
+            await self._hide(kept.id == artifact.id)
+        return ArtifactDamagedError(f"{artifact.handle} is damaged: {error}. Run the call again")
+
+    async def _put_off(self, id: str, error: ArtifactFolderError) -> None:
+        """What cannot be deleted now is not seen any more, and must not keep others from being deleted."""
+        logger.warning("An expired artifact is not deleted yet", extra={"artifact": id, "error": error.message})
+        await self._hide(kept.id == id, kept.expires_at <= from_now(0.0))
+
+    async def _hide(self, *which: ColumnElement[bool]) -> None:
+        hidden = update(artifacts).where(*which).values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS))
+        await self._database.write(lambda connection: connection.execute(hidden))
 
     async def _one(self, *which: ColumnElement[bool]) -> Artifact | None:
         return next(iter(await self._list(*which)), None)
@@ -254,13 +295,6 @@ class _Eviction:
         await connection.execute(
             update(artifacts).where(kept.id == self.id, kept.is_whole, ~is_owned).values(expires_at=from_now(0.0))
         )
-
-
-def session_key(session_id: str | None) -> str:
-    """A session as the key of a row; calls of no session share one."""
-    if session_id is None:
-        return ""
-    return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:

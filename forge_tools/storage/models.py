@@ -24,8 +24,11 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-SCHEMA_REVISION = "0001"
+SCHEMA_REVISION = "0003"
 """The newest migration; revisions are numbers, so they compare as text."""
+
+DEFAULT_QUEUE = "default"
+"""Where most calls are, so that an index which leaves them out is small."""
 
 MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 """How SQLite holds a time: UTC text of fixed width, so that it sorts, and SQLite's own functions read it."""
@@ -108,7 +111,8 @@ class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL
 @compiles(seconds_between, "postgresql")
 def _seconds_on_postgresql(element: seconds_between, compiler: SQLCompiler, **kw: Any) -> str:
     start, end = element.clauses
-    return f"extract(epoch FROM {compiler.process(end, **kw)} - {compiler.process(start, **kw)})::float8"
+    # Not extract(): that computes with numeric, which took a fifth of the time of the figures of a day.
+    return f"date_part('epoch', {compiler.process(end, **kw)} - {compiler.process(start, **kw)})"
 
 
 @compiles(seconds_between, "sqlite")
@@ -153,9 +157,19 @@ executions = Table(
     Index("executions_by_tool", "tool", "id"),
     Index("executions_by_agent", "agent_id", "id"),
     Index("executions_by_session", "session_id", "id"),
+    Index("executions_by_category", "category", "id"),
 )
 """What was asked, inserted once. `parameters` is what people may see; what they hide, those of `sealed_names`, is sealed in
 the queue, and goes with its row there. The order of ids is that of time, so each index ends with them."""
+
+_IS_ELSEWHERE = executions.c.queue != DEFAULT_QUEUE
+Index(
+    "executions_by_queue",
+    executions.c.queue,
+    executions.c.id,
+    postgresql_where=_IS_ELSEWHERE,
+    sqlite_where=_IS_ELSEWHERE,
+)
 
 execution_queue = Table(
     "execution_queue",
@@ -230,12 +244,18 @@ execution_attempts = Table(
 `token` is the finisher's; a row written by recovery has none, so that a late finish never takes it for its own.
 """
 
-_IS_NOTABLE = execution_attempts.c.final & (execution_attempts.c.status != "succeeded")
-_HAS_CODE = execution_attempts.c.final & execution_attempts.c.error_code.is_not(None)
+_IS_NOTABLE = execution_attempts.c.status != "succeeded"
+_HAS_CODE = execution_attempts.c.error_code.is_not(None)
 
 Index(
     "execution_attempts_notable",
     execution_attempts.c.status,
+    execution_attempts.c.execution_id,
+    postgresql_where=_IS_NOTABLE,
+    sqlite_where=_IS_NOTABLE,
+)
+Index(
+    "execution_attempts_failures",
     execution_attempts.c.execution_id,
     postgresql_where=_IS_NOTABLE,
     sqlite_where=_IS_NOTABLE,
@@ -259,6 +279,8 @@ execution_events = Table(
     Column("detail", JsonText, nullable=False),
     Column("token", Identifier),
     Index("execution_events_once", "execution_id", "kind", "token", unique=True),
+    Index("execution_events_by_time", "at", "id"),
+    Index("execution_events_by_kind", "kind", "at", "id"),
     sqlite_autoincrement=True,  # a number that was pruned is given to no other event
 )
 """What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""

@@ -1,5 +1,6 @@
 """The Store: the parts of one database, opened, checked and closed together."""
 
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +19,7 @@ from forge_tools.storage.models import SCHEMA_REVISION
 from forge_tools.storage.overview import Overviews
 from forge_tools.storage.postgres import PostgresHotPath
 from forge_tools.storage.queue import ExecutionQueue
+from forge_tools.storage.remnants import Remnants
 from forge_tools.storage.reports import Reports
 from forge_tools.storage.retention import Retention
 from forge_tools.storage.sealing import SealingKeys
@@ -28,11 +30,17 @@ from forge_tools.storage.workspaces import Workspaces
 
 
 async def open_store(
-    url: str, *, connect_timeout: float = 3.0, check_schema: bool = True, patience: float | None = 3.0
+    url: str,
+    *,
+    connect_timeout: float = 3.0,
+    check_schema: bool = True,
+    patience: float | None = 3.0,
+    artifact_dir: Path | None = None,
 ) -> "Store":
     """Connect to the database at `url` and check that its tables are this version's.
 
-    `patience` is how many seconds hot statements are repeated on a database that is away (None: for ever).
+    `patience` is how many seconds hot statements are repeated on a database that is away (None: for ever). `artifact_dir` is
+    the folder that holds the bytes of artifacts; without it they are in rows.
 
     Raises:
         ConfigurationError: the URL is none that can be used.
@@ -49,7 +57,7 @@ async def open_store(
     else:
         hot = PostgresHotPath(address, connect_timeout=connect_timeout)
         database = Database.open(address, connect_timeout=connect_timeout)
-    store = Store(hot, database, patience=patience)
+    store = Store(hot, database, patience=patience, artifact_dir=artifact_dir)
     try:
         await _check(database, check_schema=check_schema)
     except BaseException:
@@ -61,13 +69,20 @@ async def open_store(
 class Store:
     """One database as its parts. Belongs to the process and the event loop that opened it."""
 
-    def __init__(self, hot: SqliteHotPath | PostgresHotPath, database: Database, *, patience: float | None) -> None:
+    def __init__(
+        self,
+        hot: SqliteHotPath | PostgresHotPath,
+        database: Database,
+        *,
+        patience: float | None,
+        artifact_dir: Path | None = None,
+    ) -> None:
         self._hot = hot
         self._database = database
         self.dialect: str = database.dialect
         self.queue = ExecutionQueue(hot, database, patience=patience)
         self.history = History(database)
-        self.artifacts = StoredArtifacts(database)
+        self.artifacts = StoredArtifacts(database, artifact_dir)
         self.audit = AuditBook(database)
         self.catalogue = Catalogue(database)
         self.clock = Clock(database)
@@ -75,6 +90,7 @@ class Store:
         self.keys = IdempotencyKeys(hot, database, patience=patience)
         self.reports = Reports(database)
         self.sealing = SealingKeys(database)
+        self.remnants = Remnants(database)
         self.retention = Retention(database)
         self.shells = Shells(database)
         self.workers = Workers(hot, database, patience=patience)

@@ -12,7 +12,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
 from forge_tools.storage import engine, open_store
-from forge_tools.storage.migrate import upgrade
+from tests.migrated import migrated
 
 SEND = ToolSpec(
     name="Send",
@@ -31,7 +31,7 @@ async def settings(tmp_path: Path) -> Settings:
     """Nobody listens at the broker; the catalogue knows one tool."""
     url = f"sqlite:///{tmp_path / 'forge.db'}"
     settings = Settings.load(home=tmp_path, broker_url="redis+socket:///nowhere/valkey.sock", database_url=url)
-    upgrade(settings.database)
+    migrated(settings.database)
     async with await open_store(settings.database) as store:
         await store.catalogue.publish([SEND], new_id())
     return settings

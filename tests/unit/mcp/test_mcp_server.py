@@ -28,7 +28,7 @@ def numbered(count: int) -> list[BaseTool]:
 
 
 async def until(is_so: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_so():
             await asyncio.sleep(0.01)
 

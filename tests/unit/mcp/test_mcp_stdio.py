@@ -67,7 +67,7 @@ async def wired(local: Local) -> AsyncIterator[Peer]:
         yield peer
     finally:
         peer.hang_up()
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, 30)
         reading.close()
         while any(thread.name.startswith("mcp-") for thread in threading.enumerate()):
             await asyncio.sleep(0.01)

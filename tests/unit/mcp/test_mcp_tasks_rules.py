@@ -12,8 +12,8 @@ from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.mcp.offer import LONG_QUEUE, Offer
 from forge_tools.mcp.server import ToolServer
-from forge_tools.storage.migrate import upgrade
 from tests.mcp_tasks_client import TasksExtension, ask
+from tests.migrated import migrated
 from tests.unit.client.conftest import ECHO, NOWHERE, publish
 
 SOON = Offer(task_after=0.05, background_tools=True)
@@ -24,7 +24,7 @@ HELLO = {"message": "hello"}
 async def workers(tmp_path: Path) -> AsyncIterator[ExecutorClient]:
     """A client of workers of which there are none."""
     settings = Settings.load(home=tmp_path, broker_url=NOWHERE, database_url=f"sqlite:///{tmp_path / 'forge.db'}")
-    upgrade(settings.database)
+    migrated(settings.database)
     await publish(settings, ECHO)
     async with ExecutorClient(settings) as client:
         yield client

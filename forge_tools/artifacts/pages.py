@@ -1,0 +1,110 @@
+"""An artifact read from its parts: all of it, or a page, for which those before it are left alone where lines were counted."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from hashlib import blake2b
+
+from forge_tools.artifacts.cuts import after_last_character, after_last_line
+from forge_tools.artifacts.parts import PART_BYTES, count_parts
+from forge_tools.errors import InvalidCallError
+from forge_tools.records import Artifact, ArtifactPage, PageWish
+
+Chunks = Callable[[int], Awaitable[bytes]]
+"""Reads what a part holds."""
+
+
+async def whole(artifact: Artifact, chunk: Chunks) -> AsyncIterator[bytes]:
+    """Return all of an artifact, one part in memory at a time.
+
+    Raises:
+        ValueError: at the end, when these are not the bytes that its handle says.
+    """
+    digest = blake2b(digest_size=16)
+    for number in range(count_parts(artifact.size)):
+        digest.update(data := await chunk(number))
+        yield data
+    if digest.hexdigest() != artifact.id:
+        raise ValueError("these are other bytes than its handle says")
+
+
+class Pages:
+    """One artifact, read in pages. `breaks` says how many lines end in each part, None where nobody counted them."""
+
+    def __init__(self, artifact: Artifact, breaks: list[int | None], chunk: Chunks) -> None:
+        self._artifact = artifact
+        self._breaks = breaks
+        self._chunk = chunk
+
+    async def read(self, wish: PageWish) -> ArtifactPage:
+        """Return the page that was wished for.
+
+        Raises:
+            InvalidCallError: there is no such page.
+            StorageError: the artifact is gone meanwhile, or damaged.
+        """
+        if wish.problem:
+            raise InvalidCallError(wish.problem)
+        start, line = await (self._at_line(wish.offset or 1) if wish.byte is None else self._at_byte(wish.byte))
+        data = _cut(await self._gather(start, wish), wish)
+        page = ArtifactPage(
+            handle=self._artifact.handle, size=self._artifact.size, data=data, start=start, first_line=line, next=None
+        )
+        return page if page.end == self._artifact.size else _with_next(page, is_by_lines=wish.byte is None)
+
+    async def _at_line(self, line: int) -> tuple[int, int]:
+        number, before = 0, 0
+        while number < count_parts(self._artifact.size) and before + (ends := await self._count(number)) < line - 1:
+            number, before = number + 1, before + ends
+        start = number * PART_BYTES
+        if start < self._artifact.size and line - 1 > before:
+            start += _after_breaks(await self._chunk(number), line - 1 - before)
+        if start >= self._artifact.size and line > 1:
+            raise InvalidCallError(f"offset {line:,} is past the end of {self._artifact.handle}")
+        return start, line
+
+    async def _at_byte(self, byte: int) -> tuple[int, int | None]:
+        if byte >= self._artifact.size and byte:
+            of = f"{self._artifact.handle}, which has {self._artifact.size:,} bytes"
+            raise InvalidCallError(f"byte {byte:,} is past the end of {of}")
+        number = byte // PART_BYTES
+        before = [ends for ends in self._breaks[:number] if ends is not None]
+        if len(before) < number:
+            return byte, None
+        within = (await self._chunk(number))[: byte % PART_BYTES].count(b"\n") if byte % PART_BYTES else 0
+        return byte, sum(before) + within + 1
+
+    async def _count(self, number: int) -> int:
+        ends = self._breaks[number] if number < len(self._breaks) else None
+        return (await self._chunk(number)).count(b"\n") if ends is None else ends
+
+    async def _gather(self, start: int, wish: PageWish) -> bytes:
+        """Read on until the page is full."""
+        data, ends = bytearray(), 0
+        lines = wish.most_lines
+        while start < self._artifact.size and len(data) < wish.most_bytes and (lines is None or ends < lines):
+            chunk = (await self._chunk(start // PART_BYTES))[start % PART_BYTES :]
+            data += chunk
+            start, ends = start + len(chunk), ends + chunk.count(b"\n")
+        return bytes(data)
+
+
+def _cut(data: bytes, wish: PageWish) -> bytes:
+    """End after the last line wished for; where that is too much, after one that fits, or after a character."""
+    end = len(data) if wish.most_lines is None else _after_breaks(data, wish.most_lines)
+    if end <= wish.most_bytes:
+        return data[:end]
+    data = data[: wish.most_bytes]
+    whole = after_last_line(data) if wish.byte is None else after_last_character(data)
+    return data[: whole or len(data)]
+
+
+def _with_next(page: ArtifactPage, *, is_by_lines: bool) -> ArtifactPage:
+    if is_by_lines and page.first_line is not None and page.data.endswith(b"\n"):
+        return replace(page, next={"offset": page.first_line + page.lines})
+    return replace(page, next={"byte": page.end})
+
+
+def _after_breaks(data: bytes, count: int) -> int:
+    """Where the line begins that follows so many line ends."""
+    pieces = data.split(b"\n", count)
+    return len(data) - len(pieces[-1]) if len(pieces) > count else len(data)

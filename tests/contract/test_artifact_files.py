@@ -1,0 +1,171 @@
+"""The bytes of artifacts: compressed, in rows or in files, read page by page; and what is said where they are not there."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from forge_tools.artifacts.files import PartFiles
+from forge_tools.artifacts.parts import PART_BYTES, pack
+from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError
+from forge_tools.records import Artifact, PageWish
+from forge_tools.storage import Store, open_store
+from forge_tools.storage.artifact_tables import artifact_parts
+from tests.contract.test_artifacts import BYTES, GONE, KEEPING, artifact, contents, files, put, rows
+
+LINES = [f"{number:06} {'-' * 60}\n".encode() for number in range(16_000)]
+TEXT = b"".join(LINES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "artifacts"
+    PartFiles(made).prepare()
+    return made
+
+
+@pytest.fixture
+async def store(migrated_url: str, folder: Path) -> AsyncIterator[Store]:
+    async with await open_store(migrated_url, artifact_dir=folder) as opened:
+        yield opened
+
+
+async def bytes_in_rows(store: Store) -> int:
+    async with store._database.reading() as connection:
+        return int(await connection.scalar(select(func.coalesce(func.sum(func.length(artifact_parts.c.data)), 0))) or 0)
+
+
+def part_file(folder: Path, of: Artifact, number: int) -> Path:
+    return folder / of.id[:2] / of.id / str(number)
+
+
+async def test_what_is_kept_is_compressed_in_rows(migrated_url: str) -> None:
+    async with await open_store(migrated_url) as store:
+        await put(store, TEXT)
+        assert 0 < await bytes_in_rows(store) < len(TEXT) / 5
+
+
+async def test_what_is_kept_in_a_folder_is_compressed_there_and_the_database_does_not_grow(
+    store: Store, folder: Path
+) -> None:
+    kept = await put(store, TEXT)
+    assert await bytes_in_rows(store) == 0
+    assert {path.name for path in files(folder)} == {"0", "1", "2", "3", "4"}
+    assert {path.parent.name for path in files(folder)} == {kept.id}
+    assert 0 < sum(path.stat().st_size for path in files(folder)) < len(TEXT) / 5
+
+
+@pytest.mark.parametrize("is_in_files", [True, False])
+async def test_a_page_is_read_without_the_parts_before_it(
+    migrated_url: str, folder: Path, *, is_in_files: bool
+) -> None:
+    async with await open_store(migrated_url, artifact_dir=folder if is_in_files else None) as store:
+        kept = await put(store, TEXT)
+        if is_in_files:
+            part_file(folder, kept, 0).unlink()
+        else:
+            damage = artifact_parts.update().where(artifact_parts.c.number == 0).values(data=b"not looked at")
+            await store._database.write(lambda connection: connection.execute(damage))
+        page = await store.artifacts.page(kept, PageWish(offset=12_001, limit=3))
+        assert page.data == b"".join(LINES[12_000:12_003])
+        assert (page.next, page.size) == ({"offset": 12_004}, len(TEXT))
+        with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged"):
+            await store.artifacts.page(kept, PageWish())
+
+
+async def test_lines_that_nobody_counted_are_found_all_the_same(store: Store) -> None:
+    kept = await put(store, TEXT)
+    older = artifact_parts.update().values(breaks=None)
+    await store._database.write(lambda connection: connection.execute(older))
+    page = await store.artifacts.page(kept, PageWish(offset=12_001, limit=3))
+    assert page.data == b"".join(LINES[12_000:12_003])
+
+
+async def test_a_missing_file_is_said_and_comes_again_with_the_call(store: Store, folder: Path) -> None:
+    kept = await put(store, BYTES)
+    part_file(folder, kept, 2).unlink()
+    with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged: part 2 is missing in {folder}"):
+        await contents(store, kept)
+    await put(store, BYTES, session="other")
+    assert await contents(store, kept) == BYTES
+
+
+@pytest.mark.parametrize("damage", [b"", b"no zlib", pack(b"other")])
+async def test_a_file_of_other_bytes_is_said_and_comes_again_once_it_was_seen(
+    store: Store, folder: Path, damage: bytes
+) -> None:
+    kept = await put(store, BYTES)
+    part_file(folder, kept, 3).write_bytes(damage)
+    with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged"):
+        await contents(store, kept)
+    assert await store.artifacts.find(kept.id, "s") is None
+    await put(store, BYTES)
+    assert await contents(store, kept) == BYTES
+
+
+async def test_bytes_of_the_right_length_are_still_held_against_the_handle(store: Store, folder: Path) -> None:
+    kept = await put(store, BYTES)
+    part_file(folder, kept, 1).write_bytes(pack(bytes(PART_BYTES)))
+    assert len(await store.artifacts.chunk(kept, 1)) == PART_BYTES
+    with pytest.raises(ArtifactDamagedError, match=f"{kept.handle} is damaged: these are other bytes"):
+        await contents(store, kept)
+
+
+async def test_what_is_not_damaged_stays(store: Store) -> None:
+    kept = await put(store, BYTES)
+    await store.artifacts.check(kept)
+    assert await store.artifacts.find(kept.id, "s") is not None
+
+
+async def test_a_process_that_does_not_know_the_folder_says_so_and_deletes_nothing(
+    store: Store, folder: Path, migrated_url: str
+) -> None:
+    kept, gone = await put(store, BYTES), await put(store, b"old", GONE)
+    async with await open_store(migrated_url) as elsewhere:
+        with pytest.raises(ArtifactFolderError, match=f"{kept.handle} is kept in a folder.*FORGE_ARTIFACT_DIR"):
+            await contents(elsewhere, kept)
+        await put(elsewhere, b"in a row", GONE)
+        assert await elsewhere.artifacts.purge() == 1
+    assert part_file(folder, gone, 0).exists()
+    assert await store.artifacts.purge() == 1
+    assert not part_file(folder, gone, 0).exists()
+
+
+async def test_what_was_kept_in_rows_before_there_was_a_folder_is_read_and_goes_like_the_rest(
+    store: Store, migrated_url: str
+) -> None:
+    async with await open_store(migrated_url) as before:
+        kept, gone = await put(before, BYTES), await put(before, b"old", GONE)
+    assert await contents(store, kept) == BYTES
+    assert (await put(store, BYTES, session="other")).id == kept.id
+    assert await store.artifacts.purge() == 1
+    assert await store.artifacts.get(gone.id) is None
+    assert await rows(store) == (1, 4, 2)
+
+
+async def test_a_folder_that_cannot_be_used_is_an_error_that_names_it(store: Store, folder: Path) -> None:
+    new = artifact(BYTES)
+    assert await store.artifacts.begin(new, KEEPING) is None
+    folder.chmod(0o755)
+    with pytest.raises(ArtifactFolderError, match=rf"{folder} \(FORGE_ARTIFACT_DIR\) cannot be used: .* chmod 700"):
+        await store.artifacts.add(new.id, 0, pack(b"x"))
+    folder.rename(folder.with_name("away"))
+    with pytest.raises(ArtifactFolderError, match="it does not exist"):
+        await store.artifacts.add(new.id, 0, pack(b"x"))
+    assert (await rows(store))[1] == 0
+
+
+async def test_one_that_cannot_be_deleted_is_put_off_and_keeps_no_other_from_going(store: Store, folder: Path) -> None:
+    stuck = await put(store, b"stuck", replace(GONE, ttl=-9.0))
+    gone = await put(store, b"old", GONE)
+    place = part_file(folder, stuck, 0)
+    place.unlink()
+    place.mkdir()
+    assert await store.artifacts.purge(most=1) == 0
+    assert await store.artifacts.purge(most=1) == 1
+    assert await store.artifacts.get(stuck.id) is None
+    assert not part_file(folder, gone, 0).exists()
+    place.rmdir()
+    assert (await put(store, b"stuck")).id == stuck.id

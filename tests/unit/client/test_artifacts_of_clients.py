@@ -1,0 +1,77 @@
+"""Artifacts as clients read them: all of one, or page by page, with `await` and without, from rows and from a folder."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from forge_tools.artifacts.files import PartFiles
+from forge_tools.client import ExecutorClient, SyncExecutorClient
+from forge_tools.config import Settings
+from forge_tools.errors import ArtifactFolderError, ArtifactNotFoundError, InvalidCallError
+from forge_tools.storage import open_store
+from tests.contract.test_artifacts import put
+
+LINES = [f"{number:06} {'-' * 50}\n".encode() for number in range(12_000)]
+TEXT = b"".join(LINES)
+
+
+@pytest.fixture(params=["rows", "files"])
+def reading(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Settings:
+    """Settings whose database, or folder, holds the text."""
+    if request.param == "files":
+        settings = settings.model_copy(update={"artifact_dir": tmp_path / "artifacts"})
+        PartFiles(tmp_path / "artifacts").prepare()
+    return settings
+
+
+@pytest.fixture
+async def handle(reading: Settings) -> str:
+    async with await open_store(reading.database, artifact_dir=reading.artifact_dir) as store:
+        return (await put(store, TEXT)).handle
+
+
+async def test_a_client_reads_all_of_it_or_pages_that_lead_to_each_other(reading: Settings, handle: str) -> None:
+    async with ExecutorClient(reading) as client:
+        assert b"".join([chunk async for chunk in client.artifact(handle)]) == TEXT
+        page = await client.artifact_page(handle)
+        assert (page.first_line, page.lines, page.next) == (1, 2000, {"offset": 2001})
+        seen = [page.data]
+        while page.next:
+            page = await client.artifact_page(handle, **page.next)
+            seen.append(page.data)
+    assert b"".join(seen) == TEXT
+    assert len(seen) == 6
+
+
+async def test_a_script_reads_the_same_without_await(reading: Settings, handle: str) -> None:
+    def read() -> tuple[bytes, bytes, bytes]:
+        with SyncExecutorClient(reading) as client:
+            page = client.artifact_page(handle, offset=9000, limit=2)
+            first = next(iter(client.artifact(handle)))
+            return b"".join(client.artifact(handle)), page.data, first
+
+    whole, page, first = await asyncio.to_thread(read)
+    assert whole == TEXT
+    assert page == b"".join(LINES[8999:9001])
+    assert TEXT.startswith(first)
+
+
+async def test_what_is_not_there_is_said(reading: Settings, handle: str) -> None:
+    async with ExecutorClient(reading) as client:
+        for unknown in ("x", "artifact://" + "0" * 32):
+            with pytest.raises(ArtifactNotFoundError, match="There is no artifact"):
+                await client.artifact_page(unknown)
+        with pytest.raises(InvalidCallError, match="past the end"):
+            await client.artifact_page(handle, offset=13_000)
+        with pytest.raises(TypeError, match="ofset"):
+            await client.artifact_page(handle, ofset=1)
+
+
+async def test_a_client_that_does_not_know_the_folder_says_so(settings: Settings, tmp_path: Path) -> None:
+    PartFiles(tmp_path / "artifacts").prepare()
+    async with await open_store(settings.database, artifact_dir=tmp_path / "artifacts") as store:
+        kept = (await put(store, TEXT)).handle
+    async with ExecutorClient(settings) as client:
+        with pytest.raises(ArtifactFolderError, match="Set FORGE_ARTIFACT_DIR to what it is for the workers"):
+            await client.artifact_page(kept)

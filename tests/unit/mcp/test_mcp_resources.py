@@ -1,0 +1,141 @@
+"""Artifacts as resources of a server: whole, or in pages that lead to each other, for the session alone whose they are."""
+
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from mcp import Client, MCPError
+from mcp.types import BlobResourceContents, TextResourceContents
+
+from forge_tools.mcp import resources
+from forge_tools.mcp.offer import Offer
+from forge_tools.mcp.server import ToolServer
+from forge_tools.records import Artifact
+from forge_tools.storage import Store, open_store
+from tests.contract.test_artifacts import BYTES, put
+from tests.migrated import migrated
+from tests.unit.mcp.conftest import Local
+from tests.unit.mcp.test_mcp_server import ERAS
+
+LINES = [f"{number:06} é{'-' * 50}\n" for number in range(12_000)]
+TEXT = "".join(LINES)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with await open_store(migrated(f"sqlite:///{tmp_path / 'forge.db'}")) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def kept(store: Store) -> Artifact:
+    return await put(store, TEXT.encode())
+
+
+Read = Callable[[str], Awaitable[TextResourceContents | BlobResourceContents]]
+
+
+@pytest.fixture(params=ERAS)
+def connect(request: pytest.FixtureRequest, local: Local, store: Store) -> Callable[[], Client]:
+    """Make a client, in each era, of a server whose calls are of the session `s`."""
+    server = ToolServer(local, Offer(session_id="s"), store.artifacts)
+    return lambda: Client(server, mode=request.param)
+
+
+@pytest.fixture
+def read(connect: Callable[[], Client]) -> Read:
+    async def once(uri: str) -> TextResourceContents | BlobResourceContents:
+        async with connect() as client:
+            try:
+                (content,) = (await client.read_resource(uri)).contents
+            except MCPError as error:
+                refusal = error  # raised in here it would come out as a group
+            else:
+                assert content.uri == uri
+                return content
+        raise refusal
+
+    return once
+
+
+async def test_pages_lead_to_each_other_until_all_is_read(read: Read, kept: Artifact) -> None:
+    seen, uri = [], f"{kept.handle}?offset=1"
+    while uri:
+        page = await read(uri)
+        assert isinstance(page, TextResourceContents)
+        assert len(page.text.encode()) <= resources.PAGE_BYTES
+        seen.append(page.text)
+        uri = (page.meta or {}).get("forge-tools/next", "")
+    assert len(seen) == 8
+    assert "".join(seen) == TEXT
+
+
+async def test_a_page_is_what_was_wished_for(read: Read, kept: Artifact) -> None:
+    page = await read(f"{kept.handle}?offset=7001&limit=2")
+    assert isinstance(page, TextResourceContents)
+    assert page.text == "".join(LINES[7000:7002])
+    width = len(LINES[0].encode())
+    assert page.meta == {
+        "forge-tools/start": 7000 * width,
+        "forge-tools/end": 7002 * width,
+        "forge-tools/size": len(TEXT.encode()),
+        "forge-tools/next": f"{kept.handle}?offset=7003&limit=2",
+    }
+    part = await read(f"{kept.handle}?byte=1&max_bytes=5")
+    assert isinstance(part, TextResourceContents)
+    assert (part.text, (part.meta or {})["forge-tools/next"]) == ("00000", f"{kept.handle}?byte=6&max_bytes=5")
+
+
+async def test_bytes_that_are_no_text_are_paged_too(read: Read, store: Store) -> None:
+    kept = await put(store, BYTES)
+    page = await read(f"{kept.handle}?byte=300000&max_bytes=1000")
+    assert isinstance(page, BlobResourceContents)
+    assert base64.b64decode(page.blob) == BYTES[300_000:301_000]
+
+
+async def test_the_templates_say_how(connect: Callable[[], Client]) -> None:
+    async with connect() as client:
+        templates = (await client.list_resource_templates()).resource_templates
+    offered = {one.name: one.uri_template for one in templates}
+    assert offered == {
+        "artifact": "artifact://{id}",
+        "artifact-page": "artifact://{id}{?offset,byte,limit,max_bytes}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("page=1", "says no page. Give whole numbers for any of offset, byte, limit, max_bytes"),
+        ("offset=many", "says no page"),
+        ("offset", "says no page"),
+        ("offset=1&offset", "says no page"),
+        ("offset=0", "offset 0 must be at least 1"),
+        ("offset=1&byte=1", "not both"),
+        ("offset=12002", "past the end"),
+        ("max_bytes=10000001", "is more than 10,000,000"),
+        (f"offset={'9' * 5000}", "says no page"),
+    ],
+)
+async def test_what_says_no_page_is_refused(read: Read, kept: Artifact, query: str, problem: str) -> None:
+    with pytest.raises(MCPError, match=problem):
+        await read(f"{kept.handle}?{query}")
+
+
+async def test_a_page_of_another_session_is_not_there(read: Read, store: Store) -> None:
+    theirs = await put(store, BYTES, session="theirs")
+    for uri in (f"{theirs.handle}?offset=1", f"artifact://{'0' * 32}?offset=1", "artifact://x?offset=1"):
+        with pytest.raises(MCPError, match="Resource not found"):
+            await read(uri)
+
+
+async def test_what_is_too_large_for_one_message_is_read_in_pages(
+    read: Read, kept: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "LARGEST", 100_000)
+    with pytest.raises(MCPError, match=r"resources are read up to 100,000. Read it in pages, artifact://\w+\?offset=1"):
+        await read(kept.handle)
+    first = await read(f"{kept.handle}?offset=1")
+    assert isinstance(first, TextResourceContents)
+    assert TEXT.startswith(first.text)
