@@ -119,11 +119,17 @@ def seal(
 @app.command()
 def keygen(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="Where to; the public key gets the same name with .pub.")],
+    file: Annotated[
+        Path | None, typer.Argument(help="Where to, else FORGE_AUDIT_KEY; the public key gets the same name with .pub.")
+    ] = None,
+    if_none: Annotated[bool, typer.Option("--if-none", help="Only if there is none yet.")] = False,
     output: OutputOption = None,
 ) -> None:
     """Make a key for FORGE_AUDIT_KEY of the workers. Whoever verifies needs only FILE.pub."""
-    signer = make_key(file)
+    file = file or Settings.load().audit_key
+    if file is None:
+        raise typer.BadParameter("name a file, or set FORGE_AUDIT_KEY.", param_hint="FILE")
+    signer = Signer.load_or_make(file) if if_none else make_key(file)
     face = face_of(context)
     if face.is_json:
         face.document({"key_id": signer.key_id, "private": str(file), "public": f"{file}.pub"})

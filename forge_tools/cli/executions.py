@@ -1,7 +1,7 @@
 """Executions as rows and as JSON: the one way that every command shows them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
@@ -62,9 +62,9 @@ def executions_table(records: Sequence[ExecutionRecord], width: int, now: dateti
     return table(columns, rows)
 
 
-def summary(record: ExecutionRecord) -> dict[str, Any]:
-    """One line of `history --output json`."""
-    return {name: value for name, value in document(record).items() if name not in _LEFT_OUT}
+def summary(values: Mapping[str, Any]) -> dict[str, Any]:
+    """One line of `history --output json`: a document without what may be megabytes."""
+    return {name: value for name, value in values.items() if name not in _LEFT_OUT}
 
 
 def document(record: ExecutionRecord) -> dict[str, Any]:
@@ -80,13 +80,14 @@ def queue_wait_ms(record: ExecutionRecord) -> float | None:
     return round((record.started_at - record.queued_at).total_seconds() * 1000, 3)
 
 
+def shown_value(value: Any) -> str:
+    """A value as a cell has room for it."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
 def _what(record: ExecutionRecord) -> str:
     if record.error:
         return record.error
     replayed = f"(replay of {record.replay_of[:SHOWN_ID]}) " if record.replay_of else ""
-    return replayed + " ".join(f"{name}={_short(value)}" for name, value in record.parameters.items())
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return replayed + " ".join(f"{name}={shown_value(value)}" for name, value in record.parameters.items())

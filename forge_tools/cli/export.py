@@ -6,21 +6,20 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Protocol, TextIO
 
 import typer
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from forge_tools.cli import filters
 from forge_tools.cli.database import with_store
-from forge_tools.cli.executions import DOCUMENT_FIELDS, document
 from forge_tools.cli.face import Face, OutputOption, face_of, printable
 from forge_tools.cli.lazy import command_app
-from forge_tools.cli.moments import compact
+from forge_tools.cli.listed import KindOption, Listed, OfOption, Record, Rows, listed, narrowed
 from forge_tools.errors import ForgeError
-from forge_tools.records import ExecutionRecord
 from forge_tools.storage import Store
 
 app = command_app()
@@ -37,6 +36,8 @@ class Format(StrEnum):
 def export(  # noqa: PLR0913 one option a filter
     context: typer.Context,
     *,
+    of: OfOption = Rows.EXECUTIONS,
+    kind: KindOption = None,
     format: Annotated[Format, typer.Option(help="An object a line, or comma-separated values.")] = Format.JSONL,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; by default the standard output.")] = None,
     tool: filters.ToolOption = None,
@@ -53,30 +54,34 @@ def export(  # noqa: PLR0913 one option a filter
     faster_than: filters.FasterOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Write executions with all that is kept of them, oldest first; what is queued meanwhile is left out.
+    """Write executions with all that is kept of them, or attempts or events, oldest first; what comes meanwhile is left out.
 
     A file appears whole or not at all.
     """
-    chosen = filters.given(context)
+    chosen = narrowed(filters.given(context), of, kind)
     face = face_of(context)
 
     async def write(store: Store) -> int:
-        count = 0
-        with _opened(to, face) as stream, _progress(face, shown=to is not None) as told:
-            rows = _Rows(stream, format)
-            async for page in store.history.pages(**chosen):
+        count, chosen_rows = 0, listed(store, of)
+        with _opened(to, face) as stream, _progress(face, of, chosen.get("until"), shown=_is_seen(face, to)) as told:
+            rows = _Rows(stream, format, chosen_rows)
+            async for page in chosen_rows.pages(**chosen):
                 for record in page:
                     rows.add(record)
                 count += len(page)
-                told(count, page[-1])
+                told(count, chosen_rows.moment(page[0]), chosen_rows.moment(page[-1]))
         return count
 
     with _quiet_when_nobody_reads():
         count = with_store(write)
         if face.is_json and to is not None:
-            face.document({"executions": count, "file": str(to)})
+            face.document({of.value: count, "file": str(to)})
         elif to is not None:
-            face.note(f"{count:,} executions in {to}")
+            face.note(f"{count:,} {of.value} in {to}")
+
+
+_Told = Callable[[int, datetime, datetime], None]
+"""Takes how many rows were written, and the times of the first and last row of a page."""
 
 
 class _Stream(Protocol):
@@ -86,18 +91,19 @@ class _Stream(Protocol):
 class _Rows:
     """Writes records in one of the formats; CSV begins with the names of its columns, and has nested values as JSON."""
 
-    def __init__(self, stream: _Stream, format: Format) -> None:
+    def __init__(self, stream: _Stream, format: Format, listed: Listed) -> None:
         self._stream = stream
+        self._listed = listed
         self._csv = csv.writer(stream) if format is Format.CSV else None
         if self._csv is not None:
-            self._csv.writerow(DOCUMENT_FIELDS)
+            self._csv.writerow(listed.names)
 
-    def add(self, record: ExecutionRecord) -> None:
-        row = document(record)
+    def add(self, record: Record) -> None:
+        row = self._listed.document(record)
         if self._csv is None:
             self._stream.write(json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=str) + "\n")
         else:
-            self._csv.writerow([_cell(row[name]) for name in DOCUMENT_FIELDS])
+            self._csv.writerow([_cell(row[name]) for name in self._listed.names])
 
 
 def _cell(value: object) -> object:
@@ -142,18 +148,31 @@ def _whole(path: Path) -> Iterator[TextIO]:
         part.unlink(missing_ok=True)
 
 
+def _is_seen(face: Face, to: Path | None) -> bool:
+    """Where rows go to the terminal itself, nothing is shown between them."""
+    return face.err.is_terminal and (to is not None or not face.out.is_terminal)
+
+
 @contextmanager
-def _progress(face: Face, *, shown: bool) -> Iterator[Callable[[int, ExecutionRecord], object]]:
-    """A line on the error stream that tells how far it is; nothing where nobody looks."""
-    if not shown or not face.err.is_terminal:
-        yield lambda count, last: None
+def _progress(face: Face, of: Rows, until: datetime | None, *, shown: bool) -> Iterator[_Told]:
+    """A bar on the error stream: how much of the time from the first row until now is written; counting would read it twice."""
+    if not shown:
+        yield lambda count, first, last: None
         return
-    columns = (TextColumn("{task.fields[count]:,} executions"), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
+    end = min(until or datetime.now(UTC), datetime.now(UTC))
+    began: list[datetime] = []
     with Progress(*columns, console=face.err, transient=True) as progress:
-        task = progress.add_task("", total=None, count=0)
-        yield lambda count, last: progress.update(
-            task, count=count, description=f"queued {compact(last.queued_at)} ago"
-        )
+        task = progress.add_task("", total=None, said="")
+
+        def told(count: int, first: datetime, last: datetime) -> None:
+            if not began:
+                began.append(first)
+            whole = max((end - began[0]).total_seconds(), 1e-3)
+            said = f"{count:,} {of.value}, to {last:%Y-%m-%d %H:%MZ}"
+            progress.update(task, total=whole, completed=(last - began[0]).total_seconds(), said=said)
+
+        yield told
 
 
 @contextmanager

@@ -1,15 +1,16 @@
 """`forge-tools history`: what was run, newest first."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from forge_tools.cli import filters
 from forge_tools.cli.database import with_store
-from forge_tools.cli.executions import executions_table, summary
+from forge_tools.cli.executions import summary
 from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
-from forge_tools.records import ExecutionRecord
+from forge_tools.cli.listed import KindOption, Listed, OfOption, Record, Rows, listed, narrowed
 from forge_tools.storage import Store
 
 app = command_app()
@@ -19,6 +20,8 @@ app = command_app()
 def history(  # noqa: PLR0913 one option a filter
     context: typer.Context,
     *,
+    of: OfOption = Rows.EXECUTIONS,
+    kind: KindOption = None,
     tool: filters.ToolOption = None,
     category: filters.CategoryOption = None,
     status: filters.StatusOption = None,
@@ -32,24 +35,44 @@ def history(  # noqa: PLR0913 one option a filter
     slower_than: filters.SlowerOption = None,
     faster_than: filters.FasterOption = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 50,
-    before: Annotated[str | None, typer.Option(metavar="ID", help="Only older ones: the next page.")] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only older ones: the next page, as the last line of this one says."),
+    ] = None,
     output: OutputOption = None,
 ) -> None:
-    """List executions, newest first. As JSON it is one object a line, without outputs: `show` has those."""
-    chosen = filters.given(context)
+    """List executions, newest first, or attempts or events. As JSON it is one object a line, without outputs.
 
-    async def read(store: Store) -> list[ExecutionRecord]:
-        last = (await store.history.get(before)).id if before else None  # a beginning of the id will do
-        return await store.history.list(**chosen, limit=limit, before=last)
+    Of attempts, status, error and duration are their own. Of events, times are when they happened, and what else is asked
+    is of the execution they happened to.
+    """
+    chosen = narrowed(filters.given(context), of, kind)
+
+    async def read(store: Store) -> tuple[Listed, Sequence[Record]]:
+        last, rows = before, listed(store, of)
+        if before and of is Rows.EXECUTIONS:
+            last = (await store.history.get(before)).id  # a beginning of the id will do
+        return rows, await rows.page(**chosen, limit=limit, before=last)
 
     face = face_of(context)
-    records = with_store(read)
+    rows, records = with_store(read)
     if face.is_json:
         for record in records:
-            face.line(summary(record))
+            face.line(summary(rows.document(record)))
     elif not records:
-        face.say("No execution matches." if chosen else "Nothing was run yet.", style="dim")
+        face.say(f"No {of.value.removesuffix('s')} matches." if chosen else _NOTHING[of], style="dim")
     else:
-        face.out.print(executions_table(records, face.out.width))
+        face.out.print(rows.table(records, face.out.width))
         if len(records) == limit:
-            face.note(f"Older ones: forge-tools history --before {records[-1].id}")
+            face.note(f"Older ones: {_command(of)} --before {records[-1].cursor}")
+
+
+_NOTHING = {
+    Rows.EXECUTIONS: "Nothing was run yet.",
+    Rows.ATTEMPTS: "No attempt has ended yet.",
+    Rows.EVENTS: "Nothing was done to any execution yet.",
+}
+
+
+def _command(of: Rows) -> str:
+    return "forge-tools history" if of is Rows.EXECUTIONS else f"forge-tools history --of {of.value}"

@@ -1,7 +1,6 @@
 """`forge-tools show`: everything about one execution."""
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -17,7 +16,8 @@ from forge_tools.cli.following import until_over
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.live import measured
 from forge_tools.cli.moments import compact, iso, limit, took
-from forge_tools.cli.tables import Column, facts, table
+from forge_tools.cli.tables import facts
+from forge_tools.cli.timeline import as_text, timeline
 from forge_tools.cli.versions import check_format
 from forge_tools.records import Artifact, Attempt, Event, ExecutionRecord, ExecutionStatus, Progress
 from forge_tools.schemas import render
@@ -27,6 +27,9 @@ MAX_LINES = 40
 """Lines of output that are shown unless `--full` is given."""
 
 _SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default": "the general default"}
+
+_SAID = frozenset({"agent_id", "session_id", "working_dir", "timeout"})
+"""What the facts at the top have of the context."""
 
 app = command_app()
 
@@ -61,7 +64,7 @@ def show(
     ] = None,
     output: OutputOption = None,
 ) -> None:
-    """Show everything about one execution: limits and where they come from, attempts, events, result.
+    """Show everything about one execution: limits and where they come from, parameters, context, what happened when, result.
 
     With --wait or --follow the exit code says whether it succeeded.
     """
@@ -111,20 +114,17 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
     face.out.print(Text.assemble((one_line(record.tool), "bold"), f" {record.tool_version}  ", styled(record.status)))
     told = [("progress", f"{measured(story.progress)}  {compact(story.progress.at)}")] if story.progress else []
     face.out.print(facts([*_facts(record), ("definition", story.definition.said(record)), *told]))
-    _section(face, "Parameters", [(name, _text(value)) for name, value in record.parameters.items()])
-    if story.attempts:
-        face.say("\nAttempts", style="bold")
-        face.out.print(_attempts(story.attempts))
-    if story.events:
-        face.say("\nEvents", style="bold")
-        face.out.print(facts((compact(event.at), _event(event)) for event in story.events))
+    _section(face, "Parameters", [(name, as_text(value)) for name, value in record.parameters.items()])
+    _section(face, "Context", list(_context(record)))
+    face.say("\nTimeline (UTC)", style="bold")
+    face.out.print(facts(timeline(record, story.attempts, story.events)))
     _section(face, "Artifacts", [(one.handle, f"{one.size:,} bytes") for one in story.artifacts])
     if record.error is not None:
         face.say("\nError", style="bold")
         face.say(record.error + (f" ({record.error_code})" if record.error_code else ""), style="red")
     if record.output is not None:
         face.say("\nOutput", style="bold")
-        _print_cut(face, _text(record.output), most)
+        _print_cut(face, as_text(record.output), most)
 
 
 def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
@@ -148,7 +148,7 @@ def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
     yield "took", took(record.duration_ms)
     yield "worker", f"{record.hostname} {record.worker_id}" if record.worker_id else "-"
     for name, value in record.metadata.items():
-        yield name, _text(value)
+        yield name, as_text(value)
 
 
 def _section(face: Face, title: str, pairs: Sequence[tuple[str, str]]) -> None:
@@ -157,38 +157,11 @@ def _section(face: Face, title: str, pairs: Sequence[tuple[str, str]]) -> None:
         face.out.print(facts(pairs))
 
 
-def _attempts(attempts: Sequence[Attempt]) -> Any:
-    columns = [
-        Column("#", is_number=True),
-        Column("status"),
-        Column("started (UTC)"),
-        Column("took", is_number=True),
-        Column("host, process"),
-        Column("error", is_flexible=True),
-    ]
-    return table(
-        columns,
-        (
-            [
-                str(attempt.attempt),
-                styled(attempt.status),
-                compact(attempt.started_at),
-                took(attempt.duration_ms),
-                f"{attempt.hostname or '-'} {attempt.pid or ''}",
-                attempt.error or "",
-            ]
-            for attempt in attempts
-        ),
-    )
-
-
-def _event(event: Event) -> str:
-    detail = ", ".join(f"{name}: {_text(value)}" for name, value in event.detail.items() if value not in ("", None))
-    return f"{event.kind} by {event.actor}" + (f" ({detail})" if detail else "")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+def _context(record: ExecutionRecord) -> Iterator[tuple[str, str]]:
+    """What came with the call besides its parameters, as far as it is not said above."""
+    for name, value in record.context.items():
+        if name not in _SAID and value not in (None, False, {}):
+            yield name, as_text(value)
 
 
 def _print_cut(face: Face, text: str, most: int | None) -> None:

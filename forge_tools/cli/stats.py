@@ -17,6 +17,9 @@ from forge_tools.config import Settings
 from forge_tools.records import CallFigures, Grouping, QueueDepth, StuckCalls, WorkerRecord
 from forge_tools.storage import Store
 
+WIDE = 100
+"""Columns of a terminal that has room for everything."""
+
 app = command_app()
 
 
@@ -64,17 +67,22 @@ def stats(  # noqa: PLR0913 one option a filter
         _print(face, numbers, by)
 
 
-def figures_table(figures: Sequence[CallFigures], by: Grouping = Grouping.TOOL) -> Table:
-    """A line per tool, or whatever calls are told apart by: ends, then how long bodies ran, then how long calls waited."""
-    numbers = ("calls", "ok", "failed", "p50", "p95", "p99", "wait p50", "p95")
-    columns = [Column(by.value, is_flexible=True), *(Column(title, is_number=True) for title in numbers)]
-    return table(columns, (_figures(one) for one in figures))
+def figures_table(figures: Sequence[CallFigures], by: Grouping = Grouping.TOOL, width: int = 80) -> Table:
+    """A line per tool, or whatever calls are told apart by: ends, how long bodies ran, then how long calls waited.
+
+    Narrow terminals have no room for all percentiles of that, least where hours take most of it.
+    """
+    waits = ("p50", "p95", "p99") if width >= WIDE else ("p95",) if by is Grouping.HOUR else ("p50", "p95")
+    numbers = ("calls", "ok", "failed", "p50", "p95", "p99", f"wait {waits[0]}", *waits[1:])
+    columns = [Column(by.value, is_flexible=by is not Grouping.HOUR), *(Column(one, is_number=True) for one in numbers)]
+    return table(columns, (_figures(one, waits) for one in figures))
 
 
-def _figures(one: CallFigures) -> list[str]:
-    durations = (one.duration_ms.p50, one.duration_ms.p95, one.duration_ms.p99, one.wait_ms.p50, one.wait_ms.p95)
+def _figures(one: CallFigures, waits: Sequence[str]) -> list[str]:
+    ran = (one.duration_ms.p50, one.duration_ms.p95, one.duration_ms.p99)
+    waited = (getattr(one.wait_ms, name) for name in waits)
     ok = "-" if one.success_rate is None else f"{one.success_rate:.1%}"
-    return [one.key or "-", str(one.calls), ok, str(one.failed + one.rejected), *map(took, durations)]
+    return [one.key or "-", str(one.calls), ok, str(one.failed + one.rejected), *map(took, (*ran, *waited))]
 
 
 def _document(numbers: _Numbers, by: Grouping) -> dict[str, Any]:
@@ -95,7 +103,7 @@ def worker_document(worker: WorkerRecord) -> dict[str, Any]:
 
 def _print(face: Face, numbers: _Numbers, by: Grouping) -> None:
     face.say(f"Calls by {by.value}", style="bold")
-    _or_nothing(face, numbers.calls, figures_table(numbers.calls, by), "Nothing was run yet.")
+    _or_nothing(face, numbers.calls, figures_table(numbers.calls, by, face.out.width), "Nothing was run yet.")
     face.say("\nQueues", style="bold")
     _or_nothing(face, numbers.queues, _queues(numbers.queues), "Nothing waits, nothing runs.")
     _print_stuck(face, numbers.stuck)

@@ -209,12 +209,13 @@ class Database:
 
 
 def create_engine(address: Address, *, connect_timeout: float, create: bool = False) -> AsyncEngine:
-    """Make SQLAlchemy's engine. On SQLite `create` makes the file where there is none."""
+    """Make SQLAlchemy's engine. `create` is for migrations: SQLite makes the file, PostgreSQL may take as long as it needs."""
     if address.dialect == "sqlite":
         return _sqlite_engine(address, create=create)
 
     async def connect() -> Any:
-        return await connect_postgres(address, timeout=connect_timeout)
+        command_timeout = None if create else CLIENT_SECONDS  # the index of a long history takes longer
+        return await connect_postgres(address, timeout=connect_timeout, command_timeout=command_timeout)
 
     load_asyncpg()
     return create_async_engine(

@@ -17,6 +17,9 @@ from forge_tools.storage.view import asked, joined, last, live
 PERCENTILES = (50, 95, 99)
 PATIENCE_SECONDS = 300
 """Figures of years are read for longer than any other statement may take."""
+
+SORTED_IN = "64MB"
+"""What PostgreSQL may sort in memory: the calls of a day fit, and are not written out."""
 FAILED = (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT, ExecutionStatus.EXPIRED, ExecutionStatus.LOST)
 
 
@@ -52,6 +55,7 @@ async def read_figures(connection: AsyncConnection, selection: Selection, by: Gr
     """One line a group, in the order of its key; calls without an agent or session have the key None."""
     if connection.dialect.name == "postgresql":
         await connection.execute(text(f"SET LOCAL statement_timeout = '{PATIENCE_SECONDS}s'"))
+        await connection.execute(text(f"SET LOCAL work_mem = '{SORTED_IN}'"))
     return await summed(connection, _calls(selection, by))
 
 

@@ -1,6 +1,6 @@
 """What was asked and what came of it: reads on the view `tool_executions`."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
@@ -10,8 +10,10 @@ from sqlalchemy import ColumnElement, Row, Select, case, func, select
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import (
     Attempt,
+    AttemptRecord,
     CallFigures,
     Event,
+    EventRecord,
     ExecutionRecord,
     ExecutionStatus,
     Grouping,
@@ -21,6 +23,14 @@ from forge_tools.records import (
 )
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
+from forge_tools.storage.listing import (
+    Listing,
+    R,
+    attempts_listed,
+    events_listed,
+    execution_record,
+    executions_listed,
+)
 from forge_tools.storage.models import (
     execution_attempts,
     execution_events,
@@ -29,10 +39,10 @@ from forge_tools.storage.models import (
     from_now,
     seconds_between,
 )
+from forge_tools.storage.paging import Index, Page, index_for, index_for_events, read_page
 from forge_tools.storage.rows import is_id
-from forge_tools.storage.selecting import conditions
 from forge_tools.storage.stuck import find_stuck
-from forge_tools.storage.view import asked, joined, tool_executions
+from forge_tools.storage.view import tool_executions
 
 LEAST_PREFIX = 8
 
@@ -61,7 +71,7 @@ class History:
             raise ExecutionNotFoundError(
                 f"Several executions begin with {execution_id}; give more characters of the id."
             )
-        return _record(rows[0])
+        return execution_record(rows[0])
 
     async def attempts(self, execution_id: str) -> list[Attempt]:
         """The attempts of one execution that have ended, in order."""
@@ -112,6 +122,49 @@ class History:
         async with self._database.reading() as connection:
             return await find_stuck(connection, lease=lease, patience=patience)
 
+    async def list_attempts(
+        self, *, limit: int = 50, before: str | None = None, patience: float | None = None, **filters: Any
+    ) -> Page[AttemptRecord]:
+        """Attempts of all executions, those queued last first; `before` is the `cursor` of the last one above.
+
+        `status`, `error_code`, `error_text`, `min_ms` and `max_ms` are of the attempt, the other filters of its execution.
+
+        Raises:
+            ExecutionNotFoundError: `before` is no cursor.
+            ValueError: as `list` does, and for a status that no attempt has.
+        """
+        selection = Selection(**filters)
+        return await self._page(
+            attempts_listed(selection), index_for(selection), limit=limit, before=before, patience=patience
+        )
+
+    async def list_events(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        patience: float | None = None,
+        kind: str | None = None,
+        **filters: Any,
+    ) -> Page[EventRecord]:
+        """Events of all executions, newest first; `before` is the `cursor` of the last one above.
+
+        `since` and `until` bound when they happened, the other filters are of the execution they happened to.
+
+        Raises:
+            ExecutionNotFoundError: `before` is no cursor.
+            ValueError: as `list` does.
+        """
+        selection = Selection(**filters)
+        index = index_for_events(selection, kind)
+        return await self._page(events_listed(selection, kind), index, limit=limit, before=before, patience=patience)
+
+    async def _page(self, listing: Listing[R], index: Index, *, limit: int, **how: Any) -> Page[R]:
+        if limit < 1:
+            raise ValueError(f"limit is {limit}; it must be at least 1.")
+        async with self._database.reading() as connection:
+            return await read_page(connection, listing, index, limit=limit, **how)
+
     async def _rows(self, execution_id: str, query: Select[Any]) -> Sequence[Row[Any]]:
         if not is_id(execution_id):
             return []
@@ -119,39 +172,54 @@ class History:
             rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
         return rows
 
-    async def list(self, *, limit: int = 50, before: str | None = None, **filters: Any) -> list[ExecutionRecord]:
+    async def list(
+        self, *, limit: int = 50, before: str | None = None, patience: float | None = None, **filters: Any
+    ) -> Page[ExecutionRecord]:
         """Executions that `Selection` takes, newest first; `before` is the id of the last one on the page above.
+
+        A page has fewer than `limit` at the end of history, or where `patience` is over: then its `older` is what `before`
+        takes to look further back.
 
         Raises:
             ExecutionNotFoundError: `before` is no id. That execution itself need not be there any more.
             ValueError: for a filter that selects nothing anywhere, and a `limit` below 1.
         """
-        if limit < 1:
-            raise ValueError(f"limit is {limit}; it must be at least 1.")
-        query = joined().where(*conditions(Selection(**filters)))
-        if before is not None:
-            if not is_id(before.lower()):
-                raise ExecutionNotFoundError(f"{before[:60]!r} is no execution id; `before` takes a whole one.")
-            query = query.where(asked.c.id < before.lower())
-        async with self._database.reading() as connection:
-            return [_record(row) for row in await connection.execute(query.order_by(asked.c.id.desc()).limit(limit))]
-
-    async def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Sequence[ExecutionRecord]]:
-        """All executions that `Selection` takes, the oldest first, a page at a time; what is queued meanwhile is left out."""
         selection = Selection(**filters)
+        return await self._page(
+            executions_listed(selection), index_for(selection), limit=limit, before=before, patience=patience
+        )
+
+    def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Sequence[ExecutionRecord]]:
+        """All executions that `Selection` takes, the oldest first, a page at a time; what is queued meanwhile is left out."""
+        return self._pages(lambda until: executions_listed(_until(until, filters)), size)
+
+    def attempt_pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Sequence[AttemptRecord]]:
+        """All attempts that `list_attempts` finds, the oldest first; those of what is queued meanwhile are left out."""
+        return self._pages(lambda until: attempts_listed(_until(until, filters)), size)
+
+    def event_pages(
+        self, size: int = 500, kind: str | None = None, **filters: Any
+    ) -> AsyncIterator[Sequence[EventRecord]]:
+        """All events that `list_events` finds, the oldest first; what happens meanwhile is left out."""
+        return self._pages(lambda until: events_listed(_until(until, filters), kind), size)
+
+    async def _pages(self, listed: Callable[[datetime], Listing[R]], size: int) -> AsyncIterator[Sequence[R]]:
         async with self._database.reading() as connection:
             now: datetime = (await connection.execute(select(from_now(0.0)))).scalar_one()
-        selection = replace(selection, until=min(now, selection.until or now))
-        query = joined().where(*conditions(selection)).order_by(asked.c.id).limit(size)
-        after: list[ColumnElement[bool]] = []
+        listing, after = listed(now), None
         while True:
             async with self._database.reading() as connection:
-                page = [_record(row) for row in await connection.execute(query.where(*after))]
+                page = [listing.record(row) for row in await connection.execute(listing.oldest(size, after))]
             if page:
                 yield page
             if len(page) < size:
                 return
-            after = [asked.c.id > page[-1].id]
+            after = page[-1].cursor
+
+
+def _until(now: datetime, filters: Mapping[str, Any]) -> Selection:
+    selection = Selection(**filters)
+    return replace(selection, until=min(now, selection.until or now))
 
 
 def _id_range(prefix: str) -> list[ColumnElement[bool]]:
@@ -166,14 +234,6 @@ def _id_range(prefix: str) -> list[ColumnElement[bool]]:
 
 
 _EXTREMES = tuple("-".join(digit * length for length in (8, 4, 4, 4, 12)) for digit in "0f")
-
-
-def _record(row: Row[Any]) -> ExecutionRecord:
-    values = {name: getattr(row, name) for name in _RECORD_FIELDS}
-    return ExecutionRecord(**values | {"status": ExecutionStatus(row.status), "metadata": row.metadata or {}})
-
-
-_RECORD_FIELDS = tuple(field.name for field in fields(ExecutionRecord))
 
 
 def _attempt(row: Row[Any]) -> Attempt:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, String, cast, func, literal, null, select, text, type_coerce
+from sqlalchemy import Select, String, cast, func, null, select, text, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Float
 
@@ -92,7 +92,6 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
         .where(
             ended.completed_at >= since,
             ended.final,
-            ended.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True),
             ended.status.in_([one.value for one in FAILED]),
         )
         .group_by(*kind)

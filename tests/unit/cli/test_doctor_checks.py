@@ -1,17 +1,20 @@
 """What the doctor finds, and the way out it names."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from forge_tools import __version__
-from forge_tools.cli.doctor import fleet, machine
+from forge_tools.cli.doctor import fleet, keys, machine
 from forge_tools.cli.doctor.broker import check_broker
 from forge_tools.cli.doctor.finding import Finding, Level
 from forge_tools.cli.urls import without_password
 from forge_tools.config import Settings
-from forge_tools.records import QueueDepth, ToolCategory, ToolSpec, WorkerRecord
+from forge_tools.records import QueueDepth, SealingKey, ToolCategory, ToolSpec, WorkerRecord
+from forge_tools.records.audit import Head
 
 
 def worker(**fields: object) -> WorkerRecord:
@@ -81,6 +84,42 @@ def test_silence_is_no_skew() -> None:
     assert found.level is Level.OK
 
 
+SIGNED = Head(sequence=3, hash="h", sealed_at=datetime.now(UTC), key_id="k1", signature="s")
+
+
+def test_without_keys_it_is_said_what_that_costs(tmp_path: Path) -> None:
+    server = Settings(database_url="postgresql://h/d")
+    found = [
+        keys._sealing(None, [], tmp_path),
+        *keys._digests("postgresql", server),
+        *keys._signature(None, server),
+        *keys._signature(replace(SIGNED, key_id=None), server),
+    ]
+    assert [one.level for one in found] == [Level.NOTE] * 4
+    assert [one.subject for one in found] == ["secrets", "idempotency", "audit", "audit"]
+    ways_out = ["keys new", "openssl rand", "audit keygen", "audit keygen"]
+    assert all(way in one.way_out for one, way in zip(found, ways_out, strict=True))
+
+
+def test_keys_that_are_there_are_well(tmp_path: Path) -> None:
+    server = Settings(database_url="postgresql://h/d", digest_key=SecretStr("0123456789abcdef"), audit_key=tmp_path)
+    key = SealingKey(id="k2", public=b"", created_at=datetime.now(UTC))
+    found = [
+        *(keys._sealing(key, held, tmp_path) for held in (["k2"], [])),
+        *(*keys._digests("postgresql", server), *keys._digests("sqlite", Settings())),
+        *(*keys._signature(SIGNED, Settings(database_url="postgresql://h/d")), *keys._signature(None, server)),
+        *keys._signature(None, Settings()),
+    ]
+    assert [one.level for one in found] == [Level.OK] * 6
+    assert "not on this host" in found[1].said
+    assert "signed by key k1" in found[3].said
+
+
+def test_a_key_that_a_setting_names_and_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    (found,) = keys._signature(SIGNED, Settings(audit_key=tmp_path / "no.key"))
+    assert (found.level, found.way_out) == (Level.PROBLEM, f"forge-tools audit keygen {tmp_path / 'no.key'}")
+
+
 def test_an_old_kombu_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "version", lambda _: "5.6.2")
     found = machine._package("kombu")
@@ -110,6 +149,26 @@ def test_a_ripgrep_that_does_not_run_is_a_problem(monkeypatch: pytest.MonkeyPatc
     program.chmod(0o700)
     monkeypatch.setattr(machine, "find_beside_python", lambda _: str(program))
     assert machine._ripgrep().level is Level.PROBLEM
+
+
+def test_a_folder_of_artifacts_that_cannot_be_written_to_is_a_problem(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "artifacts", tmp_path / "work"
+    (found,) = machine._artifacts(folder, elsewhere)
+    assert (found.level, found.said) == (Level.PROBLEM, f"{folder} does not exist")
+    assert f"mkdir -m 700 {folder}" in found.way_out
+    folder.mkdir(mode=0o755)
+    (found,) = machine._artifacts(folder, elsewhere)
+    assert (found.level, "open to others" in found.said) == (Level.PROBLEM, True)
+    folder.chmod(0o700)
+    (found,) = machine._artifacts(folder, elsewhere)
+    assert (found.level, found.said) == (Level.OK, f"kept in {folder}")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_of_artifacts_that_tools_can_read_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "artifacts").mkdir(mode=0o700)
+    (found,) = problems(list(machine._artifacts(tmp_path / "artifacts", tmp_path)))
+    assert "tools read there what other sessions kept" in found.said
 
 
 def test_a_folder_open_to_others_is_a_problem(tmp_path: Path) -> None:

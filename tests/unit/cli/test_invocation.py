@@ -10,7 +10,7 @@ from forge_tools.cli.readiness import until_ready
 from forge_tools.config import Settings
 from forge_tools.embedded import ProcessStatus, StackStatus
 from forge_tools.errors import StackError
-from forge_tools.storage.migrate import upgrade
+from tests.migrated import migrated
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ def a_stack(home: Path) -> StackStatus:
 
 async def test_a_worker_that_does_not_come_up_is_named_with_its_log(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    upgrade(settings.database)
+    migrated(settings.database)
     with pytest.raises(StackError, match=r"async \(restarting, its log is .*async.log\)"):
         await until_ready(settings, lambda: a_stack(tmp_path), timeout=0.3, is_given_up=lambda: False)
 
 
 async def test_nobody_waits_for_a_stack_that_is_given_up(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    upgrade(settings.database)
+    migrated(settings.database)
     assert not await until_ready(settings, lambda: a_stack(tmp_path), is_given_up=lambda: True)

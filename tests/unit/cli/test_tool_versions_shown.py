@@ -11,8 +11,8 @@ from forge_tools.cli import main
 from forge_tools.cli.database import with_store
 from forge_tools.cli.versions import Difference, differences
 from forge_tools.records import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
-from forge_tools.storage.migrate import upgrade
 from tests.contract.calls import boot, claimed, ended, submitted
+from tests.migrated import migrated
 
 PATTERN = ToolParameter(name="pattern", type="string", description="What.")
 FIRST = ToolSpec(
@@ -29,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Run a command on a database with a tool in two versions; returns its exit code and what it printed."""
     url = f"sqlite:///{tmp_path / 'forge.db'}"
     monkeypatch.setenv("FORGE_DATABASE_URL", url)
-    upgrade(url)
+    migrated(url)
     for spec in (FIRST, SECOND):
         with_store(lambda store, spec=spec: store.catalogue.publish([spec], new_id()))
 

@@ -9,7 +9,7 @@ import pytest
 from forge_tools.cli import main
 from forge_tools.cli.database import with_store
 from forge_tools.records import ToolCategory, ToolSpec, new_id
-from forge_tools.storage.migrate import upgrade
+from tests.migrated import migrated
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",))
 READ = ToolSpec(name="Read", description="Read.", category=ToolCategory.FILE)
@@ -22,7 +22,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """Run a command on a database with two tools; returns its exit code and what it printed."""
     url = f"sqlite:///{tmp_path / 'forge.db'}"
     monkeypatch.setenv("FORGE_DATABASE_URL", url)
-    upgrade(url)
+    migrated(url)
     with_store(lambda store: store.catalogue.publish([GREP, READ], new_id()))
 
     def command(*words: str) -> tuple[int, str, str]:

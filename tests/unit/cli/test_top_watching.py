@@ -10,13 +10,13 @@ from forge_tools.cli.top.watching import Watch
 from forge_tools.config import Settings
 from forge_tools.records import Overview
 from forge_tools.storage import Store
-from forge_tools.storage.migrate import upgrade
+from tests.migrated import migrated
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     url = f"sqlite:///{tmp_path / 'forge.db'}"
-    upgrade(url)
+    migrated(url)
     return Settings.load(home=tmp_path, database_url=url)
 
 

@@ -1,0 +1,178 @@
+"""Lists over all of history, executions, attempts or events: a page at a time, each going on behind the last row of the one before."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, Row, Select, and_, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import Boolean
+
+from forge_tools.errors import ExecutionNotFoundError
+from forge_tools.records import (
+    TERMINAL,
+    AttemptRecord,
+    EventRecord,
+    ExecutionRecord,
+    ExecutionStatus,
+    Selection,
+)
+from forge_tools.storage.models import execution_events
+from forge_tools.storage.rows import clean, is_id
+from forge_tools.storage.selecting import conditions, id_bounds
+from forge_tools.storage.view import asked, joined, last, live
+
+R = TypeVar("R", ExecutionRecord, AttemptRecord, EventRecord)
+Order = tuple[ColumnElement[Any], ...]
+Place = tuple[Any, ...]
+
+_MOST_DIGITS = 9, 18
+"""Of an attempt and of an event: more do not fit their columns, or could not be there."""
+
+done = execution_events.alias("v")
+
+
+class seen_last(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
+    """A condition on what events happened to, which SQLite shall not start from: there are far more executions than events.
+
+    PostgreSQL knows how many there are of each.
+    """
+
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(seen_last, "postgresql")
+def _seen_last_on_postgresql(element: seen_last, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"({compiler.process(element.clauses, **kw)})"
+
+
+@compiles(seen_last, "sqlite")
+def _seen_last_on_sqlite(element: seen_last, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CASE WHEN {compiler.process(element.clauses, **kw)} THEN 1 ELSE 0 END"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[R]):
+    """What is selected, the columns whose order is that of time, and where in it a cursor stands.
+
+    A `twin` equals the first of these columns, in another table, which is then read from the right place on, too.
+    """
+
+    query: Select[Any]
+    order: Order
+    place: Callable[[str], Place]
+    record: Callable[[Row[Any]], R]
+    twin: ColumnElement[Any] | None = None
+
+    def newest(self, limit: int, before: str | None) -> Select[Any]:
+        """The page of what comes before a cursor, the newest first."""
+        query = self.query.order_by(*(column.desc() for column in self.order)).limit(limit)
+        return query if before is None else query.where(*self._beyond(before, is_after=False))
+
+    def oldest(self, limit: int, after: str | None) -> Select[Any]:
+        """The page of what comes after a cursor, the oldest first."""
+        query = self.query.order_by(*self.order).limit(limit)
+        return query if after is None else query.where(*self._beyond(after, is_after=True))
+
+    def _beyond(self, cursor: str, *, is_after: bool) -> Iterator[ColumnElement[bool]]:
+        """The first conditions are for indexes, the last one tells apart what is equal in them."""
+        (major, *minor), (value, *rest) = self.order, self.place(cursor)
+        for column in (major,) if self.twin is None else (major, self.twin):
+            yield column >= value if is_after else column <= value
+        passes = major > value if is_after else major < value
+        for column, number in zip(minor, rest, strict=True):
+            passes |= column > number if is_after else column < number
+        yield passes
+
+
+def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
+    """Executions, in the order in which they were queued."""
+    return Listing(joined().where(*conditions(selection)), (asked.c.id,), _execution_place, execution_record)
+
+
+def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
+    """Attempts that have ended, in the order in which their executions were queued. Status, error and duration are theirs.
+
+    Raises:
+        ValueError: for a status that no attempt has, since what waits or runs has none that has ended.
+    """
+    if selection.status is not None and selection.status not in TERMINAL:
+        raise ValueError(
+            f"No attempt has the status {str(selection.status)!r}: attempts are rows when they have ended."
+        )
+    columns = (*last.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id, asked.c.queue)
+    query = select(*columns).select_from(asked.join(last, last.c.execution_id == asked.c.id))
+    query = query.where(*conditions(selection), *id_bounds(selection, last.c.execution_id))
+    return Listing(query, (asked.c.id, last.c.attempt), _attempt_place, _attempt_record, twin=last.c.execution_id)
+
+
+def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord]:
+    """Events in the order in which they happened, also those of pruning; times bound them, the rest is of their executions."""
+    query = select(*done.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id)
+    of_them = conditions(replace(selection, since=None, until=None))
+    tables = done.outerjoin(asked, asked.c.id == done.c.execution_id)
+    if of_them:
+        tables = tables.outerjoin(live, live.c.id == asked.c.id).outerjoin(
+            last, and_(last.c.execution_id == asked.c.id, last.c.final)
+        )
+    wanted = [seen_last(and_(*of_them))] if of_them else []
+    query = query.select_from(tables).where(*wanted, *_of_events(selection, kind))
+    return Listing(query, (done.c.at, done.c.id), _event_place, _event_record)
+
+
+def execution_record(row: Row[Any]) -> ExecutionRecord:
+    """One row of the view."""
+    values = {name: getattr(row, name) for name in _EXECUTION_FIELDS}
+    return ExecutionRecord(**values | {"status": ExecutionStatus(row.status), "metadata": row.metadata or {}})
+
+
+_EXECUTION_FIELDS, _ATTEMPT_FIELDS, _EVENT_FIELDS = (
+    tuple(field.name for field in fields(record)) for record in (ExecutionRecord, AttemptRecord, EventRecord)
+)
+
+
+def _of_events(selection: Selection, kind: str | None) -> Iterator[ColumnElement[bool]]:
+    if selection.since is not None:
+        yield done.c.at >= selection.since
+    if selection.until is not None:
+        yield done.c.at < selection.until
+    if kind is not None:
+        yield done.c.kind == clean(kind)
+
+
+def _execution_place(cursor: str) -> Place:
+    if not is_id(cursor.lower()):
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no execution id; `before` takes a whole one.")
+    return (cursor.lower(),)
+
+
+def _attempt_place(cursor: str) -> Place:
+    execution_id, _, number = cursor.lower().partition(":")
+    if not is_id(execution_id) or not _is_number(number, _MOST_DIGITS[0]):
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no attempt; `before` takes an id, a colon and a number.")
+    return execution_id, int(number)
+
+
+def _event_place(cursor: str) -> Place:
+    """The moment of that event, or where it is pruned of the last one before it."""
+    if not _is_number(cursor, _MOST_DIGITS[1]):
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no number of an event, which `before` takes.")
+    number, there = int(cursor), execution_events.c
+    before = select(there.at).where(there.id <= number).order_by(there.id.desc()).limit(1)
+    return before.scalar_subquery(), number
+
+
+def _is_number(text: str, most_digits: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= most_digits
+
+
+def _attempt_record(row: Row[Any]) -> AttemptRecord:
+    values = {name: getattr(row, name) for name in _ATTEMPT_FIELDS}
+    return AttemptRecord(**values | {"status": ExecutionStatus(row.status)})
+
+
+def _event_record(row: Row[Any]) -> EventRecord:
+    return EventRecord(**{name: getattr(row, name) for name in _EVENT_FIELDS})

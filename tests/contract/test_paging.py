@@ -1,0 +1,115 @@
+"""The contract of reading history step by step, on every database: steps show in nothing but the time a page takes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from forge_tools.records import ExecutionStatus
+from forge_tools.storage import Store, paging
+from tests.contract.calls import ended, running, submitted
+
+FAILED = ExecutionStatus.FAILED
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "FIRST_STEP", 2)
+    monkeypatch.setattr(paging, "LONGEST_STEP", 3)
+    monkeypatch.setattr(paging, "PATIENT_STEP", 2)
+
+
+async def mixed(store: Store) -> None:
+    """Twenty calls in which every filter has something to find and something to leave out; the newest three wait."""
+    for number in range(17):
+        asked: dict[str, Any] = {
+            "tool": "Grep" if number % 3 else "Read",
+            "category": "file" if number % 4 else "web",
+            "agent_id": f"a-{number % 2}",
+            "session_id": f"s-{number // 5}",
+        }
+        claim = await running(store, **asked)
+        if number % 6 == 1:
+            outcome = ended(claim, FAILED, error=f"Disk {number} is full", error_code="DISK", duration_ms=900.0)
+        else:
+            outcome = ended(claim, output='"done"', duration_ms=float(number))
+        assert await store.queue.finish(outcome)
+    for queue in ("default", "background", "background"):
+        await submitted(store, agent_id="a-1", queue=queue)
+
+
+CHECKS: dict[str, tuple[dict[str, Any], Callable[[Any], bool]]] = {
+    "none": ({}, lambda one: True),
+    "tool": ({"tool": "Read"}, lambda one: one.tool == "Read"),
+    "category": ({"category": "web"}, lambda one: one.category == "web"),
+    "agent": ({"agent_id": "a-1"}, lambda one: one.agent_id == "a-1"),
+    "session and tool": ({"session_id": "s-2", "tool": "Grep"}, lambda one: one.session_id == "s-2" and one.tool == "Grep"),
+    "queue": ({"queue": "background"}, lambda one: one.queue == "background"),
+    "waiting": ({"status": "queued"}, lambda one: one.status == "queued"),
+    "waiting elsewhere": ({"status": "queued", "queue": "default"}, lambda one: one.status == "queued" and one.queue == "default"),
+    "failed": ({"status": "failed"}, lambda one: one.status == "failed"),
+    "succeeded": ({"status": "succeeded", "tool": "Read"}, lambda one: one.status == "succeeded" and one.tool == "Read"),
+    "code": ({"error_code": "DISK", "agent_id": "a-1"}, lambda one: one.error_code == "DISK" and one.agent_id == "a-1"),
+    "text": ({"error_text": "IS FULL"}, lambda one: one.status == "failed"),
+    "slow": ({"min_ms": 500.0}, lambda one: one.status == "failed"),
+    "nothing": ({"error_text": "nowhere"}, lambda one: False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKS)
+async def test_a_page_read_in_steps_has_what_one_statement_would_have(store: Store, name: str) -> None:
+    await mixed(store)
+    filters, is_meant = CHECKS[name]
+    every = await store.history.list(limit=100)
+    monolith = [one.id for one in every if is_meant(one)]
+
+    assert len(every) == 20
+
+    assert len(monolith) > 0 or name == "nothing"
+    assert [one.id for one in await store.history.list(limit=100, **filters)] == monolith
+    assert [one.id for one in await store.history.list(limit=2, **filters)] == monolith[:2]
+
+
+@pytest.mark.parametrize("patience", [None, 0.0])
+@pytest.mark.parametrize("name", CHECKS)
+async def test_pages_go_on_where_the_last_one_stopped_looking_until_there_is_no_more(
+    store: Store, name: str, patience: float | None
+) -> None:
+    await mixed(store)
+    filters, is_meant = CHECKS[name]
+    expected = [one.id for one in await store.history.list(limit=100) if is_meant(one)]
+
+    found: list[str] = []
+    page = await store.history.list(limit=3, patience=patience, **filters)
+    found += [one.id for one in page]
+    while page.older is not None:
+        page = await store.history.list(limit=3, before=page.older, patience=patience, **filters)
+        found += [one.id for one in page]
+
+    assert found == expected
+
+
+async def test_a_page_without_patience_stops_after_a_step_and_says_where(store: Store) -> None:
+    await mixed(store)
+
+    page = await store.history.list(error_text="nowhere", patience=0.0)
+
+    assert (list(page), page.older is None) == ([], False)
+    assert (await store.history.list(error_text="nowhere")).older is None
+
+
+@pytest.mark.parametrize("filters", [{}, {"status": "failed"}, {"tool": "Grep"}, {"min_ms": 500.0, "agent_id": "a-1"}])
+async def test_attempts_and_events_are_found_in_steps_as_well(store: Store, filters: dict[str, Any]) -> None:
+    await mixed(store)
+    for one in await store.history.list(limit=3):
+        await store.queue.cancel(one.id, actor="ada", reason="enough")
+
+    for read in (store.history.list_attempts, store.history.list_events):
+        whole = [one.cursor for one in await read(limit=100, **filters)]
+        found: list[str] = []
+        page = await read(limit=2, patience=0.0, **filters)
+        found += [one.cursor for one in page]
+        while page.older is not None:
+            page = await read(limit=2, patience=0.0, before=page.older, **filters)
+            found += [one.cursor for one in page]
+        assert found == whole
