@@ -55,11 +55,12 @@ class Opening:
         if claim.sealed is None and SCHEME not in claim.parameters:
             return claim
         shown, secrets = json.loads(claim.parameters), list[str]()
-        parameters = shown
+        parameters, context = shown, claim.context
         if claim.sealed is not None:
             sealed = self._opener.open(claim.sealed, execution_id=claim.id, tool=claim.tool, shown=claim.parameters)
-            parameters, found = Concealment.join(shown, sealed)
+            parameters, found, metadata = Concealment.join(shown, sealed)
             secrets += found
+            context = json.dumps({**json.loads(context), "metadata": metadata}) if metadata else context
         if (spec := self._specs.get(claim.tool)) is not None:
             for name in spec.hidden(parameters):
                 parameters[name] = self._source.resolve(parameters[name], secrets)
@@ -67,7 +68,8 @@ class Opening:
                 parameters[name] = self._source.resolve_inside(parameters[name], secrets)
         if claim.sealed is None and not secrets:
             return claim
-        return replace(claim, parameters=json.dumps(parameters), sealed=None, secrets=tuple(dict.fromkeys(secrets)))
+        told = tuple(dict.fromkeys(secrets))
+        return replace(claim, parameters=json.dumps(parameters), context=context, sealed=None, secrets=told)
 
 
 def _refused(claim: Claim, error: ForgeError) -> Outcome:

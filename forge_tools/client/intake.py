@@ -29,7 +29,7 @@ from forge_tools.records import (
     new_id,
 )
 from forge_tools.records.places import host_queue
-from forge_tools.secrecy import LEAST_IN_FAILURES, Concealment, Patterns, as_shown, scrubber_of
+from forge_tools.secrecy import LEAST_IN_FAILURES, Concealment, Patterns, scrubber_of
 from forge_tools.validation import Validator, clean_text, encode_json, shown
 
 MAX_NAME = 200
@@ -164,9 +164,13 @@ class Intake:
             home = snapshot.queue_of(context.workspace)
             queue = home if home and call.queue is None else queue
         id_, asked = new_id(), {"parameters": text}
-        if plan.concealment is not None:
-            limit = self._settings.max_parameter_bytes
-            asked = sealed(plan.concealment, parameters, text, execution_id=id_, snapshot=snapshot, limit=limit)
+        if plan.concealment is not None or context.metadata:
+            limit, metadata = self._settings.max_parameter_bytes, context.metadata
+            encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not looked into
+            concealment = plan.concealment or Concealment(plan.spec)
+            parted = sealed(concealment, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
+            if parted is not None:
+                asked, context = parted[0], context.model_copy(update={"metadata": parted[1]})
         repetition = {} if call.retry is None and call.max_attempts is None else _asked(call, plan.spec)
         new = plan.execution(
             id=id_,
@@ -213,21 +217,20 @@ class Intake:
         }
 
     def _reject(self, call: Call, error: str, code: str, spec: ToolSpec | None = None, **metadata: Any) -> Rejected:
-        context = call.effective_context
-        arguments = call.arguments
-        shown_arguments = without_texts(arguments) if spec is None else as_shown(spec, arguments, self._patterns)
+        arguments, is_known = call.arguments, spec is not None
         spec = spec or ToolSpec(
             name=clean_text(call.label)[:MAX_NAME], description="unknown", category=ToolCategory.OTHER
         )
         result = ToolResult.fail(error, error_code=code, **metadata)
         if (scrubber := scrubber_of(spec, arguments, LEAST_IN_FAILURES)) is not None:
             result = scrubber.result(result)
+        kept, context = _seen(Concealment(spec, self._patterns), arguments, call.effective_context)
         new = NewExecution(
             id=new_id(),
             **self._identity(spec),
             agent_id=context.agent_id,
             session_id=context.session_id,
-            parameters=_kept(shown_arguments, self._settings.max_parameter_bytes),
+            parameters=_kept(kept if is_known else without_texts(arguments), self._settings.max_parameter_bytes),
             context=_kept(context.model_dump(), self._settings.max_parameter_bytes),
             timeout=0.0,
             timeout_source="rejected",
@@ -252,6 +255,16 @@ def _check(given: dict[str, Any], validator: Validator, limit: int | None) -> No
         encode_json(given, "parameters", limit)
     if errors := validator.all_errors(given):
         raise InvalidCallError(errors[0], errors)
+
+
+def _seen(
+    concealment: Concealment, arguments: dict[str, Any], context: ExecutionContext
+) -> tuple[dict[str, Any], ExecutionContext]:
+    """What people may see of a call that is refused."""
+    parts = concealment.part(arguments, context.metadata)
+    if parts is None:
+        return arguments, context
+    return parts.shown, context.model_copy(update={"metadata": parts.shown_metadata})
 
 
 def _encode_context(context: ExecutionContext, limit: int) -> str:

@@ -18,31 +18,32 @@ NO_KEY = (
 def sealed(
     concealment: Concealment,
     parameters: Mapping[str, Any],
-    text: str,
+    metadata: Mapping[str, Any],
     *,
     execution_id: str,
     snapshot: Snapshot,
     limit: int,
-) -> dict[str, Any]:
-    """What `NewExecution` has of parameters that are `text` when encoded: sealed where something is to be hidden.
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What `NewExecution` has of parameters, and the metadata that people see; None where nothing is to be hidden.
 
     Raises:
         SealingError: there is something to hide, and no key.
         InvalidCallError: the values cannot be carried.
     """
-    parts = concealment.part(parameters)
+    parts = concealment.part(parameters, metadata)
     if parts is None:
-        return {"parameters": text}
+        return None
     tool = concealment.tool
     sealer = snapshot.sealer
     if sealer is None:
         raise SealingError(NO_KEY.format(tool=tool, names=", ".join(parts.names)))
     shown = encode_json(parts.shown, "parameters", limit)
-    return {
+    asked = {
         "parameters": shown,
         "sealed": sealer.seal(parts.sealed, execution_id=execution_id, tool=tool, shown=shown),
         "sealed_names": parts.names,
     }
+    return asked, parts.shown_metadata
 
 
 def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,26 +1,19 @@
 """Takes a call's own secrets out of everything it leaves behind, in the forms in which texts quote them."""
 
-import base64
-import json
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
-from urllib.parse import quote, quote_plus
+from functools import cached_property
+from typing import Any, AnyStr
 
 from forge_tools.records import REDACTED, ToolResult, ToolSpec, secrets_in
-
-LEAST = 6
-"""Characters of the shortest secret that is taken out of results: a shorter one may be any word or number there."""
+from forge_tools.secrecy.forms import FEW, LEAST, Finder, forms_of
 
 LEAST_IN_FAILURES = 3
-"""The same for failures, which tell of a problem, and lose less."""
+"""The characters of the shortest that is taken out of failures, which tell of a problem, and lose less."""
 
-LEAST_LINE = 16
-"""A secret of several lines, such as a private key, may be quoted line by line."""
-
-_LEAST_ENCODED = 9
-"""Bytes of the shortest secret of which base64 shows enough, wherever in a longer text it is encoded."""
+_BEGINNINGS = tuple(REDACTED[:length] for length in range(1, len(REDACTED) + 1))
+_ENDS = tuple(REDACTED[-length:] for length in range(1, len(REDACTED) + 1))
 
 _MAX_DEPTH = 100
 
@@ -30,16 +23,21 @@ class Scrubber:
 
     def __init__(self, secrets: Iterable[str], least: int = LEAST) -> None:
         self.secrets = frozenset(secrets)
-        found = {form for secret in self.secrets if len(secret) >= least for form in _forms(secret, least)}
-        self._forms = sorted(found, key=lambda form: (-len(form), form))
+        self._forms = {form for secret in self.secrets if len(secret) >= least for form in forms_of(secret, least)}
+        self._few = sorted(self._forms, key=_longest_first) if len(self._forms) <= FEW else None
+
+    @property
+    def forms(self) -> list[bytes]:
+        """What is looked for, in bytes: for programs that write down what the call has started, and outlive it."""
+        return [form.encode("utf-8", "surrogatepass") for form in self._forms]
 
     def __bool__(self) -> bool:
         """Whether there is anything to look for."""
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        """Copy a text without the secrets."""
-        for form in self._forms:
+        """Copy a text without the secrets, the longest forms first."""
+        for form in self._few if self._few is not None else self._worth_a_look(text):
             if form in text:
                 text = text.replace(form, REDACTED)
         return text
@@ -72,8 +70,8 @@ class Scrubber:
 
     async def chunks(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Hand on a stream of bytes without the secrets, also where one begins in a chunk and ends in a later one."""
-        forms = sorted((form.encode("utf-8", "surrogatepass") for form in self._forms), key=len, reverse=True)
-        held, keep = b"", max(map(len, forms), default=1) - 1
+        forms = Finder(self.forms)
+        held, keep = b"", forms.longest - 1
         async for chunk in chunks:
             held += chunk
             # What begins further behind may go on in the next chunk, as a longer form than the one that is here.
@@ -83,6 +81,23 @@ class Scrubber:
                 yield clean
         if held:
             yield _without(forms, held, len(held))[0]
+
+    def _worth_a_look(self, text: str) -> Sequence[str]:
+        """The forms that are in a text, and those that may seem to be once others have been replaced."""
+        found = self._finder.found_in(text)
+        return sorted({*found, *self._beside_replaced}, key=_longest_first) if found else ()
+
+    @cached_property
+    def _finder(self) -> Finder[str]:
+        return Finder(self._forms)
+
+    @cached_property
+    def _beside_replaced(self) -> Sequence[str]:
+        return [
+            form
+            for form in self._forms
+            if form.endswith(_BEGINNINGS) or form.startswith(_ENDS) or REDACTED in form or form in REDACTED
+        ]
 
 
 CONCEALED: ContextVar[Scrubber | None] = ContextVar("forge_tools_concealed", default=None)
@@ -97,6 +112,8 @@ def scrubber_of(spec: ToolSpec, parameters: Mapping[str, Any], least: int = LEAS
     secrets = set(leaves([parameters[name] for name in spec.hidden(parameters)]))
     secrets.update(leaves([secrets_in(parameters[name]) for name in spec.holding(parameters)]))
     if known is not None:
+        if least == LEAST and secrets <= known.secrets:
+            return known
         secrets |= known.secrets
     return Scrubber(secrets, least) if secrets else None
 
@@ -113,10 +130,14 @@ def scrubbed_chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     return chunks if not scrubber else scrubber.chunks(chunks)
 
 
-def _without(forms: Sequence[bytes], data: bytes, end: int) -> tuple[bytes, int]:
+def _longest_first(form: AnyStr) -> tuple[int, AnyStr]:
+    return -len(form), form
+
+
+def _without(forms: Finder[bytes], data: bytes, end: int) -> tuple[bytes, int]:
     """The beginning of `data` without `forms`, and how much of it that was: to `end`, or a form across it."""
     parts, at, end = list[bytes](), 0, max(0, end)
-    there = [form for form in forms if form in data]  # nearly always none, which is seen much faster than by a search
+    there = sorted(forms.found_in(data), key=_longest_first)  # nearly always none, which is seen much faster
     for match in re.finditer(b"|".join(map(re.escape, there)), data) if there else ():
         if match.start() >= end:
             break
@@ -139,36 +160,3 @@ def leaves(value: Any, depth: int = 0) -> Iterable[str]:
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
             yield from leaves(item, depth + 1) if depth < _MAX_DEPTH else ()
-
-
-def _forms(secret: str, least: int) -> Iterable[str]:
-    """The secret as programs write it: as it is, escaped, encoded for URLs, in hexadecimal and in base64."""
-    lines = [line.strip() for line in secret.splitlines()] if "\n" in secret else []
-    for text in (secret, secret.strip(), *(line for line in lines if len(line) >= LEAST_LINE)):
-        if len(text) >= least:
-            yield from _written(text)
-
-
-def _written(text: str) -> Iterable[str]:
-    """What is escaped may be encoded in its turn, as part of a longer text."""
-    for form in {text, repr(text)[1:-1], json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}:
-        yield form
-        data = form.encode("utf-8", "surrogatepass")
-        for quoted in (quote(data, safe=""), quote(data), quote_plus(data)):
-            yield quoted
-            yield quoted.lower() if "%" in quoted else quoted
-        if len(form) >= LEAST:
-            yield data.hex()
-            yield data.hex().upper()
-            yield from _base64_forms(data)
-
-
-def _base64_forms(data: bytes) -> Iterable[str]:
-    """The encoding of the whole, and what is the same of it wherever in a longer text it begins (user:password)."""
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        yield encode(data).decode().rstrip("=")
-        if len(data) < _LEAST_ENCODED:
-            continue
-        for before in range(3):
-            start, end = (before * 8 + 5) // 6, (before + len(data)) * 8 // 6
-            yield encode(bytes(before) + data).decode()[start:end]

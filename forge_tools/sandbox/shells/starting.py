@@ -1,5 +1,6 @@
 """Starts shells that outlive their calls, and finds the folder that their state is kept in."""
 
+import base64
 import contextlib
 import os
 import re
@@ -25,6 +26,7 @@ from forge_tools.sandbox.shells.layout import LEASE, ORDERS, RECORD, WRITE, repl
 from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.sandbox.spawner import UMASK, Forker
 from forge_tools.sandbox.trees import KEEPS, SHELL
+from forge_tools.secrecy import CONCEALED, scrubbed
 
 LEASE_SECONDS = 86_400.0
 """How long a shell lives that nobody cares for."""
@@ -56,10 +58,10 @@ class NewShell:
     spool_bytes: int = SPOOL_BYTES
 
     def digits(self) -> str:
-        """Twelve hex digits, the same ones for the same deed."""
+        """Twelve hex digits, the same ones for the same deed. Nobody can guess a secret by them: none is in it."""
         if self.execution_id is None:
             return secrets.token_hex(6)
-        deed = (self.execution_id, self.command, self.cwd, repr(sorted(self.env.items())))
+        deed = (self.execution_id, *scrubbed([self.command, self.cwd, repr(sorted(self.env.items()))]))
         return blake2b("\0".join(deed).encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
@@ -136,9 +138,9 @@ def _write_down(folder: int, shell: NewShell) -> None:
     os.mkfifo(ORDERS, 0o600, dir_fd=folder)
     os.close(os.open(LEASE, WRITE, 0o600, dir_fd=folder))
     asked = {
-        "command": shell.command,
-        "cwd": shell.cwd,
-        "description": shell.description,
+        "command": scrubbed(shell.command),
+        "cwd": scrubbed(shell.cwd),
+        "description": scrubbed(shell.description),
         "session_id": shell.session_id,
         "agent_id": shell.agent_id,
         "execution_id": shell.execution_id,
@@ -156,7 +158,10 @@ def _ask(
     place: int,
     stdin: bytes,
 ) -> None:
-    fields = [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK), str(len(command)), *command]
+    scrubber = CONCEALED.get()
+    withheld = [base64.b64encode(form).decode() for form in scrubber.forms] if scrubber is not None else []
+    fields = [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK), str(len(command)), str(len(withheld))]
+    fields += [*command, *withheld]
     fields += [f"{name}={value}" for name, value in environment.items()]
     with tempfile.TemporaryFile() as file:
         file.write(stdin)

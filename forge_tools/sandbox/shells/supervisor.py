@@ -4,6 +4,7 @@ Started as Python with -I -S and an environment of its own. A supervisor is in n
 asked for it, so that it outlives them; it is reached through the folder of its shell alone.
 """
 
+import base64
 import contextlib
 import errno
 import fcntl
@@ -11,10 +12,12 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Sequence
 
 from forge_tools.sandbox.launcher import Status, keep_private, receive, spawn, status_of
 from forge_tools.sandbox.shells.layout import LEASE, ORDERS, STATUS, kernel_id, replace, restate
 from forge_tools.sandbox.shells.segments import Segments
+from forge_tools.sandbox.shells.withholding import Withholding
 from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, reap, start_ticks
 
 _CHUNK = 1 << 20
@@ -30,9 +33,10 @@ _F_SETPIPE_SZ = 1031
 class Shell:
     """One shell from its start to its end."""
 
-    def __init__(self, folder: int, *, lease_seconds: float, spool_bytes: int) -> None:
+    def __init__(self, folder: int, *, lease_seconds: float, spool_bytes: int, withheld: Sequence[bytes] = ()) -> None:
         self._folder = folder
         self._spool = Segments(folder, spool_bytes)
+        self._withholding = Withholding(withheld)
         self._orders = os.open(ORDERS, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         self._lease = _Lease(folder, lease_seconds)
         self._output = -1
@@ -88,7 +92,7 @@ class Shell:
             data = os.read(self._output, _CHUNK)
         except BlockingIOError:
             return True
-        self._spool.write(data)
+        self._spool.write(self._withholding.feed(data))
         if not data:
             os.close(self._output)
             self._output = -1
@@ -133,6 +137,7 @@ class Shell:
         return reap(ended)
 
     def _conclude(self) -> None:
+        self._spool.write(self._withholding.rest())
         now = time.monotonic()
         self._facts |= {
             "state": "exited" if self._ending is None else "killed",
@@ -179,8 +184,8 @@ def serve() -> None:
     """Fork a supervisor for each request until the end of file.
 
     A request is one byte with four handles: control socket, working directory, folder of the shell, standard input. The rest
-    follows over its control socket, between NULs: seconds of the lease, bytes of the spool, the umask, the number of
-    arguments, the arguments, the environment. The answer is a line: `started 0` or `error ERRNO`.
+    follows over its control socket, between NULs: seconds of the lease, bytes of the spool, the umask, the numbers of
+    arguments and of texts that nobody may see, the arguments, these texts in base64, the environment. The answer is a line: `started 0` or `error ERRNO`.
     """
     os.closerange(3, 1 << 20)
     requests = socket.socket(fileno=os.dup(0))
@@ -205,12 +210,13 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
     os.setsid()
     keep_private(control, place, folder, stdin)
     fields = receive(control).split(b"\0")
-    lease, limit, umask, count = float(fields[0]), int(fields[1]), int(fields[2]), int(fields[3])
-    command, environment = fields[4 : 4 + count], dict(field.split(b"=", 1) for field in fields[4 + count :])
+    lease, limit, umask, words, texts = float(fields[0]), *map(int, fields[1:5])
+    command, rest = fields[5 : 5 + words], fields[5 + words :]
+    withheld, environment = map(base64.b64decode, rest[:texts]), dict(field.split(b"=", 1) for field in rest[texts:])
     adopt_orphans()
     signals = Signals(*_STOPS, signal.SIGCHLD)
     try:
-        shell = Shell(folder, lease_seconds=lease, spool_bytes=limit)
+        shell = Shell(folder, lease_seconds=lease, spool_bytes=limit, withheld=list(withheld))
         os.fchdir(place)
         os.umask(umask)
         shell.start(command, environment, stdin)

@@ -63,7 +63,7 @@ def sleeping(seconds: str) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
     """Wait for a condition, at most so long; say whether it came true."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import ExecutionContext
+from forge_tools.records import ExecutionContext, PageWish
 from forge_tools.sandbox.artifacts import FolderArtifacts
-from forge_tools.sandbox.spools import Gathered, Recent, Spool
+from forge_tools.sandbox.spools import RECENT_FILES, Gathered, Recent, Spool
 
 BYTES = random.Random(2).randbytes(700_000)
 ROOT = Path(__file__).parents[3]
@@ -64,6 +64,11 @@ async def put(artifacts: FolderArtifacts, data: bytes, of: str | None = "s") -> 
     return (await artifacts.put(chunks(data), session(of))).handle
 
 
+def stored(folder: Path) -> list[Path]:
+    """The folders of artifacts that `folder` holds."""
+    return list((folder / "kept/files").glob("*/*"))
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> FolderArtifacts:
     return FolderArtifacts(tmp_path / "kept")
@@ -77,7 +82,8 @@ async def test_what_was_put_is_read_byte_for_byte(kept: FolderArtifacts, data: b
 async def test_the_same_bytes_are_kept_once(kept: FolderArtifacts, tmp_path: Path) -> None:
     handles = await asyncio.gather(*(put(kept, BYTES, of) for of in ("s", "t", None, "s")))
     assert len(set(handles)) == 1
-    assert len(list((tmp_path / "kept/files").iterdir())) == 1
+    [only] = stored(tmp_path)
+    assert {part.name for part in only.iterdir()} == {"0", "1", "2"}
     for of in ("s", "t", None):
         assert await read(kept, handles[0], of) == BYTES
 
@@ -98,6 +104,17 @@ async def test_what_is_larger_than_an_artifact_may_be_is_refused(tmp_path: Path)
         await put(small, BYTES[:1001])
 
 
+async def test_what_is_kept_is_compressed(kept: FolderArtifacts, tmp_path: Path) -> None:
+    await put(kept, b"the same line\n" * 100_000)
+    [only] = stored(tmp_path)
+    assert sum(part.stat().st_size for part in only.iterdir()) < 1_400_000 / 20
+
+
+async def test_an_output_that_no_quota_holds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match="2,500 bytes"):
+        await put(FolderArtifacts(tmp_path / "kept", quota=2500), BYTES[:2501])
+
+
 async def test_a_session_over_its_quota_loses_what_it_kept_first(tmp_path: Path) -> None:
     small = FolderArtifacts(tmp_path / "kept", quota=2500)
     other = await put(small, BYTES[:1000], "other")
@@ -107,14 +124,14 @@ async def test_a_session_over_its_quota_loses_what_it_kept_first(tmp_path: Path)
             await read(small, gone)
     assert await read(small, other, "other") == BYTES[:1000]
     assert len(await read(small, handles[2]) + await read(small, handles[3])) == 2000
-    assert len(list((tmp_path / "kept/files").iterdir())) == 3
+    assert len(stored(tmp_path)) == 3
 
 
 async def test_what_expired_is_unknown_then_gone_and_may_be_kept_anew(tmp_path: Path) -> None:
     kept = FolderArtifacts(tmp_path / "kept", ttl=60.0)
     handle = await put(kept, BYTES)
-    [file] = (tmp_path / "kept/files").iterdir()
-    os.utime(file, (0, time.time() - 61))
+    [only] = stored(tmp_path)
+    os.utime(only, (0, time.time() - 61))
     with pytest.raises(SandboxError, match="expired"):
         await read(kept, handle)
     assert kept.purge() == 1
@@ -122,14 +139,36 @@ async def test_what_expired_is_unknown_then_gone_and_may_be_kept_anew(tmp_path: 
     assert await read(kept, await put(kept, BYTES)) == BYTES
 
 
-async def test_damaged_files_are_refused(kept: FolderArtifacts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [b"no zlib", zlib.compress(b"other"), b""])
+async def test_damaged_files_are_refused_and_kept_anew(kept: FolderArtifacts, tmp_path: Path, damage: bytes) -> None:
     handle = await put(kept, BYTES)
-    [file] = (tmp_path / "kept/files").iterdir()
-    whole = file.read_bytes()
-    for damage in (whole[:-9], b"no zlib", zlib.compress(b"other"), b""):
-        file.write_bytes(damage)
-        with pytest.raises(SandboxError, match="damaged"):
-            await read(kept, handle)
+    (stored(tmp_path)[0] / "1").write_bytes(damage)
+    with pytest.raises(SandboxError, match=f"{handle} is damaged"):
+        await read(kept, handle)
+    assert await read(kept, await put(kept, BYTES)) == BYTES
+
+
+async def test_faces_find_read_and_page_what_a_session_kept(kept: FolderArtifacts, tmp_path: Path) -> None:
+    text = b"".join(b"%06d\n" % number for number in range(100_000))
+    handle = await put(kept, text)
+    assert await kept.find(handle.removeprefix("artifact://"), "another") is None
+    found = await kept.find(handle.removeprefix("artifact://"), "s")
+    assert found is not None
+    assert b"".join([chunk async for chunk in kept.read(found)]) == text
+    page = await kept.page(found, PageWish(offset=70_001, limit=2))
+    assert (page.data, page.next) == (b"070000\n070001\n", {"offset": 70_003})
+    (stored(tmp_path)[0] / "1").write_bytes(zlib.compress(b"other"))
+    with pytest.raises(SandboxError, match=f"{handle} is damaged"):
+        await kept.page(found, PageWish(byte=300_000))
+
+
+async def test_bytes_are_unpacked_once_for_several_readings(kept: FolderArtifacts, tmp_path: Path) -> None:
+    handle = await put(kept, BYTES)
+    assert await read(kept, handle) == BYTES
+    (stored(tmp_path)[0] / "1").write_bytes(b"not looked at again")
+    assert await read(kept, handle) == BYTES
+    with pytest.raises(SandboxError, match="no artifact"):
+        await read(kept, handle, "another session")
 
 
 async def test_a_read_that_is_cancelled_leaves_no_file_open(kept: FolderArtifacts) -> None:
@@ -151,8 +190,8 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(tmp_path: 
         assert putter.stdout is not None
         assert [putter.stdout.readline() for _ in range(5)][-1] == f"{4 * (256 << 10)}\n"
         putter.send_signal(signal.SIGKILL)
-    [leftover] = (tmp_path / "kept/files").iterdir()
-    assert leftover.name.startswith(".")
+    [leftover] = stored(tmp_path)
+    assert list((tmp_path / "kept/sessions").iterdir()) == []
     kept = FolderArtifacts(tmp_path / "kept")
     assert kept.purge() == 0, "it might still be on its way"
     os.utime(leftover, (0, time.time() - 3700))
@@ -160,7 +199,9 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(tmp_path: 
 
 
 def test_nobody_else_may_look_into_the_folder(kept: FolderArtifacts, tmp_path: Path) -> None:
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept", *(tmp_path / "kept").iterdir())} == {0o700}
+    asyncio.run(put(kept, BYTES))
+    folders = [path for path in (tmp_path / "kept").rglob("*") if path.is_dir()]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept", *folders)} == {0o700}
 
 
 @given(st.lists(st.binary(max_size=400), max_size=12), st.integers(300, 700))
@@ -213,6 +254,17 @@ async def test_a_file_that_was_read_lately_is_read_again_from_where_it_was(tmp_p
         os.close(fd)
     recent.close()
     assert recent.open("c") is None
+
+
+async def test_no_more_than_so_many_files_are_kept_and_none_for_ever() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    recent, gathered = Recent(), await Gathered.of(chunks(b"x"), 1)
+    for number in range(RECENT_FILES * 2):
+        recent.add(str(number), gathered.fd)
+    gathered.close()
+    assert len(os.listdir("/proc/self/fd")) == before + RECENT_FILES
+    del recent
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_a_file_that_cannot_be_kept_for_later_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:

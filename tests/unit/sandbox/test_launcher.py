@@ -308,10 +308,10 @@ def test_a_signal_that_came_before_the_command_is_not_passed_on(requests: Reques
 
 
 def test_many_requests_at_once_have_a_supervisor_each(requests: Requests) -> None:
-    controls = [requests.ask(*bash("sleep 0.2; exit 7")) for _ in range(20)]
+    controls = [requests.ask(*bash("sleep 0.5; exit 7")) for _ in range(20)]
     started = time.monotonic()
     assert [answer(control)["exit"] for control in controls] == [7] * 20
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 8
 
 
 def test_when_its_owner_goes_every_command_ends_and_then_it_does(
@@ -324,6 +324,6 @@ def test_when_its_owner_goes_every_command_ends_and_then_it_does(
     for control in controls:
         control.close()
     started = time.monotonic()
-    assert serving.process.wait(10) == 0
-    assert time.monotonic() - started < 5
+    assert serving.process.wait(30) == 0
+    assert time.monotonic() - started < 20
     assert not sleepers()

@@ -103,7 +103,7 @@ async def test_what_is_left_running_neither_delays_the_answer_nor_survives_it(
 ) -> None:
     started = time.monotonic()
     completed = await bash(script.format(marker) + " sleep 0.05; exit 5")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert completed.exit_code == 5
     assert 1 <= completed.leftovers <= leftovers
     assert not sleepers()
@@ -125,7 +125,7 @@ async def test_after_its_time_nothing_of_the_tree_is_left(
     started = time.monotonic()
     completed = await bash(script.format(marker), timeout=0.3)
     assert completed == Completed(timed_out=True)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert not sleepers()
 
 

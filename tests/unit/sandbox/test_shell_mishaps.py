@@ -33,7 +33,7 @@ def test_one_that_no_disk_has_room_for_is_not_started(
     began = time.monotonic()
     with pytest.raises(SandboxError, match="could not be started: File too large"):
         run_shell(folder, f"sleep {marker}")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert len(list(folder.iterdir())) == 1
     assert not sleepers()
     KEEPER.close()

@@ -116,7 +116,7 @@ def test_a_shell_ends_with_all_it_started(
         ordered = time.monotonic()
         assert shell.order("TERM", 0.3)
         assert until(lambda: has_ended(shell))
-        assert time.monotonic() - ordered < 3
+        assert time.monotonic() - ordered < 20
         facts = shell.facts()
         assert (facts["state"], facts["ended_by"], facts.get("left")) == ("killed", "kill", None)
         assert facts["processes"] >= 1
@@ -192,7 +192,7 @@ def test_nothing_that_sweeps_up_after_workers_and_bodies_meets_a_shell(
         assert not has_unmarked_descendants(process.pid)
         assert end(attempt_mark("the-execution", 1), root=Quarry(process.pid)) == 1
         assert end(boot_mark("the-boot")) == 0
-        process.wait(10)
+        process.wait(30)
     with keeping.find(folder, handle) as shell:
         assert len(sleepers()) == 2
         assert shell.record().status is ShellStatus.RUNNING
@@ -222,8 +222,8 @@ def test_a_launcher_that_ends_its_tree_lets_shells_be(
         os.close(owner)
         began = time.monotonic()
         os.close(lifeline)
-        process.wait(10)
-    assert time.monotonic() - began < 5
+        process.wait(30)
+    assert time.monotonic() - began < 20
     with keeping.find(folder, handle) as shell:
         assert len(sleepers()) == 1
         assert shell.record().status is ShellStatus.RUNNING

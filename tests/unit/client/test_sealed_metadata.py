@@ -1,0 +1,67 @@
+"""Secrets in the metadata of a call's context: sealed like parameters, and shown by no refusal."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from forge_tools.client.call import Call
+from forge_tools.client.intake import Accepted, Intake
+from forge_tools.client.snapshot import Snapshot
+from forge_tools.config import Settings
+from forge_tools.records import SealingKey, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.secrecy import KeyFolder, Opener, key_id
+from tests.unit.client.test_intake import CONTEXT, GREET, rejected
+
+PLAIN = ToolSpec(
+    name="Plain",
+    description="Say it.",
+    category=ToolCategory.OTHER,
+    parameters=(ToolParameter(name="who", type="string", description="Whom."),),
+)
+
+
+def sealing(keys: KeyFolder, call: Call) -> Accepted:
+    public = keys.new()
+    key = SealingKey(key_id(public), public, datetime.now(UTC))
+    prepared = Intake(Settings.load(), "submitter").prepare(call, Snapshot([GREET, PLAIN], sealing_key=key))
+    assert isinstance(prepared, Accepted), prepared
+    return prepared
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyFolder:
+    return KeyFolder(tmp_path)
+
+
+def test_metadata_with_a_secret_is_sealed_like_a_parameter(keys: KeyFolder) -> None:
+    metadata = {"trace": "t-1", "auth": {"api_key": "hunter22"}, "note": "with hunter22"}
+    context = CONTEXT.model_copy(update={"metadata": metadata})
+    one = sealing(keys, Call("Plain", {"who": "hunter22 says"}, context))
+
+    assert "hunter22" not in repr(one)
+    assert json.loads(one.new.parameters) == {"who": "[redacted] says"}
+    assert json.loads(one.new.context)["metadata"] == {
+        "trace": "t-1", "auth": {"api_key": "[redacted]"}, "note": "with [redacted]"
+    }  # fmt: skip
+    assert one.new.sealed_names == ("who", "context.metadata")
+    bound = {"execution_id": one.new.id, "tool": "Plain", "shown": one.new.parameters}
+    assert Opener(keys).open(one.new.sealed or "", **bound)["metadata"] == metadata
+
+
+def test_metadata_that_quotes_a_secret_parameter_is_sealed_and_other_metadata_is_not(keys: KeyFolder) -> None:
+    quoting, plain = ({"note": text, "n": 1} for text in ("login hunter22", "login"))
+    for metadata, names in ((quoting, ("key", "context.metadata")), (plain, ("key",))):
+        call = Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT.model_copy(update={"metadata": metadata}))
+        one = sealing(keys, call)
+        assert one.new.sealed_names == names
+        assert "hunter22" not in one.new.context
+
+
+def test_a_refused_call_shows_no_secret_of_its_metadata() -> None:
+    context = CONTEXT.model_copy(update={"metadata": {"password": "hunter22", "n": 1}})
+    for call in (Call("Greet", {"who": 3}, context), Call("Gret", {}, context), Call("Plain", {"who": "Ada"}, context)):
+        one = rejected(call)
+        assert json.loads(one.new.context)["metadata"] == {"password": "[redacted]", "n": 1}
+        assert "hunter22" not in repr((one.new, one.outcome))

@@ -1,0 +1,56 @@
+"""Secrets in a stream that is written down as it comes."""
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forge_tools import records
+from forge_tools.sandbox.shells.withholding import REDACTED, Withholding
+
+FORMS = (b"hunter2secret", b"hunter2", b"aab", b"ba")
+
+
+def written(data: bytes, cuts: list[int], forms: tuple[bytes, ...] = FORMS) -> bytes:
+    stream, parts, at = Withholding(forms), list[bytes](), 0
+    for cut in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
+        parts.append(stream.feed(data[at:cut]))
+        at = cut
+    return b"".join([*parts, stream.rest()])
+
+
+def whole(data: bytes) -> bytes:
+    return re.sub(b"|".join(sorted(FORMS, key=len, reverse=True)), REDACTED, data)
+
+
+@given(st.lists(st.sampled_from([*FORMS, b"a", b"b", b"hunter", b"x\n", b"\0"])), st.lists(st.integers(0, 200)))
+def test_however_it_is_cut_it_is_written_as_if_it_came_at_once(parts: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(parts)
+    assert written(data, cuts) == whole(data)
+
+
+def test_what_can_be_no_secret_is_written_at_once() -> None:
+    stream = Withholding([b"hunter2"])
+    assert stream.feed(b"password: ") == b"password: "
+    assert (stream.feed(b"hunt"), stream.feed(b"ing\n")) == (b"", b"hunting\n")
+    assert (stream.feed(b"my hunter2"), stream.rest()) == (b"my [redacted]", b"")
+    assert (stream.feed(b"the end, hun"), stream.rest()) == (b"the end, ", b"hun")
+
+
+def test_the_longer_of_two_that_begin_alike_is_waited_for() -> None:
+    stream = Withholding(FORMS)
+    assert (stream.feed(b"hunter2"), stream.feed(b"secret!")) == (b"", b"[redacted]!")
+    assert (stream.feed(b"hunter2"), stream.rest()) == (b"", b"[redacted]")
+
+
+@pytest.mark.parametrize("forms", [(), (b"",)])
+def test_without_secrets_nothing_is_held_or_copied(forms: tuple[bytes, ...]) -> None:
+    stream, data = Withholding(forms), random.Random(7).randbytes(1000)
+    assert stream.feed(data) is data
+    assert stream.rest() == b""
+
+
+def test_it_shows_what_everything_else_shows() -> None:
+    assert REDACTED.decode() == records.REDACTED
