@@ -254,7 +254,7 @@ class BaseTool(ABC):
 
     def _failure(self, error: BaseException, parameters: Mapping[str, Any]) -> ToolResult:
         scrubber = scrubber_of(self.spec, parameters, LEAST_IN_FAILURES)
-        text = _text_of(error, scrubber)
+        text = text_of(error, scrubber)
         if isinstance(error, ForgeError):
             return ToolResult.fail(text, error_code=error.code, error_details={"type": type(error).__name__})
         name = self.spec.name
@@ -311,7 +311,8 @@ def _short() -> reprlib.Repr:
 _SHORT = _short()
 
 
-def _text_of(error: BaseException, scrubber: Scrubber | None) -> str:
+def text_of(error: BaseException, scrubber: Scrubber | None) -> str:
+    """Return what an exception says, storable and without secrets; the name of its type if it says nothing."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 the text of a foreign exception is foreign code too
@@ -324,5 +325,5 @@ def _text_of(error: BaseException, scrubber: Scrubber | None) -> str:
 def disguised(error: BaseException, scrubber: Scrubber) -> BaseException:
     """Copy an exception for the log: its type's name, traceback and scrubbed text, without causes that may quote more."""
     look_alike = type(type(error).__name__, (Exception,), {})
-    disguise: BaseException = look_alike(_text_of(error, scrubber))
+    disguise: BaseException = look_alike(text_of(error, scrubber))
     return disguise.with_traceback(error.__traceback__)

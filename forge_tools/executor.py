@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from forge_tools import schemas
-from forge_tools.base import BaseTool, brief, disguised, preview
+from forge_tools.base import BaseTool, brief, disguised, preview, text_of
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.records import (
     REPORTER,
@@ -38,13 +38,7 @@ SLOW_MS = 1_000
 """Calls that take longer are warned about (spec S2-15)."""
 
 _UNRETRIED = frozenset(
-    {
-        ErrorCode.VALIDATION_ERROR,
-        ErrorCode.TOOL_NOT_FOUND,
-        ErrorCode.CANCELLED,
-        ErrorCode.BLOCKED,
-        ErrorCode.UNSTORABLE,
-    }
+    {ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND, ErrorCode.CANCELLED, ErrorCode.BLOCKED, ErrorCode.UNSTORABLE}
 )
 """Failures that another try would only repeat, or that somebody wanted."""
 
@@ -105,7 +99,7 @@ class ToolExecutor:
         """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result.
 
         Raises:
-            asyncio.CancelledError: when the caller is cancelled; the call is recorded as cancelled.
+            asyncio.CancelledError, KeyboardInterrupt: when the caller is stopped; the call is recorded as cancelled.
         """
         return await self._call(tool_name, kwargs, context, None)
 
@@ -238,9 +232,8 @@ class ToolExecutor:
             if is_overlong(result, context.max_output_size):
                 left = tool.spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
                 result = await limit_output(result, context, left)
-        except asyncio.CancelledError:
-            cancelled = ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
-            self._record(tool, arguments, context, cancelled)
+        except BaseException as error:
+            self._record(tool, arguments, context, _interruption(tool.spec, arguments, error))
             raise
         finally:
             if token is not None:
@@ -318,12 +311,22 @@ async def _attempt(
         scrubber = scrubber_of(tool.spec, arguments, LEAST_IN_FAILURES)
         shown = error if scrubber is None else disguised(error, scrubber)
         _logger.error("Unexpected error in %s", tool.spec.name, exc_info=shown, extra={"tool": tool.spec.name})
-        text = clean_text(str(shown))
-        result = ToolResult.fail(f"Unexpected error: {text}", error_code=ErrorCode.EXECUTION_ERROR)
+        text = f"Unexpected error: {text_of(error, scrubber)}"
+        result = ToolResult.fail(text, error_code=ErrorCode.EXECUTION_ERROR)
     done = result if isinstance(result, ToolResult) else ToolResult.ok(result)
     if done.duration_ms is None:
         done.duration_ms = (time.perf_counter() - started) * 1000
     return done
+
+
+def _interruption(spec: ToolSpec, arguments: Mapping[str, Any], error: BaseException) -> ToolResult:
+    """What is kept of a call that raises to its caller: Ctrl-C and its like must end more than the call."""
+    if isinstance(error, asyncio.CancelledError):
+        return ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
+    is_wanted = isinstance(error, KeyboardInterrupt | GeneratorExit)
+    code = ErrorCode.CANCELLED if is_wanted else ErrorCode.EXECUTION_ERROR
+    text = text_of(error, scrubber_of(spec, arguments, LEAST_IN_FAILURES))
+    return ToolResult.fail(f"Tool execution interrupted: {text}", error_code=code)
 
 
 def _refusal(error: str) -> ToolResult:

@@ -1,4 +1,4 @@
-"""Prunes what the settings no longer want kept: one worker at a time, in small transactions, never in a hurry."""
+"""Prunes what the settings no longer want kept, and clears away what is left behind: one worker at a time, never in a hurry."""
 
 import asyncio
 import logging
@@ -31,12 +31,13 @@ class Keeper:
         self._boot = boot
         self._rules = settings.retention
         self._lease = settings.lease
+        self._shells_kept = settings.shell_kept
         self._signer = signer
         self._living = living
 
     async def keep(self) -> None:
-        """Prune for ever, if anything is to be pruned at all."""
-        while self._rules:
+        """Clear away and prune for ever."""
+        while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await self.step()
@@ -44,9 +45,11 @@ class Keeper:
                 logger.warning("What is too old is not pruned yet", extra={"error": str(error)})
 
     async def step(self) -> int:
-        """Prune by every rule, if it is this worker's to do; returns how many executions went."""
+        """Clear away and prune by every rule, if it is this worker's to do; returns how many executions went."""
         if not is_eldest(self._boot, self._living()):
             return 0
+        if count := await self._store.remnants.clear(shells_kept=self._shells_kept):
+            logger.info("Cleared away what workers, shells and sessions left behind", extra={"rows": count})
         return sum([await self._apply(rule) for rule in self._rules])
 
     async def _apply(self, rule: RetentionRule) -> int:

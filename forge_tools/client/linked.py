@@ -173,11 +173,16 @@ async def result_of(submitting: Awaitable[Handle]) -> ToolResult:
         execution_id = handle.id
         result = await handle.result()
     except ForgeError as error:
-        known = execution_id or getattr(error, "execution_id", None)
-        return ToolResult.fail(error.message, error_code=error.code, **({"execution_id": known} if known else {}))
+        return failed(error, execution_id)
     if not handle.is_repeat:
         return result
     return result.model_copy(update={"metadata": {**result.metadata, "is_repeat": True}})
+
+
+def failed(error: ForgeError, execution_id: str | None = None) -> ToolResult:
+    """What went wrong as a result, with the id of the execution where one is known."""
+    known = execution_id or getattr(error, "execution_id", None)
+    return ToolResult.fail(error.message, error_code=error.code, **({"execution_id": known} if known else {}))
 
 
 def _checked(asked: object) -> IdempotencyKey:

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ExecutionStatus, Switches, ToolSpec, ToolVersion
 from forge_tools.storage import alive
-from forge_tools.storage.definitions import chosen, defaults, keep_first, spec_of, switches_query, version_of
+from forge_tools.storage.definitions import Reader, chosen, defaults, keep_first, switches_query, version_of
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import execution_queue, from_now, tools, workers
 from forge_tools.storage.rows import clean
@@ -31,6 +31,7 @@ class Catalogue:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._reader = Reader()
 
     async def publish(self, specs: Sequence[ToolSpec], boot: str, *, keeps_first: bool = False) -> list[str]:
         """Write what `boot`, which must be registered, hosts.
@@ -81,7 +82,8 @@ class Catalogue:
             rows = (await connection.execute(defaults())).all()
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
         for row in rows:
-            (enabled if row.enabled else disabled).append(spec_of(row))
+            if (spec := self._reader.spec_of(row)) is not None:
+                (enabled if row.enabled else disabled).append(spec)
         return enabled, disabled
 
     async def versions(self, name: str) -> list[ToolVersion]:
@@ -92,14 +94,14 @@ class Catalogue:
         """
         tool = await self._named(name)
         async with self._database.reading() as connection:
-            return await _versions(connection, tool)
+            return await self._versions(connection, tool)
 
     async def definition(self, name: str, version: str, digest: str) -> ToolSpec | None:
         """One definition as it was published, such as the one that an execution was accepted with; None if none was."""
         found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
         async with self._database.reading() as connection:
             row = (await connection.execute(select(tools).where(*found))).first()
-        return None if row is None else spec_of(row, is_as_published=True)
+        return None if row is None else self._reader.spec_of(row, is_as_published=True)
 
     async def hosted(self, boot: str, name: str) -> tuple[str, str] | None:
         """Version and digest of a tool as that boot of a worker hosts it; None if it is not known."""
@@ -123,12 +125,12 @@ class Catalogue:
 
         async def work(connection: AsyncConnection) -> ToolVersion:
             await _in_turn(connection)
-            one = chosen(await _versions(connection, tool), definition)
+            one = chosen(await self._versions(connection, tool), definition)
             of_tool = update(tools).where(tools.c.name == tool)
             await connection.execute(of_tool.where(tools.c.pinned_at.is_not(None)).values(pinned_at=None))
             exactly = (tools.c.version == one.spec.version, tools.c.digest == one.digest)
             await connection.execute(of_tool.where(*exactly).values(pinned_at=from_now(0.0)))
-            return next(it for it in await _versions(connection, tool) if it.is_pinned)
+            return next(it for it in await self._versions(connection, tool) if it.is_pinned)
 
         return await self._database.write(work)
 
@@ -144,7 +146,7 @@ class Catalogue:
             await _in_turn(connection)
             of_tool = update(tools).where(tools.c.name == tool, tools.c.pinned_at.is_not(None))
             await connection.execute(of_tool.values(pinned_at=None))
-            return (await _versions(connection, tool))[0]
+            return (await self._versions(connection, tool))[0]
 
         return await self._database.write(work)
 
@@ -184,6 +186,18 @@ class Catalogue:
             raise ToolNotFoundError(shown(name), f"No worker ever published it{suggestion(name, known)}")
         return known[name]
 
+    async def _versions(self, connection: AsyncConnection, tool: str) -> list[ToolVersion]:
+        rows = await connection.execute(
+            select(tools)
+            .where(tools.c.name == tool)
+            .order_by(tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc())
+        )
+        return [
+            version_of(row, spec, is_default=not place)
+            for place, row in enumerate(rows)
+            if (spec := self._reader.spec_of(row, is_as_published=True)) is not None
+        ]
+
     async def demote(self, spec: ToolSpec, reason: str) -> None:
         """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.
 
@@ -214,15 +228,6 @@ class Catalogue:
             return (await connection.execute(_diverted(keys))).rowcount
 
         return await self._database.write(work)
-
-
-async def _versions(connection: AsyncConnection, tool: str) -> list[ToolVersion]:
-    rows = await connection.execute(
-        select(tools)
-        .where(tools.c.name == tool)
-        .order_by(tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc())
-    )
-    return [version_of(row, is_default=not place) for place, row in enumerate(rows)]
 
 
 async def _in_turn(connection: AsyncConnection) -> None:

@@ -1,8 +1,10 @@
 """Which definition of a tool counts: the one that it is pinned to, else the one seen last."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import (
     CompoundSelect,
     Row,
@@ -27,6 +29,8 @@ from forge_tools.storage.models import from_now, tools
 from forge_tools.validation import shown
 
 LEAST_DIGEST = 4
+
+logger = logging.getLogger(__name__)
 
 _IS_PINNED = tools.c.pinned_at.is_not(None)
 
@@ -68,10 +72,32 @@ def spec_of(row: Row[Any], *, is_as_published: bool = False) -> ToolSpec:
     return spec
 
 
-def version_of(row: Row[Any], *, is_default: bool) -> ToolVersion:
-    """A row as people read it."""
+class Reader:
+    """Reads what may have been written by newer code. What it cannot read is left out, and that is said of each once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def spec_of(self, row: Row[Any], *, is_as_published: bool = False) -> ToolSpec | None:
+        """Do what `spec_of` does; None where this code cannot."""
+        try:
+            return spec_of(row, is_as_published=is_as_published)
+        except ValidationError as error:
+            if row.digest not in self._told:
+                self._told.add(row.digest)
+                first = error.errors(include_url=False, include_input=False)[0]
+                logger.warning(
+                    "Tool '%s' %s (%s) is left out: this version of forge-tools cannot read its definition (%s: %s). "
+                    "Newer code published it; install that here, too.",
+                    *(row.name, row.version, row.digest, ".".join(map(str, first["loc"])) or "spec", first["msg"]),
+                )
+            return None
+
+
+def version_of(row: Row[Any], spec: ToolSpec, *, is_default: bool) -> ToolVersion:
+    """A row, and the definition that was read of it, as people read them."""
     return ToolVersion(
-        spec=spec_of(row, is_as_published=True),
+        spec=spec,
         digest=row.digest,
         first_seen_at=row.first_seen_at,
         last_seen_at=row.last_seen_at,

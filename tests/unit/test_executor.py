@@ -146,6 +146,40 @@ async def test_a_cancelled_call_is_recorded_and_stays_cancelled(
     assert "Tool Slow failed: Tool execution cancelled" in caplog.messages
 
 
+class Abort(BaseException):
+    """What no `except Exception` catches, as frameworks have them."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "code"),
+    [
+        (KeyboardInterrupt(), "Tool execution interrupted: KeyboardInterrupt", "CANCELLED"),
+        (Abort("enough, hunter2hunter2"), "Tool execution interrupted: enough, [redacted]", "EXECUTION_ERROR"),
+    ],
+)
+async def test_what_must_end_more_than_the_call_is_recorded_before_it_does(
+    raised: BaseException, error: str, code: str, context: ExecutionContext
+) -> None:
+    executor = executor_of(Recorder(SECRET, answer=raised))
+
+    with pytest.raises(type(raised)):
+        await executor.execute("Recorder", context, key="hunter2hunter2")
+
+    (record,) = executor.get_executions()
+    assert (record.result.error, record.result.error_code) == (error, code)
+    assert executor.get_stats()["error_count"] == 1
+
+
+async def test_a_call_that_is_closed_while_it_waits_is_recorded(context: ExecutionContext) -> None:
+    executor = executor_of(Slow())
+    call = executor.execute("Slow", context, seconds=60)
+    call.send(None)
+
+    call.close()
+
+    assert [one.result.error_code for one in executor.get_executions()] == ["CANCELLED"]
+
+
 # Output
 
 

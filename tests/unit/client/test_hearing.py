@@ -1,0 +1,101 @@
+"""A call that is heard while it is awaited ends as any other: refused, cancelled, going on where it is detached."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from forge_tools.client import ExecutorClient, SyncExecutorClient
+from forge_tools.config import Settings
+from forge_tools.errors import ErrorCode
+from forge_tools.records import ExecutionContext, ExecutionRecord, ExecutionStatus
+from tests.fleet import wait_until
+
+CONTEXT = ExecutionContext(working_dir=".")
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient.connect(settings) as client:
+        yield client
+
+
+def calling(client: ExecutorClient, **options: Any) -> "asyncio.Task[Any]":
+    return asyncio.create_task(client.call("Echo", {"message": "x"}, CONTEXT, on_report=print, **options))
+
+
+async def only_row(client: ExecutorClient, status: ExecutionStatus) -> ExecutionRecord:
+    async with asyncio.timeout(30):
+        while not (rows := await client.history(status=status.value)):
+            await asyncio.sleep(0.01)
+    return rows[0]
+
+
+async def test_a_refused_call_is_a_failed_result_on_record(client: ExecutorClient) -> None:
+    result = await client.call("Nope", {}, CONTEXT, on_report=print)
+
+    assert (result.success, result.error_code) == (False, ErrorCode.TOOL_NOT_FOUND)
+    assert (await client.get(result.metadata["execution_id"])).status == ExecutionStatus.REJECTED
+    assert [one.tool_name for one in client.get_executions()] == ["Nope"]
+
+
+async def test_who_stops_listening_cancels_the_call(client: ExecutorClient) -> None:
+    call = calling(client)
+    await only_row(client, ExecutionStatus.QUEUED)
+
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await only_row(client, ExecutionStatus.CANCELLED)
+
+
+@pytest.mark.parametrize("options", [{"detached": True}, {"idempotency_key": "build-17"}])
+async def test_a_detached_or_keyed_call_goes_on_without_its_listener(
+    client: ExecutorClient, options: dict[str, Any]
+) -> None:
+    call = calling(client, **options)
+    row = await only_row(client, ExecutionStatus.QUEUED)
+
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await client._background.until_done()
+
+    assert (await client.get(row.id)).status == ExecutionStatus.QUEUED
+
+
+async def test_a_client_that_closes_says_that_the_call_goes_on(settings: Settings) -> None:
+    client = ExecutorClient(settings)
+    await client.open()
+    call = calling(client)
+    row = await only_row(client, ExecutionStatus.QUEUED)
+
+    await client.close()
+
+    async with asyncio.timeout(30):
+        result = await call
+    assert (result.success, result.metadata["execution_id"]) == (False, row.id)
+
+
+def test_an_interrupt_of_a_listening_thread_cancels_its_call(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        """Where the thread waits for reports when Ctrl-C comes."""
+
+        put = staticmethod(lambda report: None)
+
+        def __class_getitem__(cls, _: object) -> type["Interrupted"]:
+            return cls
+
+        def get(self) -> None:
+            wait_until(lambda: bool(face.history()), 10, "the call is stored")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("forge_tools.client.sync.SimpleQueue", Interrupted)
+    with SyncExecutorClient(settings) as face:
+        with pytest.raises(KeyboardInterrupt):
+            face.call("Echo", {"message": "x"}, CONTEXT, on_report=print)
+        wait_until(lambda: bool(face.history(status="cancelled")), 10, "the call is cancelled")
