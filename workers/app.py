@@ -22,7 +22,7 @@ from workers.lanes.children import ChildrenLane
 RING_THREADS = 4
 """Celery threads of the async lane; each hands one message of up to 128 ids to the engine at a time."""
 
-COLLECT_EVERY = 20_000
+COLLECT_EVERY = 100_000
 """New objects between two looks for garbage: calls make many, and hardly one that only the collector could free."""
 
 logger = logging.getLogger(__name__)
@@ -58,9 +58,8 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
         quiet=True,
     )
     gc.set_threshold(COLLECT_EVERY)
-    if post.lane == "process":
-        gc.collect()
-        gc.freeze()  # what is there by now stays: the collector of a child need not touch, and so copy, what it shares
+    gc.collect()
+    gc.freeze()  # what is there by now stays: no need to walk it again, nor for a child to touch, and so copy, what it shares
     worker.start()
     return int(worker.exitcode or 0)
 

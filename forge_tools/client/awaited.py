@@ -2,28 +2,48 @@
 
 import time
 from collections import deque
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from forge_tools.client.call import Call
 from forge_tools.client.sealing import without_texts
-from forge_tools.records import ToolExecution, ToolResult, ToolSpec
+from forge_tools.records import ExecutionContext, ToolExecution, ToolResult, ToolSpec
 from forge_tools.secrecy import as_shown
 
 HISTORY_LIMIT = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """What is kept of a call: its list is asked for rarely, so that is when it is made. Times are Unix seconds."""
+class _Ended(NamedTuple):
+    """What is kept of a call, in one object: of ten thousand, each more is one that Python's collector walks.
 
-    call: Call
+    The list is asked for rarely, so that is when it is made. Times are Unix seconds.
+    """
+
+    tool_name: str
     arguments: dict[str, Any]
+    context: ExecutionContext
     spec: ToolSpec | None
-    result: ToolResult
     started: float
     completed: float
+    success: bool
+    output: Any
+    error: str | None
+    duration_ms: float | None
+    metadata: dict[str, Any]
+    error_code: str | None
+    error_details: Any
+
+    @property
+    def result(self) -> ToolResult:
+        return ToolResult(
+            success=self.success,
+            output=self.output,
+            error=self.error,
+            duration_ms=self.duration_ms,
+            metadata=self.metadata,
+            error_code=self.error_code,
+            error_details=self.error_details,
+        )
 
 
 class Awaited:
@@ -33,7 +53,23 @@ class Awaited:
         self._ended: deque[_Ended] = deque(maxlen=HISTORY_LIMIT)
 
     def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
-        self._ended.append(_Ended(call, call.arguments, spec, result, started, time.time()))
+        self._ended.append(
+            _Ended(
+                call.label,
+                call.arguments,
+                call.effective_context,
+                spec,
+                started,
+                time.time(),
+                result.success,
+                result.output,
+                result.error,
+                result.duration_ms,
+                result.metadata,
+                result.error_code,
+                result.error_details,
+            )
+        )
 
     def list(self) -> list[ToolExecution]:
         """The calls with their parameters as people may see them."""
@@ -44,12 +80,11 @@ class Awaited:
 
 
 def _execution(ended: _Ended) -> ToolExecution:
-    call, spec = ended.call, ended.spec
-    lasted = (ended.result.duration_ms or 0.0) / 1000
+    lasted = (ended.duration_ms or 0.0) / 1000
     return ToolExecution.model_construct(
-        tool_name=call.label,
-        parameters=as_shown(spec, ended.arguments) if spec else without_texts(ended.arguments),
-        context=call.effective_context,
+        tool_name=ended.tool_name,
+        parameters=as_shown(ended.spec, ended.arguments) if ended.spec else without_texts(ended.arguments),
+        context=ended.context,
         result=ended.result,
         started_at=datetime.fromtimestamp(ended.started, UTC),
         completed_at=datetime.fromtimestamp(max(ended.started + lasted, ended.completed), UTC),

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -14,10 +14,11 @@ from forge_tools.client.background import Background
 from forge_tools.client.call import Call
 from forge_tools.client.directory import REFRESH_INTERVAL
 from forge_tools.client.handle import Handle, handle_or_error
+from forge_tools.client.hearing import heard
 from forge_tools.client.hosts import silence_of
 from forge_tools.client.intake import Accepted, Intake, Rejected
-from forge_tools.client.linked import LinkedCalls, result_of
-from forge_tools.client.outbox import SERVED_INTERVAL, Outbox, OutdatedError
+from forge_tools.client.linked import LinkedCalls, failed, result_of
+from forge_tools.client.outbox import SERVED_INTERVAL, Outbox, OutdatedError, is_outdated
 from forge_tools.client.owner import NOT_CONNECTED, Owner
 from forge_tools.client.past import Past
 from forge_tools.client.snapshot import Snapshot
@@ -31,6 +32,7 @@ from forge_tools.records import (
     ExecutionContext,
     NewExecution,
     Replay,
+    Report,
     StoredResult,
     ToolExecution,
     ToolResult,
@@ -83,7 +85,9 @@ class ExecutorClient(Past):
             SchemaVersionError: it is not migrated, or newer than this code.
         """
         self._owner.begin()
-        self._store = await open_store(self._settings.database, connect_timeout=self._settings.connect_timeout)
+        known = self._settings
+        patience, folder = known.connect_timeout, known.artifact_dir
+        self._store = await open_store(known.database, connect_timeout=patience, artifact_dir=folder)
         try:
             await self.refresh()
         except BaseException:
@@ -122,27 +126,33 @@ class ExecutorClient(Past):
         arguments: Mapping[str, Any],
         context: ExecutionContext | None = None,
         options: CallOptions | None = None,
+        *,
+        on_report: Callable[[Report], None] | None = None,
         **fields: Any,
     ) -> ToolResult:
-        """Run a tool with its arguments as one object; keywords are the fields of `Call`."""
+        """Run a tool with its arguments as one object, telling `on_report` what it reports; keywords are fields of `Call`."""
         call = Call(name, arguments, context, **fields)
-        return await self.run(call if options is None else call.with_options(options))
+        call = call if options is None else call.with_options(options)
+        return await (self.run(call) if on_report is None else self._run_heard(call, on_report))
 
     async def run(self, call: Call) -> ToolResult:
         """Submit and wait: what `execute` and `call` do."""
         started, store = time.time(), self._open_store
         result: ToolResult | None = None
+        before: NewExecution | None = None
+        if self._outbox.is_full:
+            await self._outbox.turn()
         while result is None:
             try:
-                prepared = await self._prepare(call)
+                prepared = await self._prepare(call, before)
             except ForgeError as error:  # nothing was accepted
                 return ToolResult.fail(error.message, error_code=error.code)
             if isinstance(prepared, Rejected):
-                result = await self._result_of_rejected(prepared)
+                result = await result_of(self._record_rejection(prepared))
             elif call.idempotency_key is not None:
                 result = await result_of(self._submit_linked(call, prepared))
             else:
-                result = await self._result_of(store, prepared.new, call)
+                result = await self._result_of(store, before := prepared.new, call)
         self._awaited.add(call, self._snapshot.find(call.label), result, started)
         return result
 
@@ -233,22 +243,37 @@ class ExecutorClient(Past):
             raise ConfigurationError(NOT_CONNECTED)
         return self._store
 
+    async def _run_heard(self, call: Call, on_report: Callable[[Report], None]) -> ToolResult:
+        started, goes_on = time.time(), call.detached or call.idempotency_key is not None
+
+        def abandon(execution_id: str) -> None:
+            if not goes_on:
+                self._in_background(self.cancel(execution_id, "the awaiting task was cancelled"))
+
+        result = await result_of(heard(self._submit_one(call), on_report, abandon))
+        self._awaited.add(call, self._snapshot.find(call.label), result, started)
+        return result
+
     async def _submit_one(self, call: Call) -> Handle:
         self._owner.require()
+        before: NewExecution | None = None
+        if self._outbox.is_full:
+            await self._outbox.turn()
         while True:
-            prepared = await self._prepare(call)
+            prepared = await self._prepare(call, before)
             if isinstance(prepared, Rejected):
                 return await self._record_rejection(prepared)
             if call.idempotency_key is not None:
                 return await self._submit_linked(call, prepared)
+            before = prepared.new
+            stored = self._outbox.put_and_tell(self._open_store, before)
             try:
-                error = await self._outbox.put_and_tell(self._open_store, prepared.new)
+                error = await stored
             except asyncio.CancelledError:
-                if not call.detached:
-                    self._in_background(self._take_back([prepared.new]))
+                self._leave(call, before, stored)
                 raise
             if error is None:
-                return Handle(prepared.new.id, self)
+                return Handle(before.id, self)
             if not isinstance(error, OutdatedError):
                 raise error.with_traceback(None)  # others of the same burst may be told the same error
 
@@ -274,21 +299,32 @@ class ExecutorClient(Past):
         for new in doubtful:
             await self.cancel(new.id, "the submitting task was cancelled")
 
-    async def _prepare(self, call: Call) -> Accepted | Rejected:
-        if self._outbox.is_full:
-            await self._outbox.turn()
-        if call.idempotency_key is not None:  # others are judged again where they are stored
-            await self._heed_switches()
-        now = time.monotonic()
-        if self._snapshot.places.has_sessions:
-            call = await in_workspace_of_session(call, self._snapshot, self._open_store)
-        prepared = self._intake.prepare(call, self._snapshot)
-        if self._refreshed_at < now - prepared.most_age:
-            await self._refresh_since(now - prepared.most_age)
+    async def _prepare(self, call: Call, before: NewExecution | None = None) -> Accepted | Rejected:
+        try:
+            if call.idempotency_key is not None:  # others are judged again where they are stored
+                await self._heed_switches()
+            now = time.monotonic()
+            if self._snapshot.places.has_sessions:
+                call = await in_workspace_of_session(call, self._snapshot, self._open_store)
             prepared = self._intake.prepare(call, self._snapshot)
-        if isinstance(prepared, Accepted) and prepared.handle is not None:
-            return await self._reach(call, prepared, prepared.handle)
-        return prepared
+            if self._refreshed_at < now - prepared.most_age:
+                await self._refresh_since(now - prepared.most_age)
+                prepared = self._intake.prepare(call, self._snapshot)
+            if isinstance(prepared, Accepted) and prepared.handle is not None:
+                return await self._reach(call, prepared, prepared.handle)
+            return prepared
+        except asyncio.CancelledError:
+            if before is not None:
+                self._leave(call, before)
+            raise
+
+    def _leave(self, call: Call, new: NewExecution, answer: "asyncio.Future[Any] | None" = None) -> None:
+        """Nobody waits any more. A detached call that was to be judged again (no `answer`) is stored as it was accepted."""
+        if not call.detached:
+            is_doubtful, why = self._outbox.holds(new.id), "the awaiting task was cancelled"
+            self._in_background(self._take_back([new]) if is_doubtful else self.cancel(new.id, why))
+        elif answer is None or is_outdated(answer):
+            self._in_background(self._outbox.commit(self._open_store, [new], expecting=()))
 
     async def _reach(self, call: Call, accepted: Accepted, handle: str) -> Accepted | Rejected:
         """Refuse what only a dead host could answer: an agent would wait until it expires. One that may be restarting is
@@ -340,24 +376,13 @@ class ExecutorClient(Past):
         except OutdatedError:
             return None
         except asyncio.CancelledError:
-            if not call.detached:
-                is_doubtful = self._outbox.holds(new.id)
-                self._in_background(
-                    self._take_back([new]) if is_doubtful else self.cancel(new.id, "the awaiting task was cancelled")
-                )
+            self._leave(call, new, future)
             raise
         except ForgeError as error:
             is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it was not to be stored
-            identity = {"execution_id": new.id} if is_stored else _identity(error)
-            return ToolResult.fail(error.message, error_code=error.code, **identity)
+            return failed(error, new.id if is_stored else None)
         finally:
             self._waiter.end(new.id, future)
-
-    async def _result_of_rejected(self, rejected: Rejected) -> ToolResult:
-        try:
-            return await (await self._record_rejection(rejected)).result()
-        except ForgeError as error:
-            return ToolResult.fail(error.message, error_code=error.code, **_identity(error))
 
     async def _told(self, stored: StoredResult) -> ToolResult:
         if stored.result.error_code == ErrorCode.BLOCKED:
@@ -373,8 +398,3 @@ class ExecutorClient(Past):
             work.close()
         else:
             self._background.begin(work)
-
-
-def _identity(error: ForgeError) -> dict[str, str]:
-    execution_id = getattr(error, "execution_id", None)
-    return {"execution_id": execution_id} if execution_id else {}

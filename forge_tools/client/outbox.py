@@ -21,9 +21,6 @@ PART = 500
 
 logger = logging.getLogger(__name__)
 
-_Item = tuple[NewExecution, "asyncio.Future[ForgeError | None] | None"]
-"""A call, and who is to be told that it is stored."""
-
 Insert = Callable[[Sequence[NewExecution]], Awaitable[list[ForgeError | None]]]
 
 
@@ -31,6 +28,11 @@ class OutdatedError(ForgeError):
     """The tool of a call was switched or replaced between its acceptance and its storing: it has to be judged again."""
 
     code = ErrorCode.TOOL_DISABLED
+
+
+def is_outdated(answer: "asyncio.Future[Any]") -> bool:
+    """Whether a call was told that it has to be judged again."""
+    return answer.done() and not answer.cancelled() and isinstance(answer.exception() or answer.result(), OutdatedError)
 
 
 class Outbox:
@@ -54,10 +56,11 @@ class Outbox:
         self._listener = listener
         self._refresh = refresh
         self._outdated = outdated
-        self._gathered: list[_Item] = []
+        self._gathered: list[NewExecution] = []
         self._queued: deque[asyncio.Future[None]] = deque()
         self._is_due = False
         self._unsettled: set[str] = set()
+        self._to_tell: dict[str, asyncio.Future[ForgeError | None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._checked: set[tuple[str, str]] = set()
         self._checked_at = 0.0
@@ -68,10 +71,10 @@ class Outbox:
         """Whether this turn of the loop has as many calls as are stored together: whoever has more waits for a `turn`."""
         return len(self._gathered) >= PART or bool(self._queued)
 
-    async def turn(self) -> None:
-        """Wait until the calls before are on their way, so that workers begin with them while the rest is prepared."""
+    def turn(self) -> "asyncio.Future[None]":
+        """What to wait for until the calls before are on their way: workers begin with them while the rest is prepared."""
         self._queued.append(turn := asyncio.get_running_loop().create_future())
-        await turn
+        return turn
 
     def put(self, store: Store, new: NewExecution) -> "asyncio.Future[StoredResult]":
         """Store a call with all that come in this turn of the loop. Its result, or the error that kept it out, is waited for
@@ -82,14 +85,15 @@ class Outbox:
         """
         self._require_open()
         awaited = self._waiter.begin(new.id, self._listener.is_listening)
-        self._gather(store, (new, None))
+        self._gather(store, new)
         return awaited
 
     def put_and_tell(self, store: Store, new: NewExecution) -> "asyncio.Future[ForgeError | None]":
         """The same for a call whose result may be waited for later: the error that kept it out, or None."""
         self._require_open()
         stored: asyncio.Future[ForgeError | None] = asyncio.get_running_loop().create_future()
-        self._gather(store, (new, stored))
+        self._to_tell[new.id] = stored
+        self._gather(store, new)
         return stored
 
     def holds(self, execution_id: str) -> bool:
@@ -130,9 +134,9 @@ class Outbox:
         if self._is_closing:
             raise ConfigurationError("The client is being closed and takes no more calls; connect another one.")
 
-    def _gather(self, store: Store, item: "_Item") -> None:
-        self._gathered.append(item)
-        self._unsettled.add(item[0].id)
+    def _gather(self, store: Store, new: NewExecution) -> None:
+        self._gathered.append(new)
+        self._unsettled.add(new.id)
         self._send_soon(store)
 
     def _send_soon(self, store: Store) -> None:
@@ -152,29 +156,28 @@ class Outbox:
         for start in range(0, len(gathered), PART):
             self._in_background(self._send_part(store, gathered[start : start + PART]))
 
-    async def _send_part(self, store: Store, part: "Sequence[_Item]") -> None:
-        accepted = [new for new, _ in part]
-        if outdated := await self._outdated(accepted):
-            outdated = {item[0].id for item in part if item[0].id in outdated and self._is_awaited(item)}
-            self._settle([(item, OutdatedError("Its tool changed")) for item in part if item[0].id in outdated])
-            part = [item for item in part if item[0].id not in outdated]
-            accepted = [new for new, _ in part]
-        to_tell = [new.id for new, stored in part if stored is not None]
+    async def _send_part(self, store: Store, part: Sequence[NewExecution]) -> None:
+        if outdated := await self._outdated(part):
+            outdated = {new.id for new in part if new.id in outdated and self._is_awaited(new)}
+            self._settle([(new, OutdatedError("Its tool changed")) for new in part if new.id in outdated])
+            part = [new for new in part if new.id not in outdated]
+        to_tell = [new.id for new in part if new.id in self._to_tell] if self._to_tell else []
         errors: list[ForgeError | None]
         try:
-            errors = await self.commit(store, accepted, expecting=to_tell)
+            errors = await self.commit(store, part, expecting=to_tell)
         except ForgeError as refused:
             errors = [refused] * len(part)
         self._settle(zip(part, errors, strict=True))
 
-    def _is_awaited(self, item: "_Item") -> bool:
+    def _is_awaited(self, new: NewExecution) -> bool:
         """Whether somebody is there to judge it again. A detached call whose caller has gone is stored as it was accepted."""
-        new, stored = item
+        stored = self._to_tell.get(new.id)
         return self._waiter.is_awaited(new.id) if stored is None else not stored.done()
 
-    def _settle(self, outcomes: "Iterable[tuple[_Item, ForgeError | None]]") -> None:
-        for (new, stored), error in outcomes:
+    def _settle(self, outcomes: Iterable[tuple[NewExecution, ForgeError | None]]) -> None:
+        for new, error in outcomes:
             self._unsettled.discard(new.id)
+            stored = self._to_tell.pop(new.id, None)
             if stored is None and error is not None:
                 self._waiter.fail(new.id, error)
             elif stored is not None and not stored.done():

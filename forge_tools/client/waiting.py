@@ -4,7 +4,7 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,6 +15,8 @@ FIRST_POLL = 0.05
 BELL_SILENCE = 1.0
 SLOWEST_POLL = 2.0
 BATCH = 1000
+TOGETHER = 0.05
+"""The part of an interval within which those that begin to wait are polled together."""
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +24,12 @@ ReadResults = Callable[[Sequence[str]], Awaitable[Sequence[StoredResult]]]
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    """Those who wait for one execution, and when SQL is asked for it if nobody rings."""
+class _Poll:
+    """Executions that began to be waited for at about the same time, and when SQL is asked for them if nobody rings."""
 
     interval: float
     due: float
-    futures: list["asyncio.Future[StoredResult]"]
+    ids: list[str]
 
     def back_off(self, now: float) -> None:
         self.interval = min(self.interval * 1.5, SLOWEST_POLL)
@@ -38,11 +40,16 @@ class ResultWaiter:
     """One future for each who waits; reads gather while one read is under way.
 
     An id is *expected* from its submit until its ring: only then is it worth waiting for the ring before SQL is read.
+
+    A call keeps as few objects here as can be: of thousands in flight, each is one more that Python's collector walks.
     """
 
     def __init__(self, read: ReadResults) -> None:
         self._read = read
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, asyncio.Future[StoredResult]] = {}
+        self._others: dict[str, list[asyncio.Future[StoredResult]]] = {}
+        self._polls: list[_Poll] = []
+        self._newest: dict[float, _Poll] = {}
         self._expected: set[str] = set()
         self._unread: set[str] = set()
         self._reading: asyncio.Task[None] | None = None
@@ -85,33 +92,34 @@ class ResultWaiter:
         if self._is_closed:
             raise _closed(execution_id)
         future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.get(execution_id)
-        if waiting is not None:
-            waiting.futures.append(future)
+        if execution_id in self._waiting:
+            self._others.setdefault(execution_id, []).append(future)
             return future
-        interval = BELL_SILENCE if is_expected else FIRST_POLL
-        waiting = self._waiting[execution_id] = _Waiting(interval, time.monotonic() + interval, [future])
+        self._waiting[execution_id] = future
+        poll = self._poll_of(execution_id, BELL_SILENCE if is_expected else FIRST_POLL)
         if self._polling is None or self._polling.done():
             self._polling = asyncio.ensure_future(self._poll())
-        elif waiting.due < self._next_poll:
+        elif poll.due < self._next_poll:
             self._is_sooner.set()
         return future
 
     def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> None:
         """Forget what `begin` began, however it ended."""
-        waiting = self._waiting.get(execution_id)
-        if waiting is not None and future in waiting.futures:
-            waiting.futures.remove(future)
-            if not waiting.futures:
-                del self._waiting[execution_id]
+        others = self._others.get(execution_id, [])
+        if self._waiting.get(execution_id) is not future:
+            others[:] = [other for other in others if other is not future]
+        elif others:
+            self._waiting[execution_id] = others.pop(0)
+        else:
+            del self._waiting[execution_id]
+        if not others:
+            self._others.pop(execution_id, None)
 
     def fail(self, execution_id: str, error: ForgeError) -> None:
         """Tell those who wait that there will be no result, and why."""
-        waiting = self._waiting.get(execution_id)
-        for future in waiting.futures if waiting is not None else ():
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # seen: whoever waited may be gone by now
+        for future in self._pending(execution_id):
+            future.set_exception(error)
+            future.exception()  # seen: whoever waited may be gone by now
 
     def ended(self, ids: Sequence[str]) -> None:
         """Take a ring: read the results that somebody waits for; who waits later will read at once."""
@@ -154,20 +162,39 @@ class ResultWaiter:
     def _resolve(self, result: StoredResult) -> None:
         """Each who waits gets a result of its own, to do with as it likes."""
         self._expected.discard(result.id)
-        waiting = self._waiting.get(result.id)
-        pending = [future for future in waiting.futures if not future.done()] if waiting is not None else []
-        for place, future in enumerate(pending):
+        for place, future in enumerate(self._pending(result.id)):
             future.set_result(copy.deepcopy(result) if place else result)
+
+    def _pending(self, execution_id: str) -> "Iterator[asyncio.Future[StoredResult]]":
+        """The futures of those who wait and have no answer, first come first."""
+        first = self._waiting.get(execution_id)
+        if first is not None and not first.done():
+            yield first
+        if execution_id in self._others:
+            yield from [future for future in self._others[execution_id] if not future.done()]
+
+    def _poll_of(self, execution_id: str, interval: float) -> _Poll:
+        """The poll that this one goes with: the newest, unless that is due too much sooner."""
+        due, newest = time.monotonic() + interval, self._newest.get(interval)
+        if newest is not None and newest.interval == interval and newest.due >= due - TOGETHER * interval:
+            newest.ids.append(execution_id)
+            return newest
+        poll = self._newest[interval] = _Poll(interval, due, [execution_id])
+        self._polls.append(poll)
+        return poll
 
     async def _poll(self) -> None:
         while self._waiting:
             now = time.monotonic()
-            silent = [i for i, waiting in self._waiting.items() if waiting.due <= now]
-            for execution_id in silent:
-                self._waiting[execution_id].back_off(now)
-            self._read_soon(silent)
-            self._next_poll = max(min(waiting.due for waiting in self._waiting.values()), now + FIRST_POLL)
+            for poll in [poll for poll in self._polls if poll.due <= now]:
+                poll.ids = [i for i in poll.ids if i in self._waiting]
+                poll.back_off(now)
+                self._read_soon(poll.ids)
+            self._polls = [poll for poll in self._polls if poll.ids]
+            self._next_poll = max(min(poll.due for poll in self._polls), now + FIRST_POLL)
             await self._sleep_until(self._next_poll)
+        self._polls.clear()
+        self._newest.clear()
 
     async def _sleep_until(self, moment: float) -> None:
         self._is_sooner.clear()

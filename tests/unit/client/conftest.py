@@ -10,7 +10,7 @@ from forge_tools.config import Settings
 from forge_tools.records import ToolCategory, ToolParameter, ToolSpec, new_id
 from forge_tools.secrecy import KeyFolder, key_id
 from forge_tools.storage import open_store
-from forge_tools.storage.migrate import upgrade
+from tests.migrated import migrated
 
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
 
@@ -45,7 +45,7 @@ async def publish(settings: Settings, *specs: ToolSpec) -> None:
 async def settings(tmp_path: Path) -> Settings:
     """Nobody listens at the broker; the database is there."""
     settings = Settings.load(home=tmp_path, broker_url=NOWHERE, database_url=f"sqlite:///{tmp_path / 'forge.db'}")
-    upgrade(settings.database)
+    migrated(settings.database)
     await publish(settings, ECHO)
     return settings
 

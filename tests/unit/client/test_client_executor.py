@@ -29,7 +29,7 @@ async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
         yield client
 
 
-async def until(is_so: Any, seconds: float = 10) -> None:
+async def until(is_so: Any, seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not await is_so():
             await asyncio.sleep(0.01)
@@ -87,7 +87,7 @@ async def test_arguments_that_are_no_object_are_a_failed_result(client: Executor
 
     assert result.error_code == ErrorCode.VALIDATION_ERROR
     assert (await client.get(result.metadata["execution_id"])).status == ExecutionStatus.REJECTED
-    assert client.get_executions()[-1].result is result
+    assert client.get_executions()[-1].result == result
 
 
 async def test_a_context_that_is_none_of_ours_is_a_failed_result(client: ExecutorClient) -> None:

@@ -74,7 +74,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def heard(executions: Executions, after: str | None = None) -> list[CallEvent]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return [event async for event in follow(executions, "id", after)]
 
 

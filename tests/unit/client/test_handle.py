@@ -44,7 +44,7 @@ async def test_a_result_is_fetched_once() -> None:
     executions = Executions()
     handle = Handle("id", executions)
 
-    assert (await handle.result()).output == (await handle.result(1)).output == "id"
+    assert (await handle.result()).output == (await handle.result(30)).output == "id"
     assert executions.waits == 1
 
 

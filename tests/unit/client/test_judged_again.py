@@ -100,7 +100,7 @@ async def test_a_burst_whose_tool_is_disabled_meanwhile_is_refused_and_recorded(
 ) -> None:
     handles = await burst(client, look, lambda: disable(settings))
 
-    assert {(await handle.result(1)).error_code for handle in handles} == {ErrorCode.TOOL_DISABLED}
+    assert {(await handle.result(30)).error_code for handle in handles} == {ErrorCode.TOOL_DISABLED}
     assert await stored(client) == {(ECHO.digest, "rejected"): BURST}
 
 
@@ -118,7 +118,7 @@ async def test_a_burst_is_judged_by_the_parameters_of_the_new_definition(
 ) -> None:
     handles = await burst(client, look, lambda: publish(settings, STRICTER))
 
-    assert {(await handle.result(1)).error_code for handle in handles} == {ErrorCode.VALIDATION_ERROR}
+    assert {(await handle.result(30)).error_code for handle in handles} == {ErrorCode.VALIDATION_ERROR}
     assert await stored(client) == {(STRICTER.digest, "rejected"): BURST}
 
 
@@ -156,7 +156,7 @@ async def test_a_call_is_judged_by_what_was_read_between_its_acceptance_and_its_
         await asyncio.sleep(0)  # accepted by now
         client._snapshot, client._refreshed_at = other._snapshot, time.monotonic()
 
-        assert (await (await submitting).result(1)).error_code == ErrorCode.TOOL_DISABLED
+        assert (await (await submitting).result(30)).error_code == ErrorCode.TOOL_DISABLED
 
 
 async def test_many_calls_at_once_are_judged_by_what_was_read_while_they_were_prepared(
@@ -168,7 +168,7 @@ async def test_many_calls_at_once_are_judged_by_what_was_read_while_they_were_pr
     good, _ = await client.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Echo", {}, CONTEXT)])
 
     assert isinstance(good, Handle)
-    assert (await good.result(1)).error_code == ErrorCode.TOOL_DISABLED
+    assert (await good.result(30)).error_code == ErrorCode.TOOL_DISABLED
 
 
 async def test_a_replay_hears_that_its_tool_was_disabled(settings: Settings, client: ExecutorClient) -> None:
@@ -179,7 +179,7 @@ async def test_a_replay_hears_that_its_tool_was_disabled(settings: Settings, cli
 
     again = await client.replay(handle.id)
 
-    assert (await again.result(1)).error_code == ErrorCode.TOOL_DISABLED
+    assert (await again.result(30)).error_code == ErrorCode.TOOL_DISABLED
 
 
 async def test_a_client_that_is_closed_meanwhile_says_of_no_call_that_it_goes_on_unless_it_is_stored(
@@ -238,11 +238,69 @@ async def test_a_call_that_is_cancelled_while_it_waits_to_be_judged_is_kept_once
         await running
     look.go_on.set()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await stored(client) != {(ECHO.digest, expected.value): 1}:
             await asyncio.sleep(0.01)
     await client._outbox.settle()
     assert await stored(client) == {(ECHO.digest, expected.value): 1}
+
+
+ENTRIES: dict[str, Callable[[ExecutorClient, Call], Any]] = {
+    "run": lambda client, call: client.run(call),
+    "submit": lambda client, call: client.submit(call.name, call.context, call.parameters, detached=call.detached),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("detached", [True, False])
+async def test_a_call_that_is_cancelled_in_the_turn_in_which_it_is_told_to_be_judged_again_is_not_dropped(
+    settings: Settings, client: ExecutorClient, look: HeldLook, entry: str, detached: bool
+) -> None:
+    age(client)
+    call = Call("Echo", {"message": "x"}, CONTEXT, detached=detached)
+    running = asyncio.ensure_future(ENTRIES[entry](client, call))
+    await look.began.wait()
+    await disable(settings)
+    settle = client._outbox._settle
+
+    def settle_and_cancel(outcomes: Any) -> None:
+        settle(outcomes)
+        running.cancel()  # its waiter has its answer, and has not run yet
+
+    client._outbox._settle = settle_and_cancel  # type: ignore[method-assign]  # the moment cannot be met from outside
+    look.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await client._background.until_done()
+
+    assert (await stored(client)).get((ECHO.digest, "queued"), 0) == detached
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+async def test_a_detached_call_that_is_cancelled_while_it_is_judged_again_is_stored_as_it_was_accepted(
+    settings: Settings, client: ExecutorClient, look: HeldLook, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    await client.bind_session("another", "repo")  # so that sessions are asked after
+    age(client)
+    running = asyncio.ensure_future(ENTRIES[entry](client, Call("Echo", {"message": "x"}, CONTEXT, detached=True)))
+    await look.began.wait()
+    await publish(settings, NEWER)
+    judging = asyncio.Event()
+
+    async def slow(*_: object) -> Call:
+        judging.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    monkeypatch.setattr("forge_tools.client.executor.in_workspace_of_session", slow)
+    look.go_on.set()
+    await judging.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await client._background.until_done()
+
+    assert await stored(client) == {(ECHO.digest, "queued"): 1}
 
 
 async def test_an_answer_that_was_asked_for_earlier_does_not_replace_one_that_was_asked_for_later(
@@ -288,7 +346,7 @@ async def test_the_error_of_a_whole_burst_is_told_to_each_by_a_traceback_of_its_
 
 async def test_two_who_wait_for_one_execution_get_a_result_each(client: ExecutorClient) -> None:
     handle = await client.submit("Echo", CONTEXT, {"message": "x"})
-    waiting = [asyncio.ensure_future(client.attach(handle.id).result(5)) for _ in range(2)]
+    waiting = [asyncio.ensure_future(client.attach(handle.id).result(30)) for _ in range(2)]
     await asyncio.sleep(0.1)
     await handle.cancel("enough")
     first, second = await asyncio.gather(*waiting)
@@ -297,4 +355,4 @@ async def test_two_who_wait_for_one_execution_get_a_result_each(client: Executor
 
     assert "mine" not in second.metadata
     with pytest.raises(ExecutionNotFoundError):
-        await client.attach(handle.id[:-1] + ("0" if handle.id[-1] != "0" else "1")).result(5)
+        await client.attach(handle.id[:-1] + ("0" if handle.id[-1] != "0" else "1")).result(30)

@@ -37,7 +37,7 @@ async def say(
 
 async def refusal(handle: Handle) -> ToolResult:
     """The result of a call that was refused."""
-    result = await handle.result(5)
+    result = await handle.result(30)
     assert not result.success
     assert await handle.status() == ExecutionStatus.REJECTED
     return result
@@ -259,7 +259,7 @@ async def test_clients_with_another_secret_cannot_tell_and_say_so(client: Execut
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await condition():
             await asyncio.sleep(0.01)
 

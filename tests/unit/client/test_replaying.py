@@ -131,6 +131,15 @@ def test_what_history_hides_has_to_be_given_again(hidden: Any) -> None:
     assert call_of(one, {"token": "t"}).parameters == {"site": "docs", "token": "t"}
 
 
+def test_a_context_with_hidden_metadata_has_to_be_given_again() -> None:
+    one = record(context={**record().context, "metadata": {"api_key": "[redacted]"}})
+
+    with pytest.raises(InvalidCallError, match=f"the metadata of execution {one.id} had such"):
+        call_of(one)
+    context = ExecutionContext(working_dir=".", metadata={"api_key": "k"})
+    assert call_of(one, context=context).effective_context == context
+
+
 @pytest.mark.parametrize("status", [ExecutionStatus.QUEUED, ExecutionStatus.RUNNING, ExecutionStatus.AWAITING_APPROVAL])
 def test_what_is_not_over_is_only_rehearsed(status: ExecutionStatus) -> None:
     one = record(status=status)

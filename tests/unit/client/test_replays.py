@@ -32,7 +32,7 @@ async def client(sealing_client: ExecutorClient) -> ExecutorClient:
 
 async def refusal(handle: Handle) -> ToolResult:
     """The result of a call that was refused."""
-    result = await handle.result(5)
+    result = await handle.result(30)
     assert not result.success
     assert await handle.status() == ExecutionStatus.REJECTED
     return result
@@ -186,6 +186,6 @@ async def _interrupted_replay(client: ExecutorClient, monkeypatch: pytest.Monkey
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await condition():
             await asyncio.sleep(0.01)

@@ -33,7 +33,7 @@ def test_a_script_submits_looks_and_cancels(settings: Settings) -> None:
         with pytest.raises(ResultTimeoutError):
             handle.result(timeout=0.05)
         assert handle.cancel("enough") == "cancelled"
-        assert handle.result(5).error_code == ErrorCode.CANCELLED
+        assert handle.result(30).error_code == ErrorCode.CANCELLED
         assert client.attach(handle.id).record().id == client.history()[0].id == client.get(handle.id).id
 
 
@@ -74,7 +74,7 @@ def test_a_close_ends_the_waits_of_other_threads(settings: Settings) -> None:
         client.close()
 
         assert isinstance(waits[0].exception(timeout=5), ConfigurationError)
-        assert not waits[1].result(timeout=5).success
+        assert not waits[1].result(timeout=30).success
 
 
 def test_a_close_under_the_reads_of_other_threads_leaves_no_connection_open(settings: Settings) -> None:
@@ -100,8 +100,8 @@ def test_a_handle_outlives_the_close_of_its_client(settings: Settings) -> None:
     client.close()
 
     assert handle.cancel() == "cancelled"
-    assert handle.result(5).error_code == ErrorCode.CANCELLED
-    assert rejected.result(5).error_code == ErrorCode.TOOL_NOT_FOUND
+    assert handle.result(30).error_code == ErrorCode.CANCELLED
+    assert rejected.result(30).error_code == ErrorCode.TOOL_NOT_FOUND
     client.close()
 
 
@@ -124,9 +124,9 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
     assert parents is not None
     assert thread is not None
     assert loop is not None
-    asyncio.run_coroutine_threadsafe(parents.close(), loop).result(5)
+    asyncio.run_coroutine_threadsafe(parents.close(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(5)
+    thread.join(30)
 
 
 def test_a_client_that_cannot_connect_says_so_each_time_and_keeps_no_thread(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Speaker:
         self.line.send(frame)
 
     async def hear(self) -> dict[str, Any]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self._heard.get()
 
     @property
@@ -88,7 +88,7 @@ class Bench:
         return speaker
 
     async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not is_so():
                 await asyncio.sleep(0.005)
 

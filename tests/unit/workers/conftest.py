@@ -7,7 +7,7 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.storage import open_store
-from forge_tools.storage.migrate import upgrade
+from tests.migrated import migrated
 from tests.unit.workers.child_bench import Bench, Speaker, a_process
 from tests.unit.workers.watched_host import Host
 from workers import shells
@@ -45,7 +45,7 @@ async def other(bench: Bench) -> AsyncIterator[Speaker]:
 @pytest.fixture
 async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
     settings = Settings.load(home=tmp_path, hostname="here", database_url=f"sqlite:///{tmp_path / 'forge.db'}")
-    upgrade(settings.database)
+    migrated(settings.database)
     settings.shells_folder.mkdir()
     async with await open_store(settings.database) as store:
         host = Host(settings, store)

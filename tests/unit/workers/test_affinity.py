@@ -19,9 +19,9 @@ from forge_tools.records import ExecutionStatus, NamedWorkspace, Ring, WorkerRec
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import root_of, workspaces_of
 from forge_tools.sandbox.reach import Reach
-from forge_tools.storage.migrate import upgrade
 from forge_tools.storage.models import executions, from_now, workers
 from tests.fleet import wait_until
+from tests.migrated import migrated
 from workers.affinity import workspace_of
 from workers.engine import Engine, Post
 
@@ -85,7 +85,7 @@ def settings(tmp_path: Path, valkey_url: str) -> Settings:
         heartbeat=3.0,
         kill_grace=0.5,
     )
-    upgrade(settings.database)
+    migrated(settings.database)
     STARTED.clear()
     return settings
 
@@ -130,13 +130,13 @@ async def submit(client: ExecutorClient, workspace: str | None) -> str:
 
 
 async def take(engine: Engine, *ids: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await asyncio.to_thread(engine.take, [Ring(one, 0) for one in ids], "default")
 
 
 async def sent_to(client: ExecutorClient, execution_id: str) -> str:
     """Where it went, once it has."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not (events := [one for one in await client.events_of(execution_id) if one.kind == "rerouted"]):
             await asyncio.sleep(0.02)
     [event] = events
@@ -150,7 +150,7 @@ async def test_its_own_and_unnamed_ones_run_here_and_others_go_where_they_belong
 
     await take(engine, own, theirs, unnamed)
 
-    assert [(await client.attach(one).result(10)).success for one in (own, unnamed)] == [True, True]
+    assert [(await client.attach(one).result(30)).success for one in (own, unnamed)] == [True, True]
     assert sorted(map(str, STARTED)) == ["None", "own"]
     assert await sent_to(client, theirs) == "there"
     assert await client._open_store.queue.statuses([theirs]) == {theirs: ExecutionStatus.QUEUED}
@@ -160,7 +160,7 @@ async def test_where_no_live_host_has_it_the_submitter_is_told(engine: Engine, c
     await client._open_store.workers.stop("there")
     theirs = await submit(client, "theirs")
     await take(engine, theirs)
-    result = await client.attach(theirs).result(10)
+    result = await client.attach(theirs).result(30)
     assert result.error_code == ErrorCode.WORKSPACE_NOT_HERE
     assert "host there has it, and its workers have been silent for" in (result.error or "")
     assert STARTED == []
@@ -176,9 +176,9 @@ async def test_a_row_that_names_what_no_workspace_can_be_called_fails_alone(
 
     await take(engine, forged, own, theirs)
 
-    result = await client.attach(forged).result(10)
+    result = await client.attach(forged).result(30)
     assert (result.error_code, len(result.error or "") < 400) == (ErrorCode.WORKSPACE_NOT_HERE, True)
-    assert (await client.attach(own).result(10)).success
+    assert (await client.attach(own).result(30)).success
     assert await sent_to(client, theirs) == "there"
 
 
@@ -193,8 +193,8 @@ async def test_while_it_cannot_be_sent_on_it_is_given_back_and_its_neighbours_ru
 
     await take(engine, theirs, own)
 
-    assert (await client.attach(own).result(10)).success
-    async with asyncio.timeout(10):
+    assert (await client.attach(own).result(30)).success
+    async with asyncio.timeout(30):
         while (await client.get(theirs)).status != ExecutionStatus.QUEUED:
             await asyncio.sleep(0.02)
     assert (await client.get(theirs)).attempt == 0
@@ -241,7 +241,7 @@ async def test_a_stop_while_a_call_is_sent_on_loses_none(
     own, theirs = await submit(client, "own"), await submit(client, "theirs")
     await take(engine, own, theirs)
     await asyncio.wait_for(began.wait(), 10)
-    assert (await client.attach(own).result(10)).success  # it does not wait for the other one
+    assert (await client.attach(own).result(30)).success  # it does not wait for the other one
     stopping = asyncio.ensure_future(asyncio.to_thread(engine.stop, 0))
     await asyncio.to_thread(wait_until, lambda: engine._claiming._is_closed, 10, "it does not stop")
     let_go.set()

@@ -163,7 +163,7 @@ class Bench:
         await self.until(lambda: len(self.outcomes) > told)
         return self.outcomes[-1]
 
-    async def until(self, is_so: Callable[[], object], seconds: float = 10) -> None:
+    async def until(self, is_so: Callable[[], object], seconds: float = 30) -> None:
         async with asyncio.timeout(seconds):
             while not is_so():
                 await asyncio.sleep(0.005)
@@ -310,7 +310,7 @@ async def test_a_grandchild_does_not_hide_the_death_of_its_parent(bench: Bench) 
     outcome = await bench.run(claim("leave a grandchild and die"))
 
     assert outcome.error_code == ErrorCode.LOST
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 async def test_a_child_whose_engine_is_gone_ends(bench: Bench) -> None:

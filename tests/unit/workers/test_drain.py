@@ -68,7 +68,7 @@ def test_a_drain_waits_for_the_engine_and_then_ends_the_pool(parent: Parent) -> 
 
     step_of(engine).stop(parent)
 
-    assert 0.3 <= time.monotonic() - started < 5
+    assert 0.3 <= time.monotonic() - started < 20
     assert (engine.stops, parent.terminated) == ([None, 0], 1)
 
 
@@ -82,7 +82,7 @@ def test_a_further_signal_ends_the_wait_at_once(parent: Parent, number: signal.S
 
     step.stop(parent)
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert (engine.stops, parent.terminated) == ([None, 0], 1)
 
 

@@ -16,7 +16,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionStatus
 from forge_tools.registry import ScopedRegistry
 from forge_tools.storage import Store
-from forge_tools.storage.migrate import upgrade
+from tests.migrated import migrated
 from workers.engine import Engine, Post
 
 BULK = "x" * 100_000
@@ -40,7 +40,7 @@ class Bulky(BaseTool):
 @pytest.fixture
 def settings(tmp_path: Path, valkey_url: str) -> Settings:
     database = f"sqlite:///{tmp_path / 'forge.db'}"
-    upgrade(database)
+    migrated(database)
     return Settings.load(home=tmp_path, broker_url=valkey_url, database_url=database, kill_grace=0.5)
 
 
@@ -67,7 +67,7 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
     try:
         async with ExecutorClient(settings) as client:
             handles = [await client.submit("Bulky") for _ in range(3)]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while len(engine.lane.running()) < 3:
                     await asyncio.sleep(0.02)
             await on_engine(engine, limit_pages(engine._store, 1))
@@ -77,7 +77,7 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
             with pytest.raises(DatabaseUnavailableError, match="Make room"):
                 await client.submit("Bulky", ExecutionContext(working_dir=BULK))
             Bulky.may_end.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while engine.lane.running():
                     await asyncio.sleep(0.02)
             held = await client.history()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from forge_tools.records import ExecutionStatus, Outcome
-from workers.lanes.frames import HEADER, Line, fields_of
+from workers.lanes import frames
+from workers.lanes.frames import HEADER, MOST_BYTES, Line, fields_of
 
 FRAMES: list[dict[str, Any]] = [
     {},
@@ -101,6 +102,49 @@ def test_a_frame_that_breaks_off_is_never_heard(kept: int) -> None:
     line.connection_lost(ConnectionResetError())
 
     assert heard == [{"end": True}]
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (HEADER.pack(MOST_BYTES + 1), "1,073,741,825 bytes were announced"),
+        (HEADER.pack(500_000_000) + b"GET / HTTP/1.1", "500,000,000 bytes were announced"),
+        (HEADER.pack(9) + b'{"a": 1]}', "9 bytes that came as a frame are no JSON"),
+        (HEADER.pack(2) + b"\xff\xfe", "2 bytes that came as a frame are no JSON"),
+    ],
+)
+async def test_what_is_no_frame_ends_the_line_and_is_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes, said: str
+) -> None:
+    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
+        assert here.line._transport is not None
+        here.line._transport.write(framed({"whole": 1}) + sent + framed({"behind": 1}))
+
+        assert [await end.heard.get() for end in (there, there, here)] == [{"whole": 1}, None, None]
+
+    [message] = caplog.messages
+    assert said in message
+
+
+async def test_a_frame_that_is_too_large_is_not_sent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frames, "MOST_BYTES", 1_000)
+    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
+        here.line.send({"large": "x" * 1_000})
+
+        assert [await end.heard.get() for end in (there, here)] == [None, None]
+
+    assert "a frame of 1,013 bytes was to be sent; the limit is 1,000" in caplog.text
+
+
+def test_what_arrived_behind_what_is_no_frame_is_never_heard() -> None:
+    heard: list[dict[str, Any]] = []
+    line = Line(heard.append, lambda: None)
+
+    line.data_received(framed({"whole": 1}) + HEADER.pack(MOST_BYTES + 1) + framed({"behind": 1}))
+
+    assert heard == [{"whole": 1}]
 
 
 def test_a_record_is_told_by_name_without_what_is_nobodys_business() -> None:

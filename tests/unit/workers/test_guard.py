@@ -38,7 +38,7 @@ class Fuse:
         self._fired.set()
 
     async def wait(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self._fired.wait()
 
     async def fires_within(self, seconds: float) -> bool:

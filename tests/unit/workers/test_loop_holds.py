@@ -156,7 +156,7 @@ async def test_a_hold_that_nothing_ends_gives_up_the_process_once_and_stopping_w
 
     left = await bench.lane.stop()
 
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 20
     assert [o.error_code for o in bench.outcomes if not o.give_back] == [ErrorCode.BLOCKED]
     assert [o.id for o in bench.outcomes if o.give_back] + [one.id for one in left] == ["waits"]
     assert len(bench.given_up) == 1

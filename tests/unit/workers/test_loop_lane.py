@@ -88,7 +88,7 @@ class Bench:
         )
 
     async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not is_so():
                 await asyncio.sleep(0.005)
 

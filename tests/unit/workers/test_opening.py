@@ -68,6 +68,21 @@ def test_a_sealed_call_gets_its_parameters_back_and_its_secrets_named(settings: 
     assert (opened.sealed, opened.secrets, refused) == (None, (SECRET,), [])
 
 
+def test_metadata_that_was_sealed_is_put_back_into_the_context(settings: Settings, sealer: Sealer) -> None:
+    metadata = {"api_key": SECRET, "note": f"as {SECRET}"}
+    parts = Concealment(LOGIN).part({"url": "u"}, metadata)
+    assert parts is not None
+    plain = claim(url="u")
+    sealed = sealer.seal(parts.sealed, execution_id=plain.id, tool="Login", shown=plain.parameters)
+    one = replace(plain, context=json.dumps({"dry_run": True, "metadata": parts.shown_metadata}), sealed=sealed)
+
+    [opened], refused = Opening(settings, [], {}).open([one])
+
+    assert (json.loads(opened.context), refused) == ({"dry_run": True, "metadata": metadata}, [])
+    assert (json.loads(opened.parameters), opened.secrets) == ({"url": "u"}, (SECRET,))
+    assert SECRET not in one.context
+
+
 def test_calls_that_hide_nothing_pass_as_they_are(settings: Settings) -> None:
     opening, claims = Opening(settings, [LOGIN], {}), [claim(url="u"), claim(url="v")]
     assert opening.open(claims) == (claims, [])

@@ -49,7 +49,7 @@ def end(of: Claim) -> Outcome:
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_so():
             await asyncio.sleep(0.005)
 
@@ -131,7 +131,7 @@ async def test_an_end_waits_for_a_write_of_its_own_and_for_no_other(desk: Report
     assert not waiting.done()
 
     store.gate.set()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 30)
     assert store.texts == ["mine"]
 
 

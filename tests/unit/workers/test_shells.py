@@ -254,7 +254,7 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
         while outage:
             await asyncio.sleep(0.01)
         patch.undo()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await host.statuses() != {shell(1).id: "running"}:
                 await asyncio.sleep(0.01)
     keeping.cancel()
@@ -291,11 +291,11 @@ async def test_a_folder_with_nonsense_in_it_ends_no_worker(host: Host, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(module, "survey", nonsense)
         keeping = asyncio.create_task(watch.keep())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(looks) < 3:
                 await asyncio.sleep(0.01)
     host.shells = [shell(1)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await host.statuses():
             await asyncio.sleep(0.01)
     keeping.cancel()

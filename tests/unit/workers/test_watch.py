@@ -32,7 +32,7 @@ class Bench:
         self.loop.call_soon_threadsafe(act, context=context)
 
     async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not is_so():
                 await asyncio.sleep(0.01)
 

@@ -74,7 +74,7 @@ def test_a_watch_kills_what_has_spoken_and_is_silent(
     with ours, theirs:
         watch(theirs.fileno(), silent.pid, 0.2)
 
-    assert silent.wait(5) == -signal.SIGKILL
+    assert silent.wait(30) == -signal.SIGKILL
     assert f"Worker {silent.pid} has not moved" in capfd.readouterr().err
 
 

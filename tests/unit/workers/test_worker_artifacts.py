@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.config import Settings
-from forge_tools.errors import DatabaseUnavailableError, SandboxError
-from forge_tools.records import ExecutionContext
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SandboxError
+from forge_tools.records import ExecutionContext, PageWish
 from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.artifact_tables import artifact_parts
-from forge_tools.storage.artifacts import PART_BYTES, pack
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts, from_text, to_text
 from workers.lanes.children import MOST_ASKED
@@ -208,6 +208,49 @@ async def test_a_child_that_asks_very_much_at_once_holds_nobody_up(bench: Bench,
     assert await child.hear() == {"answer": 99, "artifact": {}}
 
 
+async def test_a_folder_that_cannot_be_used_keeps_a_worker_from_starting(tmp_path: Path) -> None:
+    made = tmp_path / "there/artifacts"
+    ArtifactDesk(Settings(artifact_dir=made))
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o770)
+    with pytest.raises(
+        ConfigurationError, match=rf"FORGE_ARTIFACT_DIR: {made} cannot be used on this host: .*chmod 700"
+    ):
+        ArtifactDesk(Settings(artifact_dir=made))
+
+
+async def test_what_is_found_damaged_is_stored_anew_by_the_next_call(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store
+) -> None:
+    kept = await artifacts.put(chunks(), CONTEXT)
+    damage = artifact_parts.update().where(artifact_parts.c.number == 1).values(data=pack(bytes(PART_BYTES)))
+    await store._database.write(lambda connection: connection.execute(damage))
+    with pytest.raises(SandboxError, match=f"{kept.handle} is damaged"):
+        await artifacts.open(kept.handle, CONTEXT)
+    assert (await artifacts.put(chunks(), CONTEXT)).handle == kept.handle
+    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
+
+
+async def test_nobody_makes_what_is_whole_unseen(artifacts: WorkerArtifacts, desk: ArtifactDesk) -> None:
+    kept = await artifacts.put(chunks(), CONTEXT)
+    await asking(desk, "s")._asked("check", CONTEXT, id=kept.id, size=0)
+    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+async def test_lines_are_counted_where_bytes_are_put(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, *, is_child: bool
+) -> None:
+    text = b"".join(b"%06d\n" % number for number in range(100_000))
+    kept = await (asking(desk, "s") if is_child else artifacts).put(chunks(text), CONTEXT)
+    async with store._database.reading() as connection:
+        query = artifact_parts.select().order_by(artifact_parts.c.number)
+        breaks = [row.breaks for row in (await connection.execute(query)).all()]
+    assert breaks == [text[start : start + PART_BYTES].count(b"\n") for start in range(0, len(text), PART_BYTES)]
+    page = await store.artifacts.page(kept, PageWish(offset=70_001, limit=1))
+    assert page.data == b"070000\n"
+
+
 def asking(desk: ArtifactDesk, session: str) -> WorkerArtifacts:
     """The side of the tools in a child of that session."""
     claimed = ExecutionContext(working_dir=".", session_id=session, metadata={EXECUTION_ID: f"of {session}"})
@@ -271,7 +314,7 @@ async def test_what_has_expired_is_purged_now_and_then(
     desk._keeping = replace(desk._keeping, ttl=0.0)
     await artifacts.put(chunks(), CONTEXT)
     purging = asyncio.create_task(desk.purge_for_ever())
-    async with asyncio.timeout(10), store._database.reading() as connection:
+    async with asyncio.timeout(30), store._database.reading() as connection:
         while (await connection.execute(artifact_parts.select())).first() is not None:
             await connection.rollback()
             await asyncio.sleep(0.01)
