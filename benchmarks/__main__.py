@@ -3,14 +3,17 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import machine, quiet, runner
 from benchmarks.figures import Measure
 from benchmarks.measures import SETS
-from benchmarks.report import Report
+from benchmarks.report import Report, said
 from benchmarks.scene import QUICK, Sizes
+from benchmarks.stage import keep_history
 
 EXIT_FAILED = 1
 EXIT_BUSY = 75
@@ -22,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.markdown:
         return _print_latest()
     console = Console()
+    if options.keep:
+        keep_history(options.keep, _sizes(options), lambda said: console.print(said, highlight=False))
+        return 0
     others = quiet.wait_for_quiet(0 if options.quick else quiet.PATIENCE_SECONDS)
     if others > quiet.NOISY:
         console.print(
@@ -30,9 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.strict:
             return EXIT_BUSY
     facts = machine.facts()
-    sizes = QUICK if options.quick else Sizes()
+    sizes = _sizes(options)
     with console.status("") as status:
-        outcome = runner.run(options.measures, sizes, options.rounds, status.update, retake=not options.quick)
+        outcome = runner.run(
+            options.measures,
+            sizes,
+            options.rounds,
+            status.update,
+            retake=not options.quick,
+            kept=options.kept,
+            done=lambda result: console.print(said(result), style="dim", highlight=False),
+        )
     report = Report.now(
         machine=facts,
         rounds=options.rounds,
@@ -68,13 +82,37 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--markdown", action="store_true", help="print the newest kept results as Markdown; runs nothing"
     )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="only load the long history, into a new folder, and keep it"
+    )
+    parser.add_argument("--kept", type=Path, metavar="DIR", help="measure on the history that was kept there")
+    parser.add_argument("--calls", type=_positive, metavar="N", help="calls in the long history (default ten million)")
     options = parser.parse_args(arguments)
     for unknown in set(options.names) - set(known):
         parser.error(f"there is no measure {unknown!r}; there are {', '.join(known)}")
     names = options.names or (list(SETS) if options.all else ["default"])
     chosen: dict[str, Measure] = {measure.name: measure for name in names for measure in known[name]}
     options.measures = list(chosen.values())
+    _check_kept(parser, options)
     return options
+
+
+def _check_kept(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.keep and options.keep.exists():
+        parser.error(f"{options.keep} is there already: a history is kept in a folder of its own")
+    if options.kept and not (options.kept / "history.json").is_file():
+        parser.error(f"no history is kept in {options.kept}: load one with --keep")
+    others = [measure.name for measure in options.measures if "history" not in measure.needs]
+    if options.kept and others:
+        parser.error(f"--kept is for the measures of the set 'history', not for {', '.join(others)}")
+
+
+def _sizes(options: argparse.Namespace) -> Sizes:
+    """As many calls as asked for; a tenth of them on SQLite as well, and as many, older ones to be pruned."""
+    sizes = QUICK if options.quick else Sizes()
+    if not options.calls:
+        return sizes
+    return replace(sizes, history=options.calls, small_history=options.calls // 10, old_history=options.calls // 10)
 
 
 def _positive(text: str) -> int:

@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 
-from benchmarks.scene import Scene
 from tests import services
+
+if TYPE_CHECKING:
+    from benchmarks.scene import Scene
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ def count_statements(administration: str) -> None:
     services.admin(administration, "CREATE EXTENSION pg_stat_statements")
 
 
-def database_counts(scene: Scene, url: str) -> dict[str, float]:
+def database_counts(scene: "Scene", url: str) -> dict[str, float]:
     """Statements sent to the database of `url`, and transactions of the whole server that wrote."""
     name = urlsplit(url).path[1:]
 

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -21,6 +22,7 @@ Raw = Literal["raw", "raw-sql"]
 Fleet = Literal[Ours, Raw]
 DATABASES: tuple[Database, ...] = ("sqlite", "postgres")
 TOOLS = ("--no-builtins", "--tools", "benchmarks.tools:TOOLS")
+OURS = ("-P", "-m", "workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,26 @@ def start(scene: "Scene", fleet: Fleet) -> Iterator[Worker]:
         yield ours(f"{fleet}-{number}", scene.folder, scene.settings[crew.database], *limits, *TOOLS)
 
 
-def ours(name: str, folder: Path, settings: Settings, *arguments: str) -> Worker:
+@contextmanager
+def crew(
+    folder: Path, settings: Settings, name: str, processes: int, slots: int, program: Sequence[str] = OURS
+) -> Iterator[list[Worker]]:
+    """Workers on queue `default` of these settings, gone afterwards."""
+    options = ("--lane", "async", "--queues", "default", "--concurrency", str(slots), *TOOLS)
+    with ExitStack() as cleanup:
+        started = [ours(f"{name}-{one}", folder, settings, *options, program=program) for one in range(processes)]
+        for worker in started:
+            cleanup.callback(worker.stop)
+        for worker in started:
+            worker.wait_ready()
+        yield started
+
+
+def ours(name: str, folder: Path, settings: Settings, *arguments: str, program: Sequence[str] = OURS) -> Worker:
     """Start a worker of ours as a user would."""
     return Worker(
         name,
-        [sys.executable, "-P", "-m", "workers", *arguments],
+        [sys.executable, *program, *arguments],
         folder=folder,
         environment={**os.environ, **settings_environment(settings)},
         ready_words="Worker ready",

@@ -103,6 +103,11 @@ def cells(result: Result, *, spread: bool) -> tuple[str, ...]:
     )
 
 
+def said(result: Result) -> str:
+    """One line of the table, as a line of text."""
+    return "  ".join(cell for cell in cells(result, spread=False) if cell)
+
+
 def _shown(readings: Sequence[float], unit: str, *, spread: bool) -> str:
     if not readings:
         return ""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
+from pathlib import Path
 
 from benchmarks.figures import LeftOutError, Measure, Readings, Result, Side
 from benchmarks.quiet import NOISY, Watch
@@ -37,18 +38,32 @@ Turns = dict[str, list[Turn]]
 
 
 def run(
-    measures: Sequence[Measure], sizes: Sizes, rounds: int, tell: Callable[[str], None], *, retake: bool = True
+    measures: Sequence[Measure],
+    sizes: Sizes,
+    rounds: int,
+    tell: Callable[[str], None],
+    *,
+    retake: bool = True,
+    kept: Path | None = None,
+    done: Callable[[Result], None] = lambda _: None,
 ) -> Outcome:
-    """Run each measure for so many rounds; `tell` hears what is under way. `retake` has disturbed turns taken again."""
+    """Run each measure for so many rounds; `tell` hears what is under way, and `done` each row as soon as it is known.
+
+    `retake` has disturbed turns taken again; `kept` is the folder of a long history.
+    """
     outcome = Outcome([])
-    with stage(sizes) as bare:
+    with stage(sizes, tell, kept) as bare:
         for measure in measures:
             tell(f"{measure.name}: starting servers and workers")
-            turns, failures = _perform(measure, bare.set_for(measure.needs), rounds, tell, retake=retake)
+            scene = bare.set_for(measure.needs)
+            turns, failures = _perform(measure, scene, rounds, tell, retake=retake)
             for side, error in failures.items():
                 missing = outcome.left_out if isinstance(error, LeftOutError) else outcome.failures
                 missing[f"{measure.name} {side}"] = f"{type(error).__name__}: {error}"
-            outcome.results.extend(_results(measure, turns, failures, sizes))
+            results = _results(measure, turns, failures, scene.sizes)
+            for result in results:
+                done(result)
+            outcome.results.extend(results)
     return outcome
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.fleets import CREWS, Fleet, Ours, Raw
+from benchmarks.fleets import CREWS, Database, Fleet, Ours, Raw
+from benchmarks.long_history import LongHistory
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.records import ExecutionContext, ToolResult
@@ -14,7 +15,7 @@ from forge_tools.records import ExecutionContext, ToolResult
 if TYPE_CHECKING:
     from celery import Task
 
-Needs = Literal[Fleet, "servers"]
+Needs = Literal[Fleet, "servers", "history"]
 CONTEXT = ExecutionContext(working_dir=".", agent_id="benchmark")
 WARMING_CALLS = 20
 
@@ -41,6 +42,10 @@ class Sizes:
     huge_burst: int = 100_000
     full_tables: int = 1_000_000
     history: int = 10_000_000
+    small_history: int = 1_000_000
+    old_history: int = 1_000_000
+    prunings: int = 8
+    prune_seconds: float = 5
     idle_seconds: float = 20
     tool_pairs: int = 15
     tool_calls: int = 300
@@ -69,6 +74,10 @@ QUICK = Sizes(
     huge_burst=600,
     full_tables=5_000,
     history=20_000,
+    small_history=5_000,
+    old_history=5_000,
+    prunings=2,
+    prune_seconds=1,
     idle_seconds=2,
     tool_pairs=3,
     tool_calls=20,
@@ -98,6 +107,9 @@ class Scene:
     results: Mapping[str, str]
     workers: Mapping[Fleet, tuple[int, ...]]
     absent: Mapping[Fleet, str]
+    long: LongHistory | None = None
+    past: Mapping[Database, Settings] = field(default_factory=dict)
+    """A long history on both databases, if one was asked for."""
 
     @asynccontextmanager
     async def client(self, fleet: Ours) -> AsyncIterator[ExecutorClient]:

@@ -4,16 +4,19 @@ from benchmarks.measures import (
     backlog,
     burst,
     clients,
+    export,
     file_tools,
     filesystem_server,
     growth,
     history,
+    history_traffic,
     idle,
     in_process,
     mcp,
     memory,
     payload,
     process_lane,
+    recording,
     round_trip,
     search_tools,
     shell_tool,
@@ -43,5 +46,15 @@ GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
 
 TOOLS = (search_tools.MEASURE, file_tools.MEASURE, shell_tool.MEASURE, filesystem_server.MEASURE)
 
-SETS = {"default": MEASURES, "growth": GROWTH, "history": (history.MEASURE,), "tools": TOOLS}
+HISTORY = (
+    history.PAGES,
+    history.FIGURES,
+    history_traffic.FULL,
+    recording.MEASURE,
+    history_traffic.PRUNE,
+    export.EXPORT,
+    export.VERIFY,
+)
+
+SETS = {"default": MEASURES, "growth": GROWTH, "history": HISTORY, "tools": TOOLS}
 """What is run by one name, and shown as one table."""

@@ -3,8 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from statistics import median
 
 from benchmarks import fleets
@@ -133,16 +132,10 @@ async def _wait(client: ExecutorClient, calls: int) -> None:
         succeeded(result)
 
 
-@contextmanager
-def _crew(scene: Scene, settings: Settings, name: str, number: int, slots: int = SLOTS) -> Iterator[list[Worker]]:
-    options = ("--lane", "async", "--queues", "default", "--concurrency", str(slots), *fleets.TOOLS)
-    with ExitStack() as cleanup:
-        crew = [fleets.ours(f"{name}-{one}", scene.folder, settings, *options) for one in range(number)]
-        for worker in crew:
-            cleanup.callback(worker.stop)
-        for worker in crew:
-            worker.wait_ready()
-        yield crew
+def _crew(
+    scene: Scene, settings: Settings, name: str, number: int, slots: int = SLOTS
+) -> AbstractContextManager[list[Worker]]:
+    return fleets.crew(scene.folder, settings, name, number, slots)
 
 
 BURSTS = Measure(

@@ -1,117 +1,182 @@
-"""Reads of a long history: first pages by every filter, pages far back, figures of a day, an export."""
+"""Reads of a long history: first pages by every filter and several together, pages far back, the figures of a day."""
 
 import asyncio
-import os
+import random
+import sys
 import time
-from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
-from statistics import quantiles
+from itertools import combinations
+from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.apart import apart
-from benchmarks.counters import in_database
 from benchmarks.figures import Bar, Measure, Readings, Row
-from benchmarks.processes import resident_megabytes
+from benchmarks.fleets import DATABASES, Database
+from benchmarks.long_history import LongHistory
+from benchmarks.pairs import by_turns
 from benchmarks.scene import Scene
+from forge_tools.errors import StorageError
+from forge_tools.records import Grouping
 from forge_tools.storage import Store, open_store
+from forge_tools.storage.engine import STATEMENT_SECONDS
 
-STEP_MS = 260
-"""Between two calls of the history: ten million of them are a month."""
-TIMES = 5
-EXPORTED = 10
-"""The part of the history that is exported: one in so many."""
+TIMES = 3
+PAGE = 50
+BACK = 1_000
+"""So many pages back; fewer where history is short."""
 
-# What agents ask for in bursts: eight tools of which one is rare, 200 agents, 50 calls a session, one failure in 150.
-ID = """
-(lpad(to_hex($1::bigint - ($2::bigint - n) * $3::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
-  || substr(md5(n::text), 4, 15))::uuid
-"""
-QUEUED = "to_timestamp(($1::bigint - ($2::bigint - n) * $3::bigint) / 1000.0)"
-ASKED = f"""
-INSERT INTO executions SELECT {ID},
-  CASE WHEN n % 10000 = 0 THEN 'Rare' ELSE
-    (ARRAY['Grep', 'Read', 'Bash', 'Edit', 'Glob', 'Fetch', 'Write'])[1 + (hashint4(n) & 1023) % 7] END,
-  'Grep@1', '1.0.0', 'd1', (ARRAY['file', 'execution', 'web'])[1 + (hashint4(n + 7) & 1023) % 3],
-  json_build_object('pattern', 'TODO ' || n, 'path', 'src/' || n % 1000), NULL, '{{"working_dir":"."}}', '{{}}',
-  'agent-' || (hashint4(n + 1) & 65535) % 200, 'session-' || n / 50,
-  CASE WHEN n % 5 = 0 THEN 'background' ELSE 'default' END, 'async', 120, 'default', 125, 127, 3, true, 0, 600, NULL, {QUEUED}
-FROM generate_series(1, $2::int) n
-"""
-CAME_OF_IT = f"""
-INSERT INTO execution_attempts SELECT {ID}, 1, true,
-  CASE WHEN n % 200 = 0 THEN 'failed' WHEN n % 1000 = 1 THEN 'timed_out' WHEN n % 50000 = 7 THEN 'lost' ELSE 'succeeded' END,
-  NULL, 'boot', 'host', 1, {QUEUED} + interval '0.1 s', {QUEUED} + interval '0.2 s', (hashint4(n + 3) & 65535) / 10.0,
-  to_json('what the tool put out, a line or two: ' || repeat('x', 100)),
-  CASE WHEN n % 200 = 0 THEN 'Disk full on /dev/sd' || n % 7 WHEN n % 1000 = 1 THEN 'Tool timed out after 5s' END,
-  CASE WHEN n % 200 = 0 THEN 'EXECUTION_ERROR' WHEN n % 1000 = 1 THEN 'TIMEOUT' END, NULL, '{{}}'
-FROM generate_series(1, $2::int) n
-"""
+COMPARED, TURNS = 10, 5
+"""Pages at either end of the way back, and how often each of them is read again, in turns."""
+
+PAIRS, TRIPLES = 90, 60
+"""Combinations of two and of three filters, drawn from all that there are, the same ones in every run."""
+
+LEASE, BEAT = 15.0, 15.0
+LIMIT_MS = 50
+PATIENCE_SECONDS = 0.02
+"""After so long a page says how far it has looked, and a next one goes on from there."""
+
+Filters = Mapping[str, Any]
+Read = Callable[..., Awaitable[Sequence[Any]]]
 
 
-def ours(scene: Scene) -> Readings:
-    with apart(scene, "history") as settings:
-        newest = time.time()
-        in_database(settings.database_url, lambda connection: _fill(connection, newest, scene.sizes.history))
-        return asyncio.run(_ours(settings.database_url, datetime.fromtimestamp(newest).astimezone(), scene))
+def pages(database: Database, scene: Scene) -> Readings:
+    """First pages, each several times; what was there at first is told on the error stream where it is slow."""
+    return asyncio.run(_pages(scene, database))
 
 
-async def _fill(connection: Any, newest: float, rows: int) -> None:
-    for statement in (ASKED, CAME_OF_IT):
-        await connection.execute(statement, int(newest * 1000), rows, STEP_MS, timeout=3600)
-    await connection.execute("VACUUM (ANALYZE)", timeout=3600)
-    await connection.execute("CHECKPOINT", timeout=3600)
+async def _pages(scene: Scene, database: Database) -> Readings:
+    assert scene.long is not None
+    async with await open_store(scene.past[database].database_url) as store:
+        await store.history.list()
+        first = await _first_pages(store, scene.long, database)
+        back = await _way_back(store, scene.long)
+    return {**first, **back}
 
 
-async def _ours(url: str, newest: datetime, scene: Scene) -> Readings:
-    length = timedelta(milliseconds=STEP_MS * scene.sizes.history)
-    async with await open_store(url) as store:
-        first = [await _milliseconds(store.history.list) for _ in range(TIMES)]
-        pages = [
-            await _milliseconds(partial(store.history.list, **filters))
-            for filters in _filters(newest, length)
-            for _ in range(TIMES)
-        ]
-        [middle, *_] = await store.history.list(until=newest - length / 2, limit=1)
-        back = [await _milliseconds(lambda: store.history.list(before=middle.id)) for _ in range(TIMES)]
-        day = [
-            await _milliseconds(lambda: store.history.figures(since=newest - timedelta(days=1))) for _ in range(TIMES)
-        ]
-        export = await _export(store, newest - length / EXPORTED)
+async def _first_pages(store: Store, long: LongHistory, database: Database) -> Readings:
+    took: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    for name, read, filters in _reads(store, long):
+        asked = f"{name} {' '.join(f'{key}={value}' for key, value in filters.items())}"
+        try:
+            took[asked] = [await _milliseconds(partial(read, **filters)) for _ in range(TIMES)]
+        except StorageError as error:  # the server ends what takes too long
+            failed[asked] = error.message
+            took[asked] = [STATEMENT_SECONDS * 1000]
+    slow = {asked: times for asked, times in took.items() if median(times) > LIMIT_MS}
+    for asked, times in sorted(slow.items(), key=lambda item: -median(item[1])):
+        print(f"{database}: {median(times):8,.0f} ms  {asked}  {failed.get(asked, '')}", file=sys.stderr)
+    middles = [median(times) for times in took.values()]
+    every = [one for times in took.values() for one in times]
     return {
-        "first": min(first),
-        "p95": quantiles(pages, n=20)[-1],
-        "worst": max(pages),
-        "back": min(back),
-        "day": min(day),
-        **export,
+        "p95": quantiles(every, n=20)[-1],
+        "p50": median(every),
+        "worst": max(middles),
+        "slow": len(slow),
+        "combinations": len(took),
+        "failed": len(failed),
     }
 
 
-def _filters(newest: datetime, length: timedelta) -> list[dict[str, Any]]:
-    """Every filter there is, with what is frequent, rare and absent, and some together."""
-    late, early = newest - length / 10, newest - length / 2
-    return [
-        *({"tool": tool} for tool in ("Grep", "Rare", "None")),
-        *({"category": category} for category in ("web", "file")),
-        *({"agent_id": agent} for agent in ("agent-7", "nobody")),
-        *({"session_id": session} for session in ("session-5", "none")),
-        *(
-            {"status": status}
-            for status in ("succeeded", "failed", "timed_out", "lost", "expired", "queued", "running")
-        ),
-        *({"error_code": code} for code in ("EXECUTION_ERROR", "TIMEOUT", "NONE")),
-        *({"error_text": text} for text in ("timed out", "/dev/sd3", "nowhere")),
-        *({"queue": queue} for queue in ("default", "background")),
-        {"min_ms": 6_500},
-        {"max_ms": 5},
-        {"since": late},
-        {"until": early},
-        {"since": early, "until": late, "tool": "Bash", "status": "failed"},
-        {"tool": "Rare", "status": "failed"},
-        {"agent_id": "agent-7", "status": "timed_out"},
-        {"session_id": "session-5", "error_text": "full"},
-    ]
+def _reads(store: Store, long: LongHistory) -> Iterator[tuple[str, Read, Filters]]:
+    values = _values(long)
+    for filters in _combinations(values):
+        yield "executions", partial(store.history.list, patience=PATIENCE_SECONDS), filters
+    for filters in _combinations({name: values[name] for name in values}, pairs=PAIRS // 3, triples=0):
+        if filters.get("status") not in ("queued", "running"):
+            yield "attempts", partial(store.history.list_attempts, patience=PATIENCE_SECONDS), filters
+    kinds = {"kind": ["requeued", "lost", "none"]}
+    for filters in _combinations(kinds | {name: values[name] for name in values}, pairs=PAIRS // 3, triples=0):
+        yield "events", partial(store.history.list_events, patience=PATIENCE_SECONDS), filters
+
+
+def _values(long: LongHistory) -> dict[str, list[Any]]:
+    """Every filter there is, with what is frequent, rare and absent."""
+    late, early = long.moment(long.total - long.small // 10), long.moment(long.total - long.small // 2)
+    return {
+        "tool": ["Grep", "Rare", "None"],
+        "category": ["file", "mcp", "notebook"],
+        "agent_id": ["agent-7", "nobody"],
+        "session_id": [f"session-{(long.total - long.small // 3) // PAGE}", "none"],
+        "status": [
+            *("succeeded", "failed", "timed_out", "rejected", "lost"),
+            *("expired", "cancelled", "queued", "running"),
+        ],
+        "queue": ["default", "host.build-7", "nowhere"],
+        "error_code": ["EXECUTION_ERROR", "TIMEOUT", "LOST", "NONE"],
+        "error_text": ["timed out", "/dev/sd3", "no such words"],
+        "min_ms": [1_000, 6_500, 60_000],
+        "max_ms": [1_000, 5, 0],
+        "since": [late, long.newest + timedelta(hours=1)],
+        "until": [early, long.moment(1)],
+    }
+
+
+def _combinations(values: Mapping[str, Sequence[Any]], pairs: int = PAIRS, triples: int = TRIPLES) -> Iterator[Filters]:
+    yield {}
+    for name, some in values.items():
+        yield from ({name: value} for value in some)
+    drawn = random.Random(7)
+    for size, count in ((2, pairs), (3, triples)):
+        for names in drawn.choices(list(combinations(values, size)), k=count):
+            yield {name: drawn.choice(values[name]) for name in names}
+
+
+async def _way_back(store: Store, long: LongHistory) -> Readings:
+    """Page after page behind the last id of the one before; `page` is the last one as `forge-tools history --before` reads it."""
+    pages = min(BACK, long.small // PAGE // 2)
+    ratios, shown = [], 0.0
+    walks: Sequence[Filters] = ({}, {"tool": "Grep"}, {"status": "succeeded", "category": "file"})
+    for filters in walks:
+        cursors: list[str] = []
+        for _ in range(min(pages, long.small // PAGE // 10) if filters else pages):
+            page = await store.history.list(before=cursors[-1] if cursors else None, limit=PAGE, **filters)
+            cursors.append(page[-1].id)
+        works = {
+            "near": partial(_read_some, store, [None, *cursors[: COMPARED - 1]], filters),
+            "far": partial(_read_some, store, cursors[-COMPARED - 1 : -1], filters),
+        }
+        took = await by_turns(works, TURNS)
+        ratios.append(took["far"] / took["near"])
+        if not filters:
+            ends = {name: milliseconds / COMPARED for name, milliseconds in took.items()}
+            shown = median([await _milliseconds(partial(_cli_page, store, cursors[-2])) for _ in range(COMPARED)])
+    return ends | {"back": max(ratios), "shown": shown}
+
+
+async def _read_some(store: Store, cursors: Sequence[str | None], filters: Filters) -> None:
+    for before in cursors:
+        await store.history.list(before=before, limit=PAGE, **filters)
+
+
+async def _cli_page(store: Store, before: str) -> None:
+    last = await store.history.get(before)
+    await store.history.list(before=last.id, limit=PAGE)
+
+
+def figures(database: Database, scene: Scene) -> Readings:
+    """All that `forge-tools stats --since 1d` reads, by each grouping."""
+    return asyncio.run(_figures(scene, database))
+
+
+async def _figures(scene: Scene, database: Database) -> Readings:
+    assert scene.long is not None
+    since = scene.long.newest - timedelta(days=1)
+    async with await open_store(scene.past[database].database_url) as store:
+        by = {}
+        for grouping in Grouping:
+            read = partial(_stats, store, grouping, since)
+            by[grouping.value] = median([await _milliseconds(read) for _ in range(TIMES)])
+    return by | {"slowest": max(by.values())}
+
+
+async def _stats(store: Store, by: Grouping, since: Any) -> None:
+    await store.workers.list()
+    await store.history.figures(by, since=since)
+    await store.history.backlog()
+    await store.history.stuck(lease=LEASE, patience=BEAT)
 
 
 async def _milliseconds(read: Callable[[], Awaitable[object]]) -> float:
@@ -120,51 +185,68 @@ async def _milliseconds(read: Callable[[], Awaitable[object]]) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-async def _export(store: Store, since: datetime) -> Readings:
-    rows, highest, before, started = 0, 0.0, resident_megabytes(os.getpid()), time.perf_counter()
-    async for page in store.history.pages(since=since):
-        rows += len(page)
-        highest = max(highest, resident_megabytes(os.getpid()))
-    return {"exported": rows / (time.perf_counter() - started), "growth": highest - before}
+SHOWN: Mapping[Database, tuple[str, str]] = {
+    "postgres": ("PostgreSQL", "{history:,}"),
+    "sqlite": ("SQLite", "{small_history:,}"),
+}
 
 
-MEASURE = Measure(
-    name="history",
-    needs=frozenset({"servers"}),
-    rounds_at_most=1,
-    sides={"ours": ours},
-    rows=[
-        Row(
-            title="{history:,} rows: first page by any filter, p95 over filters",
-            unit="ms",
-            key="p95",
-            ours="ours",
-            bar=Bar("value", "at most", 50),
-        ),
-        Row(title="{history:,} rows: first page by the slowest filter", unit="ms", key="worst", ours="ours"),
-        Row(
-            title="{history:,} rows: a page from the middle (the first page)",
-            unit="ms",
-            key="back",
-            ours="ours",
-            raw="ours",
-            raw_key="first",
-            bar=Bar("ratio", "at most", 1.5),
-        ),
-        Row(
-            title="{history:,} rows: figures of a day by tool",
-            unit="ms",
-            key="day",
-            ours="ours",
-            bar=Bar("value", "at most", 500),
-        ),
-        Row(title="{history:,} rows: export of a tenth", unit="/s", key="exported", ours="ours"),
-        Row(
-            title="{history:,} rows: growth of the process that exports",
-            unit="MB",
-            key="growth",
-            ours="ours",
-            bar=Bar("value", "at most", 150),
-        ),
-    ],
+def _page_rows(database: Database) -> Iterator[Row]:
+    name, rows = SHOWN[database]
+    yield Row(
+        title=f"{name}, {rows} rows: first page by one, two or three filters, p95",
+        unit="ms",
+        key="p95",
+        ours=database,
+        bar=Bar("value", "at most", LIMIT_MS),
+    )
+    for what, unit, key in (
+        ("p50", "ms", "p50"),
+        ("by the slowest combination", "ms", "worst"),
+        (f"combinations slower than {LIMIT_MS} ms", "", "slow"),
+        ("combinations in all", "", "combinations"),
+    ):
+        yield Row(title=f"{name}, {rows} rows: first page, {what}", unit=unit, key=key, ours=database)
+    yield Row(
+        title=f"{name}, {rows} rows: first pages that end in an error",
+        unit="",
+        key="failed",
+        ours=database,
+        bar=Bar("value", "at most", 0),
+    )
+    yield Row(
+        title=f"{name}: page {BACK:,} (page 1)", unit="ms", key="far", ours=database, raw=database, raw_key="near"
+    )
+    yield Row(
+        title=f"{name}: page {BACK:,} as a part of page 1, the worst of three walks",
+        unit="x",
+        key="back",
+        ours=database,
+        bar=Bar("value", "at most", 1.15),
+    )
+    yield Row(title=f"{name}: page {BACK:,} as the command reads it", unit="ms", key="shown", ours=database)
+
+
+def _figure_rows(database: Database) -> Iterator[Row]:
+    name, rows = SHOWN[database]
+    yield Row(
+        title=f"{name}, {rows} rows: stats of a day, by the slowest grouping",
+        unit="ms",
+        key="slowest",
+        ours=database,
+        bar=Bar("value", "at most", 500),
+    )
+    for grouping in Grouping:
+        yield Row(title=f"{name}: stats of a day by {grouping.value}", unit="ms", key=grouping.value, ours=database)
+
+
+PAGES, FIGURES = (
+    Measure(
+        name=name,
+        needs=frozenset({"servers", "history"}),
+        rounds_at_most=1,
+        sides={database: partial(side, database) for database in DATABASES},
+        rows=[row for database in ("postgres", "sqlite") for row in rows(database)],
+    )
+    for name, side, rows in (("history-pages", pages, _page_rows), ("history-figures", figures, _figure_rows))
 )

@@ -1,9 +1,11 @@
 """What is run: measures and sets of them by name."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.__main__ import _options
-from benchmarks.measures import GROWTH, MEASURES, SETS, TOOLS
+from benchmarks.measures import GROWTH, HISTORY, MEASURES, SETS, TOOLS
 
 
 def names(*arguments: str) -> list[str]:
@@ -31,12 +33,31 @@ def test_an_unknown_name_is_refused_with_those_that_there_are(capsys: pytest.Cap
     assert "there is no measure 'brust'; there are burst," in capsys.readouterr().err
 
 
+def test_a_history_is_kept_in_a_new_folder_and_measured_on_where_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, said in (
+        (("history", "--keep", str(tmp_path)), "is there already"),
+        (("history", "--kept", str(tmp_path)), "no history is kept in"),
+    ):
+        with pytest.raises(SystemExit):
+            names(*arguments)
+        assert said in capsys.readouterr().err
+
+    (tmp_path / "history.json").write_text("{}")
+
+    assert names("history", "--kept", str(tmp_path)) == [measure.name for measure in HISTORY]
+    with pytest.raises(SystemExit):
+        names("history", "burst", "--kept", str(tmp_path))
+    assert "not for burst" in capsys.readouterr().err
+
+
 def test_no_two_measures_share_a_name() -> None:
-    known = [measure.name for measure in (*MEASURES, *GROWTH, *TOOLS)]
+    known = [measure.name for measure in (*MEASURES, *GROWTH, *HISTORY, *TOOLS)]
 
     assert len(known) == len(set(known))
     assert all(
         row.ours in measure.sides and row.raw in {None, *measure.sides}
-        for measure in (*MEASURES, *GROWTH, *TOOLS)
+        for measure in (*MEASURES, *GROWTH, *HISTORY, *TOOLS)
         for row in measure.rows
     )

@@ -1,0 +1,10 @@
+"""`python -m benchmarks.bare_worker`: the worker, on the bare queue."""
+
+import sys
+
+from benchmarks.bare_queue import swapped
+from workers.__main__ import main
+
+if __name__ == "__main__":
+    with swapped():
+        sys.exit(main())
