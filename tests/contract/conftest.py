@@ -3,13 +3,12 @@
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import pytest
 
-from forge_tools.records import new_id
 from forge_tools.storage import Store, migrate, open_store
-from tests.services import GivenPostgres, PostgresServer, admin
+from tests.services import GivenPostgres, PostgresServer
 
 
 @pytest.fixture(scope="session")
@@ -36,9 +35,7 @@ def migrated_sqlite(sqlite_template: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def migrated_postgres(postgres: PostgresServer | GivenPostgres, postgres_template: str) -> Iterator[str]:
-    name = f"forge_test_{new_id()}"
-    admin(postgres.url, f'CREATE DATABASE "{name}" TEMPLATE "{postgres_template}"')
-    url = urlunsplit(urlsplit(postgres.url)._replace(path=f"/{name}"))
+    url = postgres.create_database(postgres_template)
     yield url
     postgres.drop_database(url)
 

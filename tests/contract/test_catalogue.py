@@ -3,10 +3,12 @@
 import asyncio
 
 import pytest
+from sqlalchemy import update
 
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import Capabilities, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
+from forge_tools.storage.models import tools
 from tests.contract.calls import SCOPE, boot, claimed, ended, running, scope, submitted
 
 GREP = ToolSpec(
@@ -162,3 +164,45 @@ async def test_a_switch_that_meets_a_deployment_holds_for_what_is_deployed(store
         await asyncio.gather(store.catalogue.publish([new], "boot-1"), switch)
         assert [spec.version for spec in await store.catalogue.specs()] == [new.version] * is_enabled
         assert (await store.catalogue.switches()).disabled == (frozenset() if is_enabled else {"Grep"})
+
+
+async def newer(store: Store, spec: ToolSpec, **fields: object) -> None:
+    """Let newer code have published a tool, with fields or values that this code does not know."""
+    await store.catalogue.publish([spec], "boot-1")
+    known = spec.model_dump(mode="json") | fields
+    statement = update(tools).where(tools.c.digest == spec.digest).values(spec=known)
+    await store._database.write(lambda connection: connection.execute(statement))
+
+
+async def test_a_definition_that_only_newer_code_can_read_takes_no_other_with_it(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    await newer(store, GREP.model_copy(update={"name": "Browse"}), category="browser")
+
+    for _ in range(3):
+        assert await store.catalogue.specs() == [GREP]
+
+    [said] = [message for message in caplog.messages if "left out" in message]
+    assert "Tool 'Browse' 1.0.0" in said
+    assert "category: Input should be 'file'" in said
+    with pytest.raises(ToolNotFoundError):
+        await store.catalogue.versions("Browse")
+
+
+async def test_what_newer_code_adds_to_a_definition_is_ignored_and_its_digest_kept(store: Store) -> None:
+    await newer(store, GREP, colour="blue", capabilities=GREP.capabilities.model_dump() | {"flies": True})
+
+    [spec] = await store.catalogue.specs()
+
+    assert (spec, spec.digest) == (GREP, GREP.digest)
+
+
+async def test_versions_that_cannot_be_read_are_left_out_of_those_of_a_tool(store: Store) -> None:
+    later = GREP.model_copy(update={"version": "2.0.0"})
+    await newer(store, later, lane="gpu")
+    await store.catalogue.publish([GREP], "boot-1")
+
+    assert [one.spec for one in await store.catalogue.versions("Grep")] == [GREP]
+    assert await store.catalogue.definition("Grep", "2.0.0", later.digest) is None
+    assert (await store.catalogue.pin("Grep", "1.0.0")).is_pinned

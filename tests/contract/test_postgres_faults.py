@@ -131,7 +131,7 @@ async def test_a_worker_waits_for_its_database_as_long_as_it_takes(store: Store,
         done, _ = await asyncio.wait([finishing], timeout=3)
         assert not done
         await proxy.come_back()
-        assert await asyncio.wait_for(finishing, 10)
+        assert await asyncio.wait_for(finishing, 30)
 
 
 async def test_a_frozen_database_is_given_up_in_bounded_time(

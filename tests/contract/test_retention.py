@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from forge_tools.artifacts.parts import pack
 from forge_tools.config import RetentionRule, Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import Artifact, ExecutionStatus, Outcome, new_id
 from forge_tools.records.audit import Fault, Pruned, Pruning
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.artifacts import Keeping, pack
+from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.audit import OvertakenError, Signer
 from forge_tools.storage.retention import Pace, PruneRun
 from tests.contract.calls import call, ended, finished, running, submitted

@@ -134,6 +134,9 @@ async def test_a_client_sees_nothing_of_others(alice: Store, mallory: Store, wal
     assert await mallory.queue.statuses([done.id, waiting.id]) == {}
     assert await mallory.history.attempts(done.id) == []
     assert await mallory.history.events(waiting.id) == []
+    assert await mallory.history.list_attempts() == await mallory.history.list_events() == []
+    assert [one.execution_id for one in await alice.history.list_attempts()] == [waiting.id, done.id]
+    assert [one.kind for one in await alice.history.list_events(tool="Grep")] == ["cancel"]
     with pytest.raises(ExecutionNotFoundError):
         await mallory.history.get(done.id)
 

@@ -3,13 +3,17 @@
 import asyncio
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.records import ExecutionContext, PageWish, ToolResult
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.artifact_tables import artifact_parts, artifacts
 from forge_tools.storage.artifacts import Keeping
@@ -21,6 +25,7 @@ TEXT = "\n".join(LINES)
 
 PUTS = """
 import asyncio, os, sys
+from pathlib import Path
 from forge_tools.config import Settings
 from forge_tools.records import ExecutionContext
 from forge_tools.storage import open_store
@@ -31,8 +36,9 @@ async def main():
         for number in range(60):
             yield bytes([number]) * (1 << 18)
 
-    desk = ArtifactDesk(Settings.load(database_url=sys.argv[1]))
-    async with await open_store(sys.argv[1]) as store:
+    folder = Path(sys.argv[2]) if sys.argv[2:] else None
+    desk = ArtifactDesk(Settings.load(database_url=sys.argv[1], artifact_dir=folder))
+    async with await open_store(sys.argv[1], artifact_dir=folder) as store:
         desk.open(store)
 
         async def ask(request, context):
@@ -84,6 +90,31 @@ async def test_what_one_host_kept_is_read_page_by_page_on_another(hosts: Fleet, 
         assert b"".join([chunk async for chunk in client.artifact(handle)]).decode() == TEXT
 
 
+async def test_hosts_that_share_a_folder_keep_artifacts_there(fresh_fleet: Fleet, tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    for host in ("a", "b"):
+        for lane in ("async", "process"):
+            home = str(fresh_fleet.folder / host)
+            fresh_fleet.start(lane, concurrency=2, hostname=host, home=home, artifact_dir=str(folder))
+    async with ExecutorClient(fresh_fleet.settings.model_copy(update={"artifact_dir": folder})) as client:
+        long = await on(client, "a", "EchoInProcess", message=TEXT)
+        handle = long.metadata["artifact"]
+        again = await on(client, "b", "Echo", message=TEXT, session="other")
+        assert again.metadata["artifact"] == handle
+        page = await on(client, "b", "Read", file_path=handle, line_numbers=False, offset=60_000, limit=1)
+        assert page.output == LINES[59_999]
+        shown = await client.artifact_page(handle, offset=60_000, limit=1)
+        assert shown.text == LINES[59_999] + "\n"
+        assert b"".join([chunk async for chunk in client.artifact(handle)]).decode() == TEXT
+        async with client._open_store._database.reading() as connection:
+            data = (await connection.scalars(artifact_parts.select().with_only_columns(artifact_parts.c.data))).all()
+    assert set(data) == {b""}
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) == len(data)
+    assert sum(path.stat().st_size for path in files) < len(TEXT) / 3
+    assert {path.stat().st_mode & 0o077 for path in folder.rglob("*")} == {0}
+
+
 async def test_children_keep_outputs_while_others_work(fresh_fleet: Fleet) -> None:
     fresh_fleet.start("process", concurrency=2)
     async with ExecutorClient(fresh_fleet.settings) as client:
@@ -97,9 +128,13 @@ async def test_children_keep_outputs_while_others_work(fresh_fleet: Fleet) -> No
             assert b"".join([part async for part in client.artifact(result.metadata["artifact"])]).decode() == text
 
 
-def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(database_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [None, "artifacts"])
+def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
+    database_url: str, tmp_path: Path, folder: str | None
+) -> None:
     migrate.upgrade(database_url)
-    command = [sys.executable, "-c", PUTS, database_url]
+    place = tmp_path / folder if folder else None
+    command = [sys.executable, "-c", PUTS, database_url, *([str(place)] if place else [])]
     with (tmp_path / "log").open("w") as log:
         putter = subprocess.Popen(command, cwd=ROOT, stdout=log)
         wait_until(lambda: "add 30" in (tmp_path / "log").read_text(), 30, "it puts nothing")
@@ -109,7 +144,7 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(database_u
     new = artifact(b"".join(bytes([number]) * (1 << 18) for number in range(60)))
 
     async def look() -> None:
-        async with await open_store(database_url) as store:
+        async with await open_store(database_url, artifact_dir=place) as store:
             assert await store.artifacts.get(new.id) is None
             assert await store.artifacts.find(new.id, "s") is None
             assert await store.artifacts.finish(new, Keeping(ttl=60.0, quota=1 << 30)) is None
@@ -120,17 +155,20 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(database_u
             async with store._database.reading() as connection:
                 assert (await connection.execute(artifact_parts.select())).all() == []
 
+    assert place is None or len(list(place.glob("*/*/*"))) >= 30
     asyncio.run(look())
+    assert place is None or list(place.glob("*/*")) == []
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert again.stdout.endswith("put\n")
 
 
-def test_two_processes_that_put_the_same_at_once_both_succeed(database_url: str) -> None:
+@pytest.mark.parametrize("folder", [None, "artifacts"])
+def test_two_processes_that_put_the_same_at_once_both_succeed(
+    database_url: str, tmp_path: Path, folder: str | None
+) -> None:
     migrate.upgrade(database_url)
-    putters = [
-        subprocess.Popen([sys.executable, "-c", PUTS, database_url], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    command = [sys.executable, "-c", PUTS, database_url, *([str(tmp_path / folder)] if folder else [])]
+    putters = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [putter.communicate(timeout=60)[0] for putter in putters]
     assert all(text.endswith("put\n") for text in said), said
 
@@ -140,3 +178,37 @@ def test_two_processes_that_put_the_same_at_once_both_succeed(database_url: str)
         return rows[0], rows[1]
 
     assert asyncio.run(count()) == (1, 60)
+    assert len(list(tmp_path.glob("artifacts/*/*/*"))) == (60 if folder else 0)
+
+
+def test_what_the_version_before_kept_is_read_after_the_migration(database_url: str) -> None:
+    migrate.upgrade(database_url, "0001")
+    kept = "".join(f"{line}\n" for line in LINES[:9000]).encode()
+    old, parts = artifact(kept), [kept[start : start + PART_BYTES] for start in range(0, len(kept), PART_BYTES)]
+
+    async def keep() -> None:
+        async with await open_store(database_url, check_schema=False) as store:
+            await store.artifacts.begin(old, Keeping(ttl=600.0, quota=1 << 30))
+            for number, data in enumerate(parts):
+                row = {"artifact_id": old.id, "number": number, "start": number * PART_BYTES, "data": pack(data)}
+                await store._database.write(partial(_insert, row))
+            assert parts[1:], "more than one"
+
+    async def read() -> None:
+        async with await open_store(database_url) as store:
+            found = await store.artifacts.finish(old, Keeping(ttl=600.0, quota=1 << 30))
+            assert found is not None
+            assert (await store.artifacts.page(found, PageWish(offset=8001, limit=1))).text == f"{LINES[8000]}\n"
+
+    asyncio.run(keep())
+    migrate.upgrade(database_url)
+    asyncio.run(read())
+
+
+async def _insert(row: dict[str, Any], connection: AsyncConnection) -> None:
+    await connection.execute(
+        text(
+            "INSERT INTO artifact_parts (artifact_id, number, start, data) VALUES (:artifact_id, :number, :start, :data)"
+        ),
+        row,
+    )

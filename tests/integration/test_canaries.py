@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import secrets
 import shutil
 import signal
@@ -17,6 +18,7 @@ from pydantic import SecretStr
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext
 from tests.fleet import Fleet, wait_until
+from tests.mcp_process import McpProcess
 from tests.recording import RecordingProxy
 from tests.services import PostgresServer, ValkeyServer
 
@@ -39,27 +41,28 @@ class Canaries:
 
 
 class Scene:
-    """PostgreSQL, Valkey behind a recorder, a fleet, and every file they write, in one folder."""
+    """A database, Valkey behind a recorder, a fleet, and every file they write, in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: str) -> None:
         self.folder = folder
-        self.postgres = PostgresServer(folder / "pg").start()
+        self.postgres = PostgresServer(folder / "pg").start() if database == "postgres" else None
         self.valkey = ValkeyServer(folder / "valkey").start()
         self.wire = folder / "wire"
         socket = folder / "wire.sock"
         self.proxy = RecordingProxy(socket, self.valkey.socket, self.wire).__enter__()
-        self.url = self.postgres.create_database()
+        self.url = self.postgres.create_database() if self.postgres else f"sqlite:///{folder / 'forge.db'}"
         self.fleet = Fleet(folder, f"redis+socket://{socket}", self.url, kill_grace=1.0)
         self.canaries = Canaries()
 
     def start(self, lane: str, **environment: str) -> Any:
-        return self.fleet.start(lane, tools=TOOLS, **environment)
+        return self.fleet.start(lane, tools=TOOLS, from_nothing=True, **environment)
 
     def stop(self) -> None:
         self.fleet.stop()
         self.proxy.__exit__()
         self.valkey.stop()
-        self.postgres.stop()
+        if self.postgres:
+            self.postgres.stop()
 
     def written(self) -> Iterator[tuple[Path, bytes]]:
         for path in self.folder.rglob("*"):
@@ -74,7 +77,9 @@ class Scene:
         )
 
     async def rows(self) -> str:
-        """Every row as text: what is long is compressed in the files."""
+        """Every row as text: what is long is compressed in the files of PostgreSQL."""
+        if not self.postgres:
+            return ""
         connection = await asyncpg.connect(self.url)
         try:
             names = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
@@ -84,12 +89,12 @@ class Scene:
         return "\n".join(row[0] for rows in tables for row in rows)
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+@pytest.fixture(params=["postgres", "sqlite"])
+def scene(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     folder = Path(tempfile.mkdtemp(prefix="fc-", dir="/tmp"))  # sockets of workers go there, so its path is short
     folder.chmod(0o755)  # as root, PostgreSQL runs as somebody else
     (folder / "tmp").mkdir()
-    scene = Scene(folder)
+    scene = Scene(folder, request.param)
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
     yield scene
     scene.stop()
@@ -115,21 +120,31 @@ async def test_no_secret_is_in_any_byte_that_was_written(scene: Scene, monkeypat
         }
         context = ExecutionContext(working_dir=str(scene.folder), session_id="s", agent_id="a")
         digest_key = scene.canaries.new("digest key")
-        settings = scene.fleet.settings.model_copy(update={"digest_key": SecretStr(digest_key)})
+        settings = scene.fleet.settings.model_copy(
+            update={"digest_key": SecretStr(digest_key), "seal_patterns": (r"PIN-canary[0-9a-f]{24}",)}
+        )
         async with ExecutorClient(settings) as client:
             await _seed(client, context, scene)
             await _seed_references(client, context)
-            await _outlive_a_worker(client, context, scene, workers["process"])
+            await _seed_shells(client, context, scene)
+            await asyncio.to_thread(_seed_over_mcp, scene)
+            if scene.postgres:
+                await _outlive_a_worker(client, context, scene, workers["process"])
             rows = await scene.rows()
+            written = {path.name for path, _ in scene.written()}  # SQLite's log goes with whoever uses it last
+            seen_alive = {door for door, _ in scene.leaks()}
     finally:
         scene.stop()
         shutil.rmtree(given)
 
-    assert scene.canaries.found_in(rows.encode()) == {"control"}
+    assert scene.canaries.found_in(rows.encode()) <= {"control"}
     leaks = scene.leaks()
-    assert {door for door, _ in leaks} == {"control"}, leaks
-    assert any(path.startswith("pg/data/base") for _, path in leaks)
-    assert any(path.startswith("pg/data/pg_wal") for _, path in leaks)
+    assert {door for door, _ in leaks} == seen_alive == {"control"}, leaks
+    for start in ("pg/data/base", "pg/data/pg_wal") if scene.postgres else ("forge.db",):
+        assert any(path.startswith(start) for _, path in leaks)
+    assert "forge.db-wal" in written or scene.postgres
+    assert any(name.endswith(".out") for name in written), "the spools of shells are not among what is searched"
+    assert any(name.startswith("mcp-") for name in written)
     assert scene.wire.stat().st_size > 1_000
     assert b"forge.default.process" in scene.wire.read_bytes()
 
@@ -141,6 +156,9 @@ async def _seed(client: ExecutorClient, context: ExecutionContext, scene: Scene)
         for how in ("returned", "raised", "failed", "retried", "long"):
             mark = str(scene.folder / f"mark-{name}-{how}")
             await client.execute(name, context, secret=new(f"{how} by {name}"), how=how, mark=mark)
+        secret = new(f"in the metadata of {name}")
+        told = context.model_copy(update={"metadata": {"api_key": secret, "note": f"key={secret}"}})
+        await client.execute(name, told, secret="nothing-to-see", note=f"with {secret}")
         nested = {"user": "u", "list": [{"password": new(f"nested in {name}")}]}
         await client.execute(name, context, key=nested)
         await client.execute(name, context.model_copy(update={"dry_run": True}), secret=new(f"dry run of {name}"))
@@ -187,6 +205,47 @@ async def _seed_references(client: ExecutorClient, context: ExecutionContext) ->
                 assert "[redacted]" in f"{result.output}{result.error}"
         result = await client.execute(name, context, secret={"deep": ["secret://BY_FILE"]})
         assert result.success
+
+
+async def _seed_shells(client: ExecutorClient, context: ExecutionContext, scene: Scene) -> None:
+    """What outlives its call has files of its own."""
+    found = f"PIN-{scene.canaries.new('found by its looks')[:30]}"
+    ran = await client.execute("Bash", context, command=f"echo {found}")
+    assert ran.output["stdout"].startswith("[redacted]") if isinstance(ran.output, dict) else "[redacted]" in ran.output
+    for name, command, variables in (
+        ("found by its looks in a shell", "echo PIN-{}; sleep 60", {}),
+        (
+            "environment of a shell",
+            'echo "$API_TOKEN"; printf %s "$API_TOKEN" | base64 -w0; sleep 60',
+            {"API_TOKEN": "{}"},
+        ),
+    ):
+        secret = scene.canaries.new(name)[:30]
+        env = {key: value.format(secret) for key, value in variables.items()}
+        asked = {"command": command.replace("{}", secret), "env": env, "run_in_background": True}
+        shell = await client.execute("Bash", context, **asked)
+        assert shell.success, shell
+        read = await client.execute("BashOutput", context, bash_id=shell.metadata["bash_id"], wait_ms=10_000)
+        assert str(read.output).startswith("[redacted]"), read
+        assert (await client.execute("KillShell", context, shell_id=shell.metadata["bash_id"])).success
+
+
+def _seed_over_mcp(scene: Scene) -> None:
+    """The server's log is in the folder, and what it tells its client is looked at here."""
+    server = McpProcess(scene.fleet.environment(), scene.folder).greet()
+    try:
+        for name in LANES:
+            for how in ("returned", "raised"):
+                secret = scene.canaries.new(f"{how} over MCP by {name}")
+                params = {"name": name, "arguments": {"secret": secret, "how": how}, "_meta": {"progressToken": name}}
+                id_, told = server.begin("tools/call", params), list[dict[str, Any]]()
+                while not told or told[-1].get("id") != id_:
+                    told.append(server.read())
+                assert "[redacted]" in str(told[-1])
+                assert not scene.canaries.found_in(json.dumps(told).encode())
+        server.hang_up()
+    finally:
+        server.stop()
 
 
 async def _outlive_a_worker(client: ExecutorClient, context: ExecutionContext, scene: Scene, worker: Any) -> None:

@@ -87,7 +87,7 @@ async def test_a_broker_that_is_down_neither_fails_nor_blocks_submit(fleet: Flee
         took = time.monotonic() - started
         result = await handle.result(timeout=30)
 
-    assert took < 2
+    assert took < 4.5  # giving up on the broker takes 5 s
     assert result.output == "slowly"
 
 

@@ -22,6 +22,7 @@ from forge_tools.embedded import EmbeddedStack, stack_holder, supervision, valke
 from forge_tools.embedded import stack as stack_module
 from forge_tools.errors import DatabaseCorruptError, StackError
 from forge_tools.storage import migrate
+from tests.fleet import is_alive
 from tests.services import ValkeyServer, client
 from tests.stack_driver import worker_argv
 
@@ -102,10 +103,10 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that still run; a zombie has ended, and only waits for whoever adopted it."""
-    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in processes if process.is_running() and is_alive(process.pid)]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 15) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -245,7 +246,7 @@ def test_an_old_server_without_its_stack_is_asked_to_end(home: Path) -> None:
     with leftover(home) as old:
         with make(home) as stack:
             assert stack.status().processes[0].pid != old.pid
-        assert old.wait(5) == 0
+        assert old.wait(30) == 0
 
 
 def test_an_old_server_that_does_not_end_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

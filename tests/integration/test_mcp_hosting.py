@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus, Progress
-from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive, wait_until
+from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive, wait_until, warm_worker
 
 SERVERS = ROOT / "tests" / "mcp_servers"
 CONTEXT = ExecutionContext(working_dir=".")
@@ -28,10 +27,10 @@ def host(fleet: Fleet, servers: dict[str, Any], categories: str = "mcp") -> Work
     configuration = fleet.folder / "mcp.json"
     configuration.write_text(json.dumps({"mcpServers": servers}))
     log = fleet.folder / f"worker-{len(fleet.workers)}.log"
-    argv = [sys.executable, "-P", "-m", "workers", "--lane", "async", "--categories", categories, "--no-builtins"]
+    words = ["workers", "--lane", "async", "--categories", categories, "--no-builtins"]
     with log.open("wb") as output:
         environment = fleet.environment(mcp_config=str(configuration))
-        process = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        process = warm_worker().start(words, cwd=ROOT, env=environment, stdout=output, stderr=output)
     worker = WorkerProcess(process, log)
     fleet.workers.append(worker)
     worker.wait_ready()

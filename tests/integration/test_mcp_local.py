@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from mcp import Client
+from mcp.types import ResourceLink, TextContent, TextResourceContents
 
 from tests.fleet import ROOT, is_alive, wait_until
 from tests.mcp_process import McpProcess, parameters
@@ -41,6 +42,24 @@ def test_noise_goes_to_the_error_stream(server: McpProcess) -> None:
     said = server.errors()
     for noise in ("while it was imported", "printed", "to __stdout__", "forged", "from a child", "from a shell"):
         assert noise in said
+
+
+async def test_what_was_too_long_is_read_on_while_the_server_lives(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    async with Client(parameters({**environment, "TMPDIR": str(tmp_path / "tmp")}, "--local")) as agent:
+        result = await agent.call_tool("Bash", {"command": "seq 1 60000"})
+        link = next(block for block in result.content if isinstance(block, ResourceLink))
+        whole = (await agent.read_resource(link.uri)).contents[0]
+        page = (await agent.read_resource(f"{link.uri}?offset=30001&limit=2")).contents[0]
+        read = await agent.call_tool("Read", {"file_path": str(link.uri), "offset": 30001, "limit": 1})
+
+    assert isinstance(whole, TextResourceContents)
+    assert whole.text.splitlines() == [str(number) for number in range(1, 60_001)]
+    assert isinstance(page, TextResourceContents)
+    assert page.text == "30001\n30002\n"
+    assert isinstance(read.content[0], TextContent)
+    assert read.content[0].text.startswith(" 30001\t30001\n")
+    assert list((tmp_path / "tmp").glob("forge-artifacts-*")) == []
 
 
 @pytest.mark.parametrize("way", ["raise", "exit", "interrupt"])

@@ -23,7 +23,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     if npm is None:
         pytest.skip("npm is not installed")
     folder = tmp_path_factory.mktemp("npm")
-    command = [npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder), PACKAGE]
+    options = ("--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=0", "--prefix", str(folder))
+    command = [npm, "install", *options, PACKAGE]
     try:
         installed = subprocess.run(command, capture_output=True, text=True, timeout=90)
     except subprocess.TimeoutExpired:

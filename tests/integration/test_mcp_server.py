@@ -197,6 +197,7 @@ async def test_what_was_too_long_is_a_resource_of_its_session(
         result = await agent.call_tool("Bash", {"command": "seq 1 60000"})
         link = next(block for block in result.content if isinstance(block, ResourceLink))
         whole = (await agent.read_resource(link.uri)).contents[0]
+        page = (await agent.read_resource(f"{link.uri}?offset=30001&limit=2")).contents[0]
         with pytest.raises(MCPError, match="Resource not found"):
             await agent.read_resource("artifact://" + "0" * 32)
         with pytest.raises(MCPError, match="Resource not found"):
@@ -204,7 +205,13 @@ async def test_what_was_too_long_is_a_resource_of_its_session(
     async with Client(parameters(fleet.environment())) as stranger:
         with pytest.raises(MCPError, match="Resource not found"):
             await stranger.read_resource(link.uri)
+        with pytest.raises(MCPError, match="Resource not found"):
+            await stranger.read_resource(f"{link.uri}?offset=30001")
 
+    assert isinstance(page, TextResourceContents)
+    assert page.text == "30001\n30002\n"
+    assert page.meta is not None
+    assert page.meta["forge-tools/next"] == f"{link.uri}?offset=30003&limit=2"
     assert isinstance(whole, TextResourceContents)
     assert whole.text.splitlines() == [str(number) for number in range(1, 60_001)]
 

@@ -63,7 +63,7 @@ async def test_tasks_are_listed_cancelled_and_forgotten(raw: McpProcess, client:
     assert raw.ask("tasks/result", {"taskId": ids[0]})["isError"]
 
     brief = raw.ask("tools/call", {"name": "Echo", "arguments": {"message": "m"}, "task": {"ttl": 1}})["task"]["taskId"]
-    await client.attach(brief).result(10)
+    await client.attach(brief).result(30)
     gone = raw.answer(raw.begin("tasks/get", {"taskId": brief}))
     assert "has expired" in gone["error"]["message"]
 
@@ -72,7 +72,7 @@ async def test_no_ttl_is_too_long_or_too_short(raw: McpProcess, client: Executor
     call = {"name": "Echo", "arguments": {"message": "m"}}
     made = [raw.ask("tools/call", {**call, "task": {"ttl": ttl}})["task"] for ttl in (10**30, -5)]
     for task in made:
-        await client.attach(task["taskId"]).result(10)
+        await client.attach(task["taskId"]).result(30)
 
     assert [task["ttl"] for task in made] == [tasks.LONGEST_TTL_MS, 0]
     assert raw.ask("tasks/get", {"taskId": made[0]["taskId"]})["status"] == "completed"

@@ -58,6 +58,20 @@ def test_migrated_tables_equal_the_models(database_url: str) -> None:
     assert look(database_url, differences) == []
 
 
+def test_migrated_indexes_hold_the_rows_that_those_of_the_models_hold(database_url: str) -> None:
+    migrate.upgrade(database_url)
+
+    def definitions(connection: Connection) -> tuple[list[str], list[str]]:
+        migrated = definitions_of_indexes(connection)
+        connection.execute(DropView(tool_executions))
+        metadata.drop_all(connection)
+        metadata.create_all(connection)
+        return migrated, definitions_of_indexes(connection)
+
+    migrated, modelled = look(database_url, definitions)
+    assert migrated == modelled
+
+
 def test_the_migrated_view_equals_the_one_in_the_models(database_url: str) -> None:
     migrate.upgrade(database_url)
 
@@ -93,8 +107,13 @@ def test_backward_removes_everything_and_forward_works_again(database_url: str) 
 
 
 def test_every_step_can_be_gone_one_by_one(database_url: str) -> None:
-    migrate.upgrade(database_url, "+1")
-    migrate.downgrade(database_url, "-1")
+    steps = []
+    while migrate.current(database_url) != SCHEMA_REVISION:
+        steps.append(look(database_url, definitions_of_indexes))
+        migrate.upgrade(database_url, "+1")
+    for before in reversed(steps):
+        migrate.downgrade(database_url, "-1")
+        assert look(database_url, definitions_of_indexes) == before
     assert migrate.current(database_url) is None
 
 
@@ -155,6 +174,14 @@ def test_the_alembic_command_finds_its_configuration(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert migrate.current(f"sqlite:///{tmp_path / 'forge.db'}") == SCHEMA_REVISION
+
+
+def definitions_of_indexes(connection: Connection) -> list[str]:
+    """The indexes that migrations make by name, with the rows that they hold; SQLite's text in one spelling."""
+    query = "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    if connection.dialect.name == "postgresql":
+        query = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename != 'alembic_version'"
+    return sorted(" ".join(str(sql).split()) for sql in connection.scalars(text(query)))
 
 
 def definition_of_view(connection: Connection) -> str:

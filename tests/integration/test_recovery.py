@@ -75,7 +75,7 @@ async def test_a_stopping_worker_lets_short_work_finish(fresh_fleet: Fleet, cont
         handle = await client.submit("Sleep", context, {"seconds": 1.5, "mark": str(fresh_fleet.folder / "mark")})
         await asyncio.to_thread(wait_until, (fresh_fleet.folder / "mark").exists, 20, "the body did not start")
         code = await asyncio.to_thread(worker.stop)
-        result = await handle.result(timeout=10)
+        result = await handle.result(timeout=30)
 
     assert (code, result.output) == (0, "slept 1.5s")
 
@@ -90,7 +90,7 @@ async def test_a_stopping_worker_ends_within_its_drain_and_says_what_it_left(
         handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
         await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
         await asyncio.to_thread(worker.stop, 15)
-        result = await handle.result(timeout=10)
+        result = await handle.result(timeout=30)
 
     assert result.error_code == ErrorCode.LOST
     assert "was stopped" in (result.error or "")

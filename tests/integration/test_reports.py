@@ -1,6 +1,7 @@
 """Progress and output of calls that run on real workers, as those hear it who follow them."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 
@@ -8,7 +9,17 @@ import pytest
 from sqlalchemy import func, select
 
 from forge_tools.client import ExecutorClient, Handle, SyncExecutorClient
-from forge_tools.records import CallEvent, Ended, ExecutionContext, ExecutionStatus, Note, Output, Progress, StateChange
+from forge_tools.records import (
+    CallEvent,
+    Ended,
+    ExecutionContext,
+    ExecutionStatus,
+    Note,
+    Output,
+    Progress,
+    Report,
+    StateChange,
+)
 from forge_tools.sandbox.reports import MOST_BYTES, PART_BYTES
 from forge_tools.storage.report_tables import execution_reports
 from tests.fleet import Fleet
@@ -198,7 +209,11 @@ async def test_a_call_whose_time_is_up_has_told_all_it_did(
     assert abs(progress(events)[-1].done - len(lines)) <= 1
 
 
-@pytest.mark.parametrize(("lane", "tool"), [("async", "TellAndStay"), ("process", "TellAndStayInProcess")])
+@pytest.mark.parametrize(
+    ("database_url", "lane", "tool"),
+    [("sqlite", "async", "TellAndStay"), ("postgres", "process", "TellAndStayInProcess")],
+    indirect=["database_url"],
+)
 async def test_attempts_are_told_apart_when_a_worker_is_killed(fresh_fleet: Fleet, lane: str, tool: str) -> None:
     context = ExecutionContext(working_dir=str(fresh_fleet.folder))
     first = fresh_fleet.start(lane, tools=FLEET_TOOLS, lease="15")
@@ -233,3 +248,40 @@ async def test_bash_shows_what_its_command_writes_while_it_runs(
         assert not (await handle.record()).is_over
 
     assert text(await heard(handle)) == "line 1\nline 2\nline 3\n"
+
+
+@pytest.mark.parametrize("tool", ["Count", "CountBlocking"])
+async def test_whoever_awaits_a_call_can_be_told_meanwhile(
+    client: ExecutorClient, context: ExecutionContext, tool: str
+) -> None:
+    reports: list[CallEvent] = []
+    at: list[float] = []
+
+    def hear(report: Report) -> None:
+        reports.append(report)
+        at.append(time.monotonic())
+        raise ValueError("what a listener raises is lost")
+
+    async with asyncio.timeout(LIMIT):
+        result = await client.call(tool, {"steps": 4, "pause": 0.5}, context, on_report=hear)
+
+    assert (result.output, result.success) == (4, True)
+    assert text(reports).startswith("line 1\nline 2\nline 3\nline 4\n")
+    assert progress(reports)[-1].message == "step 4"
+    assert {type(report) for report in reports} == {Output, Progress}
+    assert at[0] < time.monotonic() - 0.9, "it was told live"
+
+
+def test_a_script_is_told_on_its_own_thread_and_may_use_the_client(fleet: Fleet, context: ExecutionContext) -> None:
+    heard: list[tuple[Report, int, int]] = []
+    with SyncExecutorClient(fleet.settings) as client:
+
+        def hear(report: Report) -> None:
+            heard.append((report, threading.get_ident(), len(client.history())))
+
+        result = client.call("Count", {"steps": 3, "pause": 0.3}, context, on_report=hear)
+
+    assert result.output == 3
+    assert text([report for report, _, _ in heard]).startswith("line 1\nline 2\nline 3\n")
+    assert {thread for _, thread, _ in heard} == {threading.get_ident()}
+    assert all(rows >= 1 for _, _, rows in heard)

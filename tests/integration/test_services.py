@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from tests import services as services_module
+from tests.fleet import is_alive
 from tests.server_process import ServiceMissingError
-from tests.services import Services, SessionFolder, client, find_postgres, find_valkey, remove_abandoned
+from tests.services import Services, client, find_postgres, find_valkey
+from tests.session_folder import SessionFolder, remove_abandoned
 
 ROOT = Path(__file__).parents[2]
 SESSION = """
@@ -29,7 +31,7 @@ time.sleep(3600)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -44,13 +46,12 @@ def test_servers_end_with_a_session_that_is_killed() -> None:
         processes = [psutil.Process(pid) for pid in said["pids"]]
         processes += [child for process in processes for child in process.children(recursive=True)]
         session.kill()
-    wait_until(lambda: not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
+    wait_until(lambda: not any(is_alive(process.pid) for process in processes))
     shutil.rmtree(said["folder"])
 
 
-def test_a_folder_that_a_killed_session_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services_module, "short_temporary_folder", lambda: tmp_path)
-    living, dead = SessionFolder(), SessionFolder()
+def test_a_folder_that_a_killed_session_left_is_removed(tmp_path: Path) -> None:
+    living, dead = SessionFolder(tmp_path), SessionFolder(tmp_path)
     assert dead._lock is not None
     dead._lock.close()
     for folder in (living, dead):

@@ -60,7 +60,7 @@ async def shell_on(client: ExecutorClient, name: str, context: ExecutionContext,
     return id_
 
 
-async def became(store: Store, id_: str, status: ShellStatus, seconds: float = 15) -> ShellRecord:
+async def became(store: Store, id_: str, status: ShellStatus, seconds: float = 40) -> ShellRecord:
     """Wait until SQL says so of the shell."""
     deadline = time.monotonic() + seconds
     while (found := await store.shells.find(id_)) is None or found.status != status:
@@ -186,7 +186,7 @@ async def test_the_shells_of_a_dead_host_are_lost_until_it_comes_back(
     assert refused.error_code == ErrorCode.SHELL_HOST_UNAVAILABLE
     assert "Host 'b' cannot be reached" in str(refused.error)
     assert f"{id_} ({COUNT}) is lost" in str(refused.error)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     listed = await client.execute("ListShells", context)
     assert id_ in str(listed.output)
 

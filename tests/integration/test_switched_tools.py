@@ -69,7 +69,7 @@ async def test_what_runs_when_its_tool_is_disabled_may_finish(
     client: ExecutorClient, context: ExecutionContext
 ) -> None:
     handle = await client.submit("Sleep", context, {"seconds": 3})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await handle.status() != ExecutionStatus.RUNNING:
             await asyncio.sleep(0.05)
 

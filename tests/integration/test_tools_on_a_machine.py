@@ -72,7 +72,7 @@ def sleepers() -> Iterator[Callable[[], list[str]]]:
     assert wait_until(lambda: not find())
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10) -> bool:
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

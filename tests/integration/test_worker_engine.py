@@ -231,7 +231,7 @@ async def test_a_handle_awaited_after_its_execution_ended_answers_at_once(lone_f
     call = Call("Echo", {"message": "x"}, ExecutionContext(working_dir=str(lone_fleet.folder)))
     async with ExecutorClient(lone_fleet.settings) as client:
         handles = await client.submit_many([call] * 20)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             results = [await handle.result() for handle in handles if isinstance(handle, Handle)]
 
     assert len(results) == 20
@@ -245,6 +245,6 @@ async def test_a_tool_that_ends_its_process_while_the_worker_is_told_to_stop_is_
         handle = await client.submit("KillItself", context, {"mark": str(mark)})
         await asyncio.to_thread(wait_until, mark.exists, 20, "it never started")
         assert await asyncio.to_thread(worker.stop) == 0
-        result = await handle.result(10)
+        result = await handle.result(30)
 
     assert result.error_code == ErrorCode.LOST

@@ -169,11 +169,11 @@ async def test_what_is_read_is_the_same_bytes_on_hosts_with_different_surroundin
         (tmp_path / "ws" / path).write_text(content)
     (tmp_path / "ws/src/latin").write_bytes(b"w\xf6rd word\r\n")
     settings = named(ws={"roots": [str(tmp_path / "ws")], "shared": True})
-    fresh_fleet.start("async", hostname="a", workspaces=settings)
+    fresh_fleet.start("async", from_nothing=True, hostname="a", workspaces=settings)
     odd_surroundings(monkeypatch, tmp_path / "elsewhere")
     mask = os.umask(0o077)
     try:
-        fresh_fleet.start("async", hostname="b", workspaces=settings)
+        fresh_fleet.start("async", from_nothing=True, hostname="b", workspaces=settings)
     finally:
         os.umask(mask)
     async with ExecutorClient(fresh_fleet.settings) as client:

@@ -126,6 +126,12 @@ def test_hosts_that_share_a_home_keep_their_shells_apart() -> None:
     assert Settings.load(shells="/srv/shells").shells_folder == Path("/srv/shells")
 
 
+def test_a_folder_of_artifacts_is_named_by_its_whole_path() -> None:
+    assert Settings.load(artifact_dir="/srv/artifacts").artifact_dir == Path("/srv/artifacts")
+    with pytest.raises(ConfigurationError, match=r"FORGE_ARTIFACT_DIR: .*the whole path, not artifacts"):
+        Settings.load(artifact_dir="artifacts")
+
+
 def test_a_folder_for_shells_that_is_named_by_nothing_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGE_SHELLS", "")
 

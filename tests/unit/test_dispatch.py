@@ -52,7 +52,7 @@ def rings(message: dict[str, Any]) -> list[list[Any]]:
 
 
 async def until(is_so: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_so():
             await asyncio.sleep(0.01)
     assert is_so(), what
@@ -329,11 +329,11 @@ async def test_closing_waits_for_a_silent_broker_only_so_long(
 
     await dispatcher.close()
 
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4.5
 
 
 async def test_a_dispatcher_that_never_rang_closes_at_once(tmp_path: Path) -> None:
     dispatcher = Dispatcher(f"redis+socket://{tmp_path}/none.sock")
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(4):
         await dispatcher.close()

@@ -188,13 +188,13 @@ def test_a_blocking_function_is_ended_by_its_timeout() -> None:
     @tool(timeout=0.05)
     def stuck() -> str:
         """Sleep."""
-        time.sleep(3)
+        time.sleep(8)
         return "late"
 
     with InlineExecutor(stuck) as tools:
         started = time.monotonic()
         assert tools.run("stuck").error_code == ErrorCode.TIMEOUT
-        assert time.monotonic() - started < 2.5
+        assert time.monotonic() - started < 7
     assert asyncio.run(asyncio.sleep(0, "the next loop works")) == "the next loop works"
 
 

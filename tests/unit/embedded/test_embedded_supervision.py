@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from forge_tools.embedded import supervision
 from forge_tools.embedded.supervision import SupervisedProcess
+from tests.fleet import is_alive
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -85,7 +85,7 @@ def test_kill_ends_children_too(supervised: Callable[..., SupervisedProcess]) ->
     wait_until(process.last_words)
     process.kill()
     grandchild = int(process.last_words())
-    wait_until(lambda: not psutil.pid_exists(grandchild) or psutil.Process(grandchild).status() == "zombie")
+    wait_until(lambda: not is_alive(grandchild))
     assert process.status().state == "stopped"
 
 
@@ -110,7 +110,7 @@ def test_the_pause_before_a_restart_grows_and_shrinks_again(
 
 def _wait_for_end(process: SupervisedProcess) -> None:
     assert process._launcher is not None
-    process._launcher.wait(10)
+    process._launcher.wait(30)
 
 
 def test_a_log_that_has_grown_large_is_put_aside_at_the_start(

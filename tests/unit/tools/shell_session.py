@@ -41,7 +41,7 @@ class Session:
 
     async def ended(self, handle: str) -> ToolResult:
         """Wait until it is over; return the last answer."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while (result := await self.output(handle, wait_ms=1000)).metadata["status"] == "running":
             assert time.monotonic() < deadline
         return result

@@ -5,15 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.records import ShellStatus
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import ExecutionContext, ShellStatus
+from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.shells import starting
 from forge_tools.sandbox.shells.keeping import find, survey
+from forge_tools.tools import Bash
 from tests.shell_hosts import until
 from tests.unit.tools.shell_session import Book, Session
 
@@ -71,6 +75,25 @@ async def test_a_book_that_cannot_be_written_is_no_reason_to_lose_a_shell(
 
     monkeypatch.setattr(book, "record", fail)
     assert (await calls.output(await calls.start("sleep 61"))).success
+
+
+async def test_nothing_that_a_shell_leaves_has_the_secrets_of_its_call(calls: Session, book: Book) -> None:
+    registry = ScopedRegistry()
+    registry.register(Bash())
+    command = 'echo "$API_TOKEN"; echo -n "u:$API_TOKEN" | base64; echo "\nclean"; sleep 61 # not-told-canary'
+    asked = {"command": command, "env": {"API_TOKEN": "not-told-canary"}, "description": "with not-told-canary"}
+    context = ExecutionContext(working_dir=".", session_id="s1", metadata={"execution_id": "e1"})
+    result = await ToolExecutor(registry).execute("Bash", context, **asked, run_in_background=True)
+    handle = result.metadata["bash_id"]
+    files = calls.folder / handle
+
+    def left() -> bytes:
+        return b"".join(path.read_bytes() for path in files.iterdir() if path.is_file())
+
+    assert until(lambda: b"\nclean" in left())
+    assert not any(form in left() for form in (b"not-told", b64encode(b"u:not-told-canary")[4:20]))
+    assert (await calls.output(handle)).output.startswith("[redacted]\n")
+    assert book.shells[handle].command == command.replace("not-told-canary", "[redacted]")
 
 
 async def test_variables_and_input_are_given(calls: Session) -> None:

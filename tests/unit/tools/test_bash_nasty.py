@@ -37,7 +37,7 @@ def bash(caller: Callable[[Bash], Call], ws: Path) -> Call:
 async def test_nothing_that_is_left_holds_the_call_up_or_stays(bash: Call, left: str) -> None:
     started = time.monotonic()
     result = await bash({"max_output_size": 400}, command=f"{left} & sleep 0.1; echo on")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert "stopped when the command ended" in result.output
     assert until(lambda: not left_by_commands())
 

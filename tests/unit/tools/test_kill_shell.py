@@ -44,7 +44,7 @@ async def test_one_that_ignores_what_it_is_told_is_killed(calls: Session, how: d
     started = time.monotonic()
     result = await calls.kill(handle, **how)
     assert ", exit SIGKILL, after" in result.output
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20
 
 
 async def test_one_that_is_over_needs_nobody(calls: Session) -> None:

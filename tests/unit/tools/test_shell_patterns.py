@@ -15,7 +15,7 @@ async def test_a_pattern_that_can_match_nothing_is_refused_before_anything_is_wa
     began = time.monotonic()
     result = await calls.output(handle, wait_for=pattern)
     assert (result.error_code, result.error.partition(",")[0]) == ("INVALID_REGEX", "Invalid pattern")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("pattern", [r"o[^\n]e", r"C:\\new", "one"])
