@@ -1,5 +1,6 @@
 """Lets the sides of every measure take turns, round after round, and gathers what they read."""
 
+import gc
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -104,8 +105,15 @@ def _watched(perform: Side, scene: Scene) -> Turn:
     """Let a side perform where no other one has: what they load and leave behind slows the collector of garbage."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         watch = Watch()
-        readings = pool.submit(perform, scene).result()
+        readings = pool.submit(_alone, perform, scene).result()
         return Turn(readings, watch.others(), watch.seconds())
+
+
+def _alone(perform: Side, scene: Scene) -> Readings:
+    """What the harness has loaded is no side's cost: the collector would walk all of it again in the midst of a burst."""
+    gc.collect()
+    gc.freeze()
+    return perform(scene)
 
 
 def _results(measure: Measure, turns: Turns, failures: Collection[str], sizes: Sizes) -> list[Result]:

@@ -21,7 +21,9 @@ class Guard:
         self._arm(seconds)
 
     def stop(self) -> None:
+        """Fire no more, and let go of what would have been told: it holds the body, which holds this."""
         self._timer.cancel()
+        self._fire = _nothing
 
     def _arm(self, seconds: float) -> None:
         self._due = time.monotonic() + seconds
@@ -32,3 +34,7 @@ class Guard:
             self._arm(self._patience)
         else:
             self._fire()
+
+
+def _nothing() -> None:
+    """What is fired once it is stopped."""

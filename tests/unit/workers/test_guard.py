@@ -1,6 +1,7 @@
 """The guard fires once, in time, and not at a body that the loop itself has kept waiting."""
 
 import asyncio
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -106,3 +107,14 @@ async def test_a_loop_that_is_a_little_late_is_no_reason_to_wait(clock: Clock) -
     clock.now += 0.01 + guard.STALL_SECONDS
 
     await fuse.wait()
+
+
+async def test_a_guard_that_is_stopped_keeps_nothing_alive() -> None:
+    """A body holds its guard: left to the collector, each burst of calls would stop the worker for a while."""
+    fuse = Fuse()
+    gone = weakref.ref(fuse)
+    guarded = Guard(60, fuse, patience=1)
+    guarded.stop()
+    del fuse
+
+    assert gone() is None
