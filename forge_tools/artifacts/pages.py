@@ -45,7 +45,8 @@ class Pages:
         if wish.problem:
             raise InvalidCallError(wish.problem)
         start, line = await (self._at_line(wish.offset or 1) if wish.byte is None else self._at_byte(wish.byte))
-        data = _cut(await self._gather(start, wish), wish)
+        data = await self._gather(start, wish)
+        data = _cut(data, wish, is_last=start + len(data) == self._artifact.size)
         page = ArtifactPage(
             handle=self._artifact.handle, size=self._artifact.size, data=data, start=start, first_line=line, next=None
         )
@@ -88,10 +89,10 @@ class Pages:
         return bytes(data)
 
 
-def _cut(data: bytes, wish: PageWish) -> bytes:
+def _cut(data: bytes, wish: PageWish, *, is_last: bool) -> bytes:
     """End after the last line wished for; where that is too much, after one that fits, or after a character."""
     end = len(data) if wish.most_lines is None else _after_breaks(data, wish.most_lines)
-    if end <= wish.most_bytes:
+    if end <= wish.most_bytes and (is_last or end < len(data)):
         return data[:end]
     data = data[: wish.most_bytes]
     whole = after_last_line(data) if wish.byte is None else after_last_character(data)
@@ -106,5 +107,5 @@ def _with_next(page: ArtifactPage, *, is_by_lines: bool) -> ArtifactPage:
 
 def _after_breaks(data: bytes, count: int) -> int:
     """Where the line begins that follows so many line ends."""
-    pieces = data.split(b"\n", count)
+    pieces = data.split(b"\n", min(count, len(data)))
     return len(data) - len(pieces[-1]) if len(pieces) > count else len(data)

@@ -60,6 +60,7 @@ async def _copy(store: Store, handle: str, *, is_terminal: bool) -> None:
             sys.stdout.write(printable(decoder.decode(chunk)))
         else:
             sys.stdout.buffer.write(chunk)
+    sys.stdout.write(decoder.decode(b"", final=True))  # half a character at the end
     sys.stdout.flush()
 
 

@@ -1,7 +1,6 @@
 """`forge-tools history`: what was run, newest first."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,8 +9,10 @@ from forge_tools.cli.database import with_store
 from forge_tools.cli.executions import summary
 from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
-from forge_tools.cli.listed import KindOption, Listed, OfOption, Record, Rows, listed, narrowed
+from forge_tools.cli.listed import KindOption, Listed, OfOption, Rows, listed, narrowed
 from forge_tools.storage import Store
+from forge_tools.storage.paging import Page
+from forge_tools.storage.rows import is_id
 
 app = command_app()
 
@@ -48,23 +49,24 @@ def history(  # noqa: PLR0913 one option a filter
     """
     chosen = narrowed(filters.given(context), of, kind)
 
-    async def read(store: Store) -> tuple[Listed, Sequence[Record]]:
+    async def read(store: Store) -> tuple[Listed, Page[Any]]:
         last, rows = before, listed(store, of)
-        if before and of is Rows.EXECUTIONS:
+        if before and of is Rows.EXECUTIONS and not is_id(before.lower()):
             last = (await store.history.get(before)).id  # a beginning of the id will do
         return rows, await rows.page(**chosen, limit=limit, before=last)
 
     face = face_of(context)
-    rows, records = with_store(read)
+    rows, page = with_store(read)
     if face.is_json:
-        for record in records:
+        for record in page:
             face.line(summary(rows.document(record)))
-    elif not records:
-        face.say(f"No {of.value.removesuffix('s')} matches." if chosen else _NOTHING[of], style="dim")
+        return
+    if page:
+        face.out.print(rows.table(page, face.out.width))
     else:
-        face.out.print(rows.table(records, face.out.width))
-        if len(records) == limit:
-            face.note(f"Older ones: {_command(of)} --before {records[-1].cursor}")
+        face.say(f"No {of.value.removesuffix('s')} matches." if chosen else _NOTHING[of], style="dim")
+    if page.older is not None:
+        face.note(f"Older ones: {_command(of)} --before {page.older}")
 
 
 _NOTHING = {

@@ -24,6 +24,7 @@ async def heard(
                     if isinstance(event, Progress | Output):
                         with suppress(Exception):
                             on_report(event)
+        with suppress(ForgeError):
             await handle.result()
     except asyncio.CancelledError:
         abandon(handle.id)

@@ -125,7 +125,7 @@ class FolderArtifacts:
         self._quota = quota
         self._ttl = ttl
         self._files, self._owners = PartFiles(folder / "files"), folder / "sessions"
-        self._lock = folder / "lock"
+        self._lock, self._mark = folder / "lock", folder / "mark"
         self._recent = Recent()
         self._purged_at = float("-inf")
         for part in (folder, self._files.folder, self._owners):
@@ -198,8 +198,9 @@ class FolderArtifacts:
                     self._files.write(gathered.id, number, pack(gathered.read(number * PART_BYTES, PART_BYTES)))
             self._files.touch(gathered.id)
             session.mkdir(mode=0o700, exist_ok=True)
-            (session / gathered.id).write_text(str(gathered.size))
-            self._evict(session)
+            self._mark.write_text(str(gathered.size))
+            self._mark.replace(session / gathered.id)  # who reads it at this moment reads either
+            self._evict(session, gathered.id)
             if time.monotonic() - self._purged_at > _PURGE_SECONDS:
                 self._purged_at = time.monotonic()
                 self._purge()
@@ -252,10 +253,11 @@ class FolderArtifacts:
                 mark.unlink(missing_ok=True)
         return gone
 
-    def _evict(self, session: Path) -> None:
+    def _evict(self, session: Path, latest: str) -> None:
         """Take from a session that holds too much what it kept first; what is nobody's any more goes."""
         held = 0
-        for mark in sorted(session.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        marks = sorted(session.iterdir(), key=lambda mark: (mark.name == latest, mark.stat().st_mtime_ns), reverse=True)
+        for mark in marks:
             held += int(mark.read_text() or 0)
             if held > self._quota:
                 mark.unlink()

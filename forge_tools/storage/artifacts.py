@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,8 @@ class StoredArtifacts:
             row = (await connection.execute(announced)).one()
             if not row.is_whole:
                 return None
-            if not await self._parts.are_all_there(connection, new):  # somebody deleted files; they come again
+            there = replace(new, size=row.size)  # whoever only knows the id may say that there is more of it
+            if not await self._parts.are_all_there(connection, there):  # somebody deleted files; they come again
                 await connection.execute(again)
                 return None
             if must_own and await connection.scalar(mine) is None:
@@ -101,7 +102,7 @@ class StoredArtifacts:
         whole = (
             update(artifacts)
             .where(kept.id == new.id)
-            .values(is_whole=True, expires_at=_lasting(keeping, keeping.ttl))
+            .values(is_whole=True, size=new.size, expires_at=_lasting(keeping, keeping.ttl))
             .returning(artifacts)
         )
 

@@ -50,6 +50,8 @@ async def read_page(
 ) -> Page[R]:
     """The newest `limit` rows below a cursor; fewer where `patience` seconds were over before as many were found."""
     if connection.dialect.name == "postgresql":
+        # As on SQLite, all statements see one moment: what comes between two would push other rows out of a step.
+        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
         # A plan for any cursor would be made for the middle of history, and for values as frequent as others are.
         await connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
     began, longest = time.monotonic(), LONGEST_STEP if patience is None else PATIENT_STEP

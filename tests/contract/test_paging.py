@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus
 from forge_tools.storage import Store, paging
@@ -96,6 +97,24 @@ async def test_a_page_without_patience_stops_after_a_step_and_says_where(store: 
 
     assert (list(page), page.older is None) == ([], False)
     assert (await store.history.list(error_text="nowhere")).older is None
+
+
+@pytest.mark.parametrize("filters", [{"tool": "Read"}, {"status": "queued"}])
+async def test_what_is_queued_while_a_page_is_read_pushes_nothing_out_of_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, filters: dict[str, Any]
+) -> None:
+    expected = [await submitted(store, tool="Read") for _ in range(9)][::-1]
+    look = AsyncConnection.scalar
+
+    async def look_while_calls_come(*args: Any, **kw: Any) -> Any:
+        found = await look(*args, **kw)
+        await submitted(store, tool="Read")
+        return found
+
+    monkeypatch.setattr(AsyncConnection, "scalar", look_while_calls_come)
+    found = [one.id for one in await store.history.list(limit=100, **filters)]
+
+    assert [id_ for id_ in found if id_ in expected] == expected
 
 
 @pytest.mark.parametrize("filters", [{}, {"status": "failed"}, {"tool": "Grep"}, {"min_ms": 500.0, "agent_id": "a-1"}])

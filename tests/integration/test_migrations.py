@@ -107,13 +107,15 @@ def test_backward_removes_everything_and_forward_works_again(database_url: str) 
 
 
 def test_every_step_can_be_gone_one_by_one(database_url: str) -> None:
-    steps = []
+    steps: list[list[str]] = []
+    migrate.upgrade(database_url, "+1")
     while migrate.current(database_url) != SCHEMA_REVISION:
         steps.append(look(database_url, definitions_of_indexes))
         migrate.upgrade(database_url, "+1")
     for before in reversed(steps):
         migrate.downgrade(database_url, "-1")
         assert look(database_url, definitions_of_indexes) == before
+    migrate.downgrade(database_url, "-1")
     assert migrate.current(database_url) is None
 
 

@@ -102,6 +102,24 @@ async def test_a_line_that_ends_with_its_part_is_followed_by_the_next(offset: in
     assert page.data == data.splitlines(keepends=True)[offset - 1]
 
 
+@pytest.mark.parametrize("wish", [{}, {"byte": 0, "max_bytes": PART_BYTES}, {"max_bytes": 3 * PART_BYTES}])
+async def test_a_page_as_long_as_its_parts_ends_between_two_characters_too(wish: dict[str, int]) -> None:
+    found = await Kept(b"x" + "é".encode() * 800_000).pages(**wish)
+    assert "\ufffd" not in "".join(page.text for page in found)
+
+
+@pytest.mark.parametrize("room", [PART_BYTES, 4 * PART_BYTES])
+async def test_a_page_as_long_as_its_parts_ends_between_two_lines_too(room: int) -> None:
+    lines = b"".join(b"-" * 999 + b"\n" for _ in range(2000))
+    found = await Kept(lines).pages(max_bytes=room)
+    assert all(page.data.endswith(b"\n") for page in found)
+    assert [page.first_line for page in found] == [1 + page.start // 1000 for page in found]
+
+
+async def test_more_lines_than_anything_has_are_all_lines() -> None:
+    assert (await Kept(b"a\nb").page(limit=10**30)).data == b"a\nb"
+
+
 async def test_a_line_that_is_too_long_for_a_page_is_gone_on_with_by_byte() -> None:
     kept = Kept("é".encode() * 600_000 + b"\nend")
     first = await kept.page(offset=1, max_bytes=99_999)

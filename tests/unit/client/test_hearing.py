@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.config import Settings
-from forge_tools.errors import ErrorCode
+from forge_tools.errors import ErrorCode, StorageError
 from forge_tools.records import ExecutionContext, ExecutionRecord, ExecutionStatus
 from tests.fleet import wait_until
 
@@ -43,6 +43,32 @@ async def test_a_refused_call_is_a_failed_result_on_record(client: ExecutorClien
 async def test_who_stops_listening_cancels_the_call(client: ExecutorClient) -> None:
     call = calling(client)
     await only_row(client, ExecutionStatus.QUEUED)
+
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await only_row(client, ExecutionStatus.CANCELLED)
+
+
+async def test_who_stops_waiting_for_what_cannot_be_followed_cancels_it_too(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(position: object) -> None:
+        raise StorageError("What it told cannot be read.")
+
+    async def wait_for(execution_id: str) -> Any:
+        waits.append(execution_id)
+        return await waiting(execution_id)
+
+    waits: list[str] = []
+    waiting = client.wait_for
+    monkeypatch.setattr(client, "look", unreadable)
+    monkeypatch.setattr(client, "wait_for", wait_for)
+    call = calling(client)
+    async with asyncio.timeout(30):
+        while not waits:  # for the result alone: following fails before it waits
+            await asyncio.sleep(0.01)
 
     call.cancel()
 

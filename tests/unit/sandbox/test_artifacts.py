@@ -88,6 +88,15 @@ async def test_the_same_bytes_are_kept_once(kept: FolderArtifacts, tmp_path: Pat
         assert await read(kept, handles[0], of) == BYTES
 
 
+async def test_who_reads_while_the_same_is_kept_again_reads_it(kept: FolderArtifacts) -> None:
+    handle = await put(kept, BYTES[:1000])
+    keeping = asyncio.gather(*(put(kept, BYTES[:1000]) for _ in range(100)))
+    while not keeping.done():
+        kept._recent.close()
+        assert await read(kept, handle) == BYTES[:1000]
+    await keeping
+
+
 @pytest.mark.parametrize("other", [None, "", "t", "../s", "s/", "\x00\ud800", "s" * 9999])
 async def test_a_session_reads_only_what_it_kept(kept: FolderArtifacts, other: str | None) -> None:
     handle = await put(kept, BYTES)
@@ -125,6 +134,15 @@ async def test_a_session_over_its_quota_loses_what_it_kept_first(tmp_path: Path)
     assert await read(small, other, "other") == BYTES[:1000]
     assert len(await read(small, handles[2]) + await read(small, handles[3])) == 2000
     assert len(stored(tmp_path)) == 3
+
+
+async def test_what_is_kept_last_stays_whatever_the_clock_says(tmp_path: Path) -> None:
+    small = FolderArtifacts(tmp_path / "kept", quota=1500)
+    await put(small, BYTES[:1000])
+    [mark] = (tmp_path / "kept/sessions").glob("*/*")
+    os.utime(mark, (time.time() + 60, time.time() + 60))
+    assert len(await read(small, await put(small, BYTES[1:1001]))) == 1000
+    assert len(stored(tmp_path)) == 1
 
 
 async def test_what_expired_is_unknown_then_gone_and_may_be_kept_anew(tmp_path: Path) -> None:

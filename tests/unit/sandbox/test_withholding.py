@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from forge_tools import records
 from forge_tools.sandbox.shells.withholding import REDACTED, Withholding
 
 FORMS = (b"hunter2secret", b"hunter2", b"aab", b"ba")
+SHORT = st.binary(min_size=1, max_size=6).map(lambda data: bytes(b"abc"[byte % 3] for byte in data))
 
 
 def written(data: bytes, cuts: list[int], forms: tuple[bytes, ...] = FORMS) -> bytes:
@@ -21,14 +23,36 @@ def written(data: bytes, cuts: list[int], forms: tuple[bytes, ...] = FORMS) -> b
     return b"".join([*parts, stream.rest()])
 
 
-def whole(data: bytes) -> bytes:
-    return re.sub(b"|".join(sorted(FORMS, key=len, reverse=True)), REDACTED, data)
+def whole(data: bytes, forms: tuple[bytes, ...] = FORMS) -> bytes:
+    longest_first = sorted(forms, key=len, reverse=True)
+    return re.sub(b"|".join(longest_first), REDACTED, data)
 
 
 @given(st.lists(st.sampled_from([*FORMS, b"a", b"b", b"hunter", b"x\n", b"\0"])), st.lists(st.integers(0, 200)))
 def test_however_it_is_cut_it_is_written_as_if_it_came_at_once(parts: list[bytes], cuts: list[int]) -> None:
     data = b"".join(parts)
     assert written(data, cuts) == whole(data)
+
+
+@given(st.lists(SHORT, min_size=1, max_size=4).map(tuple), st.lists(SHORT).map(b"".join), st.lists(st.integers(0, 99)))
+def test_secrets_that_overlap_are_written_as_if_they_came_at_once(
+    forms: tuple[bytes, ...], data: bytes, cuts: list[int]
+) -> None:
+    assert written(data, cuts, forms) == whole(data, forms)
+
+
+def test_a_secret_inside_what_began_another_is_withheld_though_that_is_not_finished() -> None:
+    stream = Withholding([b"first-and", b"and-second-third", b"second"])
+    assert stream.feed(b"first-and-second-") == b"[redacted]-[redacted]-"
+
+
+def test_very_many_secrets_hold_up_no_line_of_output() -> None:
+    draw = random.Random(7)
+    stream, line = Withholding([draw.randbytes(draw.randrange(8, 5000)) for _ in range(1000)]), draw.randbytes(4000)
+    started = time.process_time()
+    for _ in range(20):
+        stream.feed(line)
+    assert time.process_time() - started < 2.0
 
 
 def test_what_can_be_no_secret_is_written_at_once() -> None:

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,26 @@ async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
         await thief._asked("finish", CONTEXT, **what)
     assert await store.artifacts.find(kept.id, "thief") is None
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES, "nor can it change what is there"
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+async def test_a_child_that_lies_about_the_size_spoils_nothing_that_is_there(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, size: int
+) -> None:
+    kept = await artifacts.put(chunks(BYTES[:1000]), CONTEXT)
+    assert await asking(desk, "liar")._asked("begin", CONTEXT, id=kept.id, size=size) == {}
+    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES[:1000]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+async def test_a_child_that_lies_about_the_size_spoils_nothing_that_comes(
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
+) -> None:
+    desk.open(store)
+    id_ = blake2b(BYTES, digest_size=16).hexdigest()
+    await asking(desk, "liar")._asked("begin", CONTEXT, id=id_, size=size)
+    kept = await artifacts.put(chunks(), CONTEXT)
+    assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
 
 
 async def test_a_child_that_has_the_bytes_shares_what_is_there(

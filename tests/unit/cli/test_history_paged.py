@@ -1,0 +1,79 @@
+"""`forge-tools history` a page at a time: how to go on is said wherever there is more, and holds whatever is pruned."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from forge_tools.cli import main
+from forge_tools.cli.database import with_store
+from forge_tools.records import ExecutionRecord
+from forge_tools.storage import Store
+from forge_tools.storage.history import History
+from forge_tools.storage.paging import Page
+from tests.contract.calls import finished, submitted
+from tests.contract.test_retention import everything, pruned
+from tests.migrated import migrated
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `history` on a database with three calls that wait; returns its exit code and what it printed."""
+    url = f"sqlite:///{tmp_path / 'forge.db'}"
+    monkeypatch.setenv("FORGE_DATABASE_URL", url)
+    migrated(url)
+    with_store(three)
+
+    def command(*words: str) -> tuple[int, str, str]:
+        try:
+            code = main(["history", *words])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return command
+
+
+async def three(store: Store) -> list[str]:
+    return [await submitted(store) for _ in range(3)]
+
+
+def test_the_last_line_of_a_page_brings_the_next_until_there_is_none(run: Run) -> None:
+    _, page, said = run("--limit", "2")
+    words = said.rpartition("forge-tools history ")[2].split()
+    _, rest, end = run("--limit", "2", *words)
+
+    assert (page.count("Grep"), rest.count("Grep"), end) == (2, 1, "")
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_short_page_behind_which_more_is_says_so(run: Run, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    whole = History.list
+
+    async def hurried(history: History, **filters: object) -> Page[ExecutionRecord]:
+        page = Page((await whole(history, limit=3))[:rows])
+        page.older = "01a20085-ebef-714c-9e2e-1760aec55ed5"
+        return page
+
+    monkeypatch.setattr(History, "list", hurried)
+
+    said = " ".join(run()[2].split())
+
+    assert "Older ones: forge-tools history --before 01a20085-ebef-714c-9e2e-1760aec55ed5" in said
+
+
+def test_a_page_goes_on_behind_an_execution_that_was_pruned(run: Run) -> None:
+    async def prune(store: Store) -> str:
+        newest = (await store.history.list(limit=1))[0].id
+        await finished(store, [newest])
+        assert await pruned(store, everything()) == 1
+        return newest
+
+    gone = with_store(prune)
+    code, page, _ = run("--before", gone)
+
+    assert (code, page.count("Grep")) == (0, 2)
+    assert run("--before", "01a2")[0] == 1
