@@ -1,6 +1,8 @@
 """The options by which history, figures and exports are narrowed: one meaning, wherever they stand."""
 
+import shlex
 from datetime import datetime
+from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -66,3 +68,20 @@ def given(context: typer.Context) -> dict[str, Any]:
         if low in asked and high in asked and asked[low] > asked[high]:
             raise typer.BadParameter("Nothing lies between them: the first is beyond the second.", param_hint=options)
     return asked
+
+
+def again(context: typer.Context, **others: str) -> str:
+    """This command with its options, and with `others` in place of what they were, as it can be typed."""
+    words = ["forge-tools", str(context.info_name)]
+    for option in context.command.params:
+        name = str(option.name)
+        value = others.get(name, context.params.get(name))
+        if value is not None and value != option.get_default(context):
+            words += [next(word for word in option.opts if word.startswith("--")), _word(value)]
+    return shlex.join(words)
+
+
+def _word(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value.value if isinstance(value, Enum) else value)

@@ -14,6 +14,9 @@ from forge_tools.storage import Store
 from forge_tools.storage.paging import Page
 from forge_tools.storage.rows import is_id
 
+PATIENCE_SECONDS = 2.0
+"""How long people wait for a page of what no index finds; then it says where to look on. Programs get whole pages."""
+
 app = command_app()
 
 
@@ -53,9 +56,10 @@ def history(  # noqa: PLR0913 one option a filter
         last, rows = before, listed(store, of)
         if before and of is Rows.EXECUTIONS and not is_id(before.lower()):
             last = (await store.history.get(before)).id  # a beginning of the id will do
-        return rows, await rows.page(**chosen, limit=limit, before=last)
+        return rows, await rows.page(**chosen, **hurry, limit=limit, before=last)
 
     face = face_of(context)
+    hurry = {} if face.is_json or of is Rows.EVENTS else {"patience": PATIENCE_SECONDS}
     rows, page = with_store(read)
     if face.is_json:
         for record in page:
@@ -63,10 +67,12 @@ def history(  # noqa: PLR0913 one option a filter
         return
     if page:
         face.out.print(rows.table(page, face.out.width))
+    elif page.older is not None:
+        face.say(f"No {of.value.removesuffix('s')} matches among those looked at so far.", style="dim")
     else:
         face.say(f"No {of.value.removesuffix('s')} matches." if chosen else _NOTHING[of], style="dim")
     if page.older is not None:
-        face.note(f"Older ones: {_command(of)} --before {page.older}")
+        face.note(f"Older ones: {filters.again(context, before=page.older)}")
 
 
 _NOTHING = {
@@ -74,7 +80,3 @@ _NOTHING = {
     Rows.ATTEMPTS: "No attempt has ended yet.",
     Rows.EVENTS: "Nothing was done to any execution yet.",
 }
-
-
-def _command(of: Rows) -> str:
-    return "forge-tools history" if of is Rows.EXECUTIONS else f"forge-tools history --of {of.value}"

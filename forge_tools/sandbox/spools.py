@@ -177,35 +177,39 @@ class Recent:
         self._max_bytes = max_bytes
         self._files: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
+        self._lock = threading.Lock()  # a number that one thread closes is another file's as soon as another opens it
 
     def open(self, id: str) -> int | None:
         """Return a new descriptor with a position of its own; None where the file is not here, or cannot be shared."""
-        fd = self._files.pop(id, None)
-        if fd is None:
-            return None
-        self._files[id] = fd  # the last in the row is the last that goes
-        return _opened_anew(fd)
+        with self._lock:
+            fd = self._files.pop(id, None)
+            if fd is None:
+                return None
+            self._files[id] = fd  # the last in the row is the last that goes
+            return _opened_anew(fd)
 
     def add(self, id: str, fd: int) -> None:
         """Keep a duplicate of `fd`, in place of those that were used longest ago."""
         size = os.fstat(fd).st_size
-        if id in self._files or size > self._max_bytes:
-            return
-        try:
-            self._files[id] = os.dup(fd)
-        except OSError:  # out of handles: who reads it next fetches it again
-            return
-        self._sizes[id] = size
-        while sum(self._sizes.values()) > self._max_bytes or len(self._files) > RECENT_FILES:
-            oldest = next(iter(self._files))
-            os.close(self._files.pop(oldest))
-            del self._sizes[oldest]
+        with self._lock:
+            if id in self._files or size > self._max_bytes:
+                return
+            try:
+                self._files[id] = os.dup(fd)
+            except OSError:  # out of handles: who reads it next fetches it again
+                return
+            self._sizes[id] = size
+            while sum(self._sizes.values()) > self._max_bytes or len(self._files) > RECENT_FILES:
+                oldest = next(iter(self._files))
+                os.close(self._files.pop(oldest))
+                del self._sizes[oldest]
 
     def close(self) -> None:
-        for fd in self._files.values():
-            os.close(fd)
-        self._files.clear()
-        self._sizes.clear()
+        with self._lock:
+            for fd in self._files.values():
+                os.close(fd)
+            self._files.clear()
+            self._sizes.clear()
 
     def __del__(self) -> None:
         self.close()

@@ -1,5 +1,6 @@
 """`forge-tools history` a page at a time: how to go on is said wherever there is more, and holds whatever is pruned."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,18 +43,20 @@ async def three(store: Store) -> list[str]:
 
 
 def test_the_last_line_of_a_page_brings_the_next_until_there_is_none(run: Run) -> None:
-    _, page, said = run("--limit", "2")
-    words = said.rpartition("forge-tools history ")[2].split()
-    _, rest, end = run("--limit", "2", *words)
+    _, page, said = run("--limit", "2", "--tool", "Grep", "--since", "2h", "--status", "queued")
+    words = shlex.split(said.rpartition("forge-tools history ")[2])
+    _, rest, end = run(*words)
 
     assert (page.count("Grep"), rest.count("Grep"), end) == (2, 1, "")
+    assert words[::2] == ["--tool", "--status", "--since", "--limit", "--before"], "with all that was asked"
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_short_page_behind_which_more_is_says_so(run: Run, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     whole = History.list
 
-    async def hurried(history: History, **filters: object) -> Page[ExecutionRecord]:
+    async def hurried(history: History, *, patience: float, **filters: object) -> Page[ExecutionRecord]:
+        assert patience > 0
         page = Page((await whole(history, limit=3))[:rows])
         page.older = "01a20085-ebef-714c-9e2e-1760aec55ed5"
         return page
