@@ -106,11 +106,15 @@ class Batcher(Generic[Row, Result]):
             self._flusher = asyncio.get_running_loop().create_task(self._run())
         return call.future
 
-    async def close(self) -> None:
-        """Take no more rows, and wait until those there are have been written or given up."""
-        self._closed = True
+    async def settle(self) -> None:
+        """Wait until the rows there are have been written or given up, whoever still waits for them."""
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
+
+    async def close(self) -> None:
+        """Take no more rows, and settle those there are."""
+        self._closed = True
+        await self.settle()
 
     async def _run(self) -> None:
         try:

@@ -53,7 +53,8 @@ class Workers:
         return await self._looks.add(question)
 
     async def stop(self, boot: str) -> None:
-        """Say that `boot` ended in good order."""
+        """Say that `boot` ended in good order; a look that is under way would say that it lives."""
+        await self._looks.settle()
         statement = update(workers).where(boots.id == boot).values(stopped_at=from_now(0.0), last_seen_at=from_now(0.0))
         await self._database.write(lambda connection: connection.execute(statement))
 

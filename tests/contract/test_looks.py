@@ -1,5 +1,7 @@
 """The contract of what a worker sees once a heartbeat, on every database."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -169,3 +171,26 @@ async def test_keys_that_may_no_longer_hold_are_shown(store: Store, seconds: flo
     moments = {"claimed_at": from_now(-60.0), "expires_at": from_now(seconds)}
     await store._database.write(lambda connection: connection.execute(insert(idempotency_keys).values(key | moments)))
     assert (await seen(store)).has_overdue_keys is is_overdue
+
+
+async def test_a_look_that_nobody_waits_for_any_more_does_not_revive_a_boot_that_stops(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = store.workers._looks
+    flush, is_under_way, may_go_on = looks.flush, asyncio.Event(), asyncio.Event()
+
+    async def slow(rows: Sequence[Question]) -> Any:
+        is_under_way.set()
+        await may_go_on.wait()
+        return await flush(rows)
+
+    monkeypatch.setattr(looks, "flush", slow)
+    looking = asyncio.create_task(seen(store))
+    await is_under_way.wait()
+    looking.cancel()
+    stopping = asyncio.create_task(store.workers.stop(SCOPE.boot))
+    await asyncio.wait([stopping], timeout=0.2)
+    may_go_on.set()
+    await stopping
+    await looks.settle()
+    assert await store.workers.stopped({SCOPE.boot}) == {SCOPE.boot}

@@ -33,12 +33,12 @@ async def test_a_worker_that_no_longer_consumes_leaves_and_what_waits_runs_elsew
     fleet: Fleet, client: ExecutorClient
 ) -> None:
     context = ExecutionContext(working_dir=str(fleet.folder))
-    worker = await asyncio.to_thread(fleet.start, "async", consumption_interval="1")
+    worker = await asyncio.to_thread(fleet.start, "async", consumption_interval="4")  # it pulls before it leaves
     await client.refresh()
     deafened = await client.execute("Deafen", context)
 
-    results = [await client.execute("Echo", context, message="pulled from SQL") for _ in range(3)]
-    await asyncio.to_thread(worker.process.wait, 20)
+    results = await asyncio.gather(*(client.execute("Echo", context, message="pulled from SQL") for _ in range(3)))
+    await asyncio.to_thread(worker.process.wait, 60)
     await asyncio.to_thread(fleet.start, "async")
     after = await client.execute("Echo", context, message="rung")
 
