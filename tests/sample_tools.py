@@ -188,6 +188,7 @@ class Deafen(BaseTool):
     async def _execute(self, context: ExecutionContext) -> ToolResult:
         from celery.worker.consumer import Consumer
 
+        gc.unfreeze()  # what a worker has frozen at its start is not listed
         consumers: list[Consumer] = []
         while not consumers:  # this call may have been pulled from SQL before Celery came to its own consumer
             await asyncio.sleep(0.05)

@@ -33,7 +33,7 @@ async def test_a_worker_that_no_longer_consumes_leaves_and_what_waits_runs_elsew
     fleet: Fleet, client: ExecutorClient
 ) -> None:
     context = ExecutionContext(working_dir=str(fleet.folder))
-    worker = await asyncio.to_thread(fleet.start, "async", consumption_interval="4")  # it pulls before it leaves
+    worker = await asyncio.to_thread(fleet.start, "async", consumption_interval="1")
     await client.refresh()
     deafened = await client.execute("Deafen", context)
 
