@@ -35,23 +35,15 @@ done = execution_events.alias("v")
 
 
 class seen_last(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
-    """A condition on what events happened to, which SQLite shall not start from: there are far more executions than events.
-
-    PostgreSQL knows how many there are of each.
-    """
+    """A condition on what events happened to, which no planner shall start from: there are far more executions than events."""
 
     type = Boolean()
     inherit_cache = True
 
 
-@compiles(seen_last, "postgresql")
-def _seen_last_on_postgresql(element: seen_last, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(seen_last, "sqlite")
-def _seen_last_on_sqlite(element: seen_last, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"CASE WHEN {compiler.process(element.clauses, **kw)} THEN 1 ELSE 0 END"
+@compiles(seen_last)
+def _seen_last(element: seen_last, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"CASE WHEN {compiler.process(element.clauses, **kw)} THEN true ELSE false END"
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def test_attempts_and_events_are_listed_in_pages_and_exported_whole(
     with (tmp_path / "file").open(newline="") as stream:
         header, *rows = csv.reader(stream)
     assert (header, header[0], len(rows)) == (list(lines[0]), first, 3)
-    assert f"--of {of} --before {cursor}" in cli.run("history", "--of", of, "--limit", "2").stderr
+    assert f"--of {of} --limit 2 --before {cursor}" in cli.run("history", "--of", of, "--limit", "2").stderr
 
 
 def test_a_terminal_sees_a_bar_that_fills(cli: Cli, tmp_path: Path) -> None:
