@@ -122,7 +122,7 @@ class Recovery:
 
     async def _search(self, look: Look) -> None:
         """Find owners of rows whose beats no look brings. That reads the whole queue, so the oldest boot does it, seldom."""
-        if self._boot != min(look.beats, default=self._boot):
+        if not is_eldest(self._boot, look.beats.keys()):
             self._searched_at = float("-inf")
             self._strays = {}
         elif self._clock() - self._searched_at >= LEASES_BETWEEN_SEARCHES * self._lease:

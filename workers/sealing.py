@@ -70,23 +70,21 @@ class Sealing:
         self._busy_since: float | None = None
         self._last: Head | None = None
         self._sealed: Reach | None = None
-        self._is_unsealed = False
-        self._unanswered = asyncio.Event()
-        self._answered = asyncio.Event()
+        self._answer: asyncio.Future[bool] | None = None
 
     def question(self) -> Reach | None:
         """Up to where all is sealed, if the next look is to say what is behind that."""
-        return self._sealed if self._unanswered.is_set() else None
+        return None if self._answer is None else self._sealed
 
     def hear(self, question: Question, look: Look) -> None:
         """Take the answer. If there is nothing, the next look need not go back as far."""
-        if question.sealed is None:
+        if question.sealed is None or self._answer is None:
             return
-        self._is_unsealed = look.is_unsealed
         now = datetime.fromtimestamp(look.now, UTC)
         self._sealed = None if look.is_unsealed else replace(question.sealed, end=max(question.sealed.end, now))
-        self._unanswered.clear()
-        self._answered.set()
+        if not self._answer.done():
+            self._answer.set_result(look.is_unsealed)
+        self._answer = None
 
     async def keep(self) -> None:
         """Seal for ever."""
@@ -119,10 +117,8 @@ class Sealing:
         if not is_eldest(self._boot, self._living()):
             return False
         self._sealed = self._sealed or await self._store.audit.reach()
-        self._answered.clear()
-        self._unanswered.set()
-        await self._answered.wait()
-        return self._is_unsealed
+        self._answer = asyncio.get_running_loop().create_future()
+        return await self._answer
 
     def _is_for_later(self) -> bool:
         now = time.monotonic()

@@ -85,9 +85,9 @@ class ExecutorClient(Past):
             SchemaVersionError: it is not migrated, or newer than this code.
         """
         self._owner.begin()
-        known = self._settings
-        patience, folder = known.connect_timeout, known.artifact_dir
-        self._store = await open_store(known.database, connect_timeout=patience, artifact_dir=folder)
+        settings = self._settings
+        patience, folder = settings.connect_timeout, settings.artifact_dir
+        self._store = await open_store(settings.database, connect_timeout=patience, artifact_dir=folder)
         try:
             await self.refresh()
         except BaseException:
