@@ -56,10 +56,10 @@ def history(  # noqa: PLR0913 one option a filter
         last, rows = before, listed(store, of)
         if before and of is Rows.EXECUTIONS and not is_id(before.lower()):
             last = (await store.history.get(before)).id  # a beginning of the id will do
-        return rows, await rows.page(**chosen, **hurry, limit=limit, before=last)
+        return rows, await rows.page(**chosen, limit=limit, before=last, patience=patience)
 
     face = face_of(context)
-    hurry = {} if face.is_json or of is Rows.EVENTS else {"patience": PATIENCE_SECONDS}
+    patience = None if face.is_json else PATIENCE_SECONDS
     rows, page = with_store(read)
     if face.is_json:
         for record in page:
