@@ -197,15 +197,15 @@ async def test_percentiles_are_by_nearest_rank_on_every_database(store: Store, c
 async def test_figures_are_told_apart_by_what_is_asked(store: Store) -> None:
     await submitted(store, tool="Bash", category="execution", agent_id="a", session_id="s", queue="background")
     await submitted(store)
-    expected: dict[Grouping, set[str | None]] = {
-        Grouping.TOOL: {"Bash", "Grep"},
-        Grouping.CATEGORY: {"execution", "file"},
-        Grouping.AGENT: {"a", None},
-        Grouping.SESSION: {"s", None},
-        Grouping.QUEUE: {"background", "default"},
+    expected: dict[Grouping, list[str | None]] = {
+        Grouping.TOOL: ["Bash", "Grep"],
+        Grouping.CATEGORY: ["execution", "file"],
+        Grouping.AGENT: ["a", None],
+        Grouping.SESSION: ["s", None],
+        Grouping.QUEUE: ["background", "default"],
     }
     for by, keys in expected.items():
-        assert {one.key for one in await store.history.figures(by)} == keys
+        assert [one.key for one in await store.history.figures(by)] == keys
     hours = await store.history.figures(Grouping.HOUR)
     assert sum(one.calls for one in hours) == 2
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00Z", one.key or "") for one in hours)
