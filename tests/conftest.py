@@ -107,3 +107,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show why a test failed that passed when it ran again: it may be a flaw that shows seldom."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.write_sep("_", f"failed at first: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
