@@ -23,8 +23,8 @@ async def _burst(fleet: Ours, scene: Scene) -> Readings:
         return meter.read(scene.sizes.burst * scene.sizes.bursts)
 
 
-async def run_at_once(client: ExecutorClient, tool: str, calls: int) -> None:
-    for result in await asyncio.gather(*(client.execute(tool, CONTEXT) for _ in range(calls))):
+async def run_at_once(client: ExecutorClient, tool: str, calls: int, **parameters: object) -> None:
+    for result in await asyncio.gather(*(client.execute(tool, CONTEXT, **parameters) for _ in range(calls))):
         succeeded(result)
 
 

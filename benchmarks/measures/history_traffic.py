@@ -29,6 +29,13 @@ TURNS = 9
 TOGETHER = 500
 """Calls under way at a time beside a prune."""
 
+OUTPUT = 130
+"""Characters that a call puts out, as many as those of the history did.
+
+Rows that are smaller than those of the bulk load first fill the room that is left at the end of its pages: each a page of its own,
+which is read and logged whole. That goes on for as many calls as there are pages, and says nothing of a long history.
+"""
+
 OLD = "SELECT count(*) FROM executions WHERE id < $1::uuid"
 
 
@@ -50,12 +57,12 @@ async def _turns(scene: Scene, places: Mapping[str, Settings], crews: Mapping[st
     async with AsyncExitStack() as cleanup:
         clients = {name: await cleanup.enter_async_context(ExecutorClient(place)) for name, place in places.items()}
         for client in clients.values():
-            await run_at_once(client, "NoOp", scene.sizes.burst)
+            await run_at_once(client, "Produce", scene.sizes.burst, size=OUTPUT)
         turns: dict[str, list[Readings]] = {name: [] for name in clients}
         for number in range(TURNS):
             for name in sorted(clients, reverse=bool(number % 2)):
                 meter = Meter(scene, [worker.pid for worker in crews[name]], places[name].database_url)
-                await run_at_once(clients[name], "NoOp", scene.sizes.burst)
+                await run_at_once(clients[name], "Produce", scene.sizes.burst, size=OUTPUT)
                 turns[name].append(meter.read(scene.sizes.burst))
     return {f"{name} {key}": median(turn[key] for turn in reads) for name, reads in turns.items() for key in reads[0]}
 
