@@ -50,7 +50,7 @@ def prune(  # noqa: PLR0913 one option a filter
     status: filters.StatusOption = None,
     keep_failed: Annotated[bool, typer.Option("--keep-failed", help="Only what succeeded.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
-    batch: Annotated[int, typer.Option(min=1, max=5000, help="Executions a transaction, at most.")] = 1000,
+    batch: Annotated[int, typer.Option(min=1, max=5000, help="Executions a transaction, at most.")] = 5000,
     output: OutputOption = None,
 ) -> None:
     """Delete executions that are over, with attempts, events, reports and artifacts, a few at a time beside live traffic.

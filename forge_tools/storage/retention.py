@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import id_floor
 from forge_tools.records.audit import Pruned, Pruning
+from forge_tools.storage.among import among
 from forge_tools.storage.artifact_tables import artifact_owners, artifacts
 from forge_tools.storage.audit import Signer, chain
 from forge_tools.storage.audit.canonical import line, root_of
@@ -31,21 +32,18 @@ from forge_tools.storage.models import (
 from forge_tools.storage.report_tables import execution_reports
 from forge_tools.storage.rows import MAX_SKEW, clean
 
-T = TypeVar("T")
-
 KIND = "prune"
 LOOKED_AT = 5_000
 """Executions that one step looks at, at most: where few match, no statement reads the whole table."""
 
-GOAL_SECONDS = 0.05
-"""What a transaction should take: as long may another writer of the same file have to wait."""
+GOAL_SECONDS = {"sqlite": 0.05, "postgresql": 0.5}
+"""What a transaction should take. On SQLite another writer of the same file may have to wait as long; on PostgreSQL nobody does."""
 
-BUSY_REST, IDLE_REST, LONGEST_REST = 12.0, 0.5, 5.0
+BUSY_REST, IDLE_REST, LONGEST_REST = 12.0, 0.5, 10.0
 """Times what a transaction took, it rests; while calls wait or run it takes a thirteenth of the time at most."""
 
 OVERTAKEN_REST = 0.02
 _FIRST_ROWS = 100
-_MOST_KEYS = 5_000
 _BEGINNING = "00000000-0000-0000-0000-000000000000"
 
 asked, last = executions.c, execution_attempts.c
@@ -74,15 +72,16 @@ class _Chosen:
 class Pace:
     """How many rows a transaction takes, and how long to rest after it, so that others hardly notice."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, goal: float) -> None:
         self.rows = min(most, _FIRST_ROWS)
         self._most = most
+        self._goal = goal
 
     def rest(self, gone: Pruned) -> float:
         """Learn from the last transaction; seconds until the next."""
-        if gone.seconds > 2 * GOAL_SECONDS:
+        if gone.seconds > 2 * self._goal:
             self.rows = max(1, self.rows // 2)
-        elif gone.seconds < GOAL_SECONDS:
+        elif gone.seconds < self._goal:
             self.rows = min(self._most, 2 * self.rows)
         return min(LONGEST_REST, gone.seconds * (BUSY_REST if gone.is_busy else IDLE_REST))
 
@@ -102,9 +101,9 @@ class Retention:
             query = select(func.count()).select_from(_matching(what, after, reach).subquery())
             return await connection.scalar(query) or 0, reach
 
-    async def sweep(self, what: Pruning, run: PruneRun, *, most: int = 1000) -> AsyncIterator[Pruned]:
+    async def sweep(self, what: Pruning, run: PruneRun, *, most: int = LOOKED_AT) -> AsyncIterator[Pruned]:
         """Prune all that matches, resting in between; tells each transaction. Stopped at any point, it can be run again."""
-        pace, gone = Pace(most), Pruned()
+        pace, gone = Pace(most, GOAL_SECONDS[self._database.dialect]), Pruned()
         while True:
             try:
                 gone = await self.prune(what, run, after=gone.last, most=pace.rows)
@@ -182,12 +181,12 @@ def _filters(what: Pruning) -> Iterable[ColumnElement[bool]]:
 async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
     entry, event = audit_executions.c, audit_events.c
     entries = select(entry.execution_id.label("key"), entry.batch, entry.hashes).where(
-        entry.execution_id.in_(ids), entry.pruned_by.is_(None)
+        among(entry.execution_id, ids), entry.pruned_by.is_(None)
     )
     events = (
         select(event.event_id.label("key"), event.batch, event.hashes)
         .join(execution_events, execution_events.c.id == event.event_id)
-        .where(execution_events.c.execution_id.in_(ids), event.pruned_by.is_(None))
+        .where(among(execution_events.c.execution_id, ids), event.pruned_by.is_(None))
     )
     is_busy = await connection.scalar(select(execution_queue.c.id).limit(1)) is not None
     return _Chosen(
@@ -258,43 +257,37 @@ async def _mark(connection: AsyncConnection, chosen: _Chosen, checkpoint: int) -
     """Note at each entry which checkpoint has it; entries of a batch of which nothing is left go with its last row."""
     for table, rows in ((audit_executions, chosen.entries), (audit_events, chosen.events)):
         key, *_ = table.primary_key.columns
-        for some in _portioned(rows):
-            marked = update(table).where(key.in_([row.key for row in some])).values(pruned_by=checkpoint)
-            await connection.execute(marked)
+        marked = update(table).where(among(key, [row.key for row in rows])).values(pruned_by=checkpoint)
+        await connection.execute(marked)
     batches = {row.batch for row in (*chosen.entries, *chosen.events)}
     kept = set[int]()
     for table in (audit_executions, audit_events):
-        left = select(table.c.batch).where(table.c.batch.in_(batches), table.c.pruned_by.is_(None)).distinct()
+        left = select(table.c.batch).where(among(table.c.batch, batches), table.c.pruned_by.is_(None)).distinct()
         kept.update((await connection.scalars(left)).all())
     for table in (audit_executions, audit_events):
-        await connection.execute(delete(table).where(table.c.batch.in_(batches - kept)))
+        await connection.execute(delete(table).where(among(table.c.batch, batches - kept)))
 
 
 async def _delete(connection: AsyncConnection, ids: Sequence[str]) -> Pruned:
     await _disown_artifacts(connection, ids)
     for table in (idempotency_keys, execution_reports):
-        await connection.execute(delete(table).where(table.c.execution_id.in_(ids)))
-    events = await connection.execute(delete(execution_events).where(execution_events.c.execution_id.in_(ids)))
-    attempts = await connection.execute(delete(execution_attempts).where(last.execution_id.in_(ids)))
-    gone = await connection.execute(delete(executions).where(asked.id.in_(ids)))
+        await connection.execute(delete(table).where(among(table.c.execution_id, ids)))
+    events = await connection.execute(delete(execution_events).where(among(execution_events.c.execution_id, ids)))
+    attempts = await connection.execute(delete(execution_attempts).where(among(last.execution_id, ids)))
+    gone = await connection.execute(delete(executions).where(among(asked.id, ids)))
     return Pruned(gone.rowcount, attempts.rowcount, events.rowcount)
 
 
 async def _disown_artifacts(connection: AsyncConnection, ids: Sequence[str]) -> None:
     """What nobody holds any more expires at once; workers delete it as they do whatever has expired."""
     owner = artifact_owners.c
-    theirs = owner.execution_id.in_([str(id_) for id_ in ids])
-    held = (await connection.scalars(select(owner.artifact_id).where(theirs).distinct())).all()
-    is_owned = exists().where(owner.artifact_id == artifacts.c.id)
-    for some in _portioned(sorted(held)):
-        among = artifacts.c.id.in_(some)
-        await connection.execute(select(artifacts.c.id).where(among).order_by(artifacts.c.id).with_for_update())
-        # Another call may have kept it meanwhile, and then the row is that call's.
-        await connection.execute(delete(artifact_owners).where(owner.artifact_id.in_(some), theirs))
-        nobodys = update(artifacts).where(among, artifacts.c.is_whole, ~is_owned)
-        await connection.execute(nobodys.values(expires_at=from_now(0.0)))
-
-
-def _portioned(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """No statement takes more than some thirty thousand values, and one call may have any number of events."""
-    return (rows[start : start + _MOST_KEYS] for start in range(0, len(rows), _MOST_KEYS))
+    theirs = among(owner.execution_id, map(str, ids))
+    held = sorted((await connection.scalars(select(owner.artifact_id).where(theirs).distinct())).all())
+    if not held:
+        return
+    is_held, is_owned = among(artifacts.c.id, held), exists().where(owner.artifact_id == artifacts.c.id)
+    await connection.execute(select(artifacts.c.id).where(is_held).order_by(artifacts.c.id).with_for_update())
+    # Another call may have kept it meanwhile, and then the row is that call's.
+    await connection.execute(delete(artifact_owners).where(among(owner.artifact_id, held), theirs))
+    nobodys = update(artifacts).where(is_held, artifacts.c.is_whole, ~is_owned)
+    await connection.execute(nobodys.values(expires_at=from_now(0.0)))

@@ -250,8 +250,8 @@ async def test_the_oldest_worker_prunes_by_the_rules_of_the_settings(store: Stor
 
 
 def test_the_pace_follows_what_transactions_take_and_rests_longer_beside_live_calls() -> None:
-    pace = Pace(1000)
+    pace = Pace(1000, goal=0.05)
     assert [pace.rest(Pruned(seconds=0.01)) and pace.rows for _ in range(5)] == [200, 400, 800, 1000, 1000]
     assert pace.rest(Pruned(seconds=0.2, is_busy=True)) == pytest.approx(2.4)
     assert pace.rows == 500
-    assert pace.rest(Pruned(seconds=9.0, is_busy=True)) == 5.0
+    assert pace.rest(Pruned(seconds=9.0, is_busy=True)) == 10.0
