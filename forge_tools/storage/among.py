@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Boolean, ColumnElement, Dialect, Text, literal
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.sql.operators import OperatorType
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
@@ -39,6 +40,10 @@ class among(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function i
 
     def __init__(self, column: ColumnElement[Any], keys: Iterable[Any]) -> None:
         super().__init__(column, literal(list(keys), _Keys(column.type)))
+
+    def self_group(self, against: OperatorType | None = None) -> Self:
+        """Stay as it is: SQLite would be asked whether it `= 1`, and would look through the table for that."""
+        return self
 
 
 @compiles(among, "postgresql")

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Column, Row, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from forge_tools.storage.among import among
 from forge_tools.storage.audit.canonical import ATTEMPT, EVENT, EXECUTION, NO_ROW, RowForm, join_digests, join_hashes
 from forge_tools.storage.engine import Database
 from forge_tools.storage.models import JsonText, execution_attempts, execution_events, executions
@@ -73,7 +74,7 @@ async def _digests(
 ) -> Mapping[Any, list[tuple[Any, bytes]]]:
     """By key, what `more` says of a row, and its hash."""
     columns = form.columns(connection.dialect.name)
-    query = select(*columns, key.label("key"), *(column.label("also") for column in more)).where(key.in_(keys))
+    query = select(*columns, key.label("key"), *(column.label("also") for column in more)).where(among(key, keys))
     found = defaultdict(list)
     for row in await connection.execute(query):
         found[row.key].append((row.also if more else None, form.digest(row)))
@@ -85,7 +86,7 @@ async def _portions(connection: AsyncConnection, ids: Sequence[str]) -> Iterable
     sizes: dict[str, int] = defaultdict(int)
     for table, key in ((executions, executions.c.id), (execution_attempts, execution_attempts.c.execution_id)):
         size = _size(_WIDE[table])
-        large = select(key.label("key"), size.label("size")).where(key.in_(ids), size > LARGE)
+        large = select(key.label("key"), size.label("size")).where(among(key, ids), size > LARGE)
         for row in await connection.execute(large):
             sizes[row.key] += row.size
     if sum(sizes.values()) <= MOST_BYTES:

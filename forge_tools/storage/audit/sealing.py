@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Row, exists, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from forge_tools.storage.among import among
 from forge_tools.storage.audit import chain
 from forge_tools.storage.audit.canonical import EPOCH, NO_ROW, line, moment_of, raw, root_of
 from forge_tools.storage.audit.chain import NOTHING_BEFORE, SEAL, Batch, OvertakenError, batch
@@ -69,7 +70,7 @@ async def seal(
 async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, bytes]) -> None:
     """What goes while there is a chain leaves a checkpoint, which overtakes a seal; before the first there is none."""
     ids = [id_ for id_, sealed in hashes.items() if not sealed.startswith(NO_ROW)]
-    there = await connection.scalar(select(func.count()).where(asked.id.in_(ids)))
+    there = await connection.scalar(select(func.count()).where(among(asked.id, ids)))
     if there != len(ids):
         raise OvertakenError("History was pruned while its first batch was made. Try again.")
 

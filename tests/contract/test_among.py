@@ -1,0 +1,68 @@
+"""Rows by a list of keys are found by an index, however long the list is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Executable, and_, delete, event, func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.records import new_id
+from forge_tools.storage import Store
+from forge_tools.storage.among import among
+from forge_tools.storage.models import execution_events, executions
+from tests.contract.calls import submitted
+
+KEYS = 70_000
+"""More than either database takes as parameters of one statement."""
+
+
+async def counted(store: Store, ids: Sequence[str]) -> int:
+    async with store._database.reading() as connection:
+        return await connection.scalar(select(func.count()).where(among(executions.c.id, ids))) or 0
+
+
+async def test_those_are_found_whose_keys_are_listed(store: Store) -> None:
+    one, _, other = [await submitted(store) for _ in range(3)]
+    assert await counted(store, [one, other, new_id()]) == 2
+    assert await counted(store, []) == 0
+    assert await counted(store, [*(new_id() for _ in range(KEYS)), one]) == 1
+
+
+async def planned(store: Store, statement: Executable) -> str:
+    """How the database goes about it; PostgreSQL is kept from reading through a table only because it is small."""
+    ran: list[tuple[str, Any]] = []
+
+    def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
+        ran.append((statement, arguments))
+
+    async def work(connection: AsyncConnection) -> str:
+        event.listen(connection.sync_connection, "before_cursor_execute", note)
+        await connection.execute(statement)
+        event.remove(connection.sync_connection, "before_cursor_execute", note)
+        explain = "EXPLAIN QUERY PLAN"
+        if store.dialect == "postgresql":
+            await connection.execute(text("SET LOCAL enable_seqscan = off"))
+            explain = "EXPLAIN"
+        rows = await connection.exec_driver_sql(f"{explain} {ran[0][0]}", ran[0][1])
+        return "\n".join(row[-1] for row in rows)
+
+    return await store._database.write(work)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        select(executions.c.tool).where(among(executions.c.id, [new_id()])),
+        select(executions.c.tool).where(and_(among(executions.c.id, [new_id()]), executions.c.tool != "x")),
+        delete(executions).where(among(executions.c.id, [new_id()])),
+        delete(execution_events).where(among(execution_events.c.id, [7]), execution_events.c.kind != "x"),
+    ],
+)
+async def test_no_table_is_read_through_for_them(store: Store, statement: Executable) -> None:
+    plan = await planned(store, statement)
+    if store.dialect == "postgresql":
+        assert "Index Cond: (id = ANY" in plan
+    else:
+        assert "SEARCH execution" in plan
+        assert "SCAN execution" not in plan
