@@ -9,16 +9,17 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, face_of
+from forge_tools.cli.face import Face, OutputOption, face_of, one_line, printable
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.moments import iso, took
-from forge_tools.cli.tables import Column, facts, table
+from forge_tools.cli.tables import facts
 from forge_tools.cli.whoami import whoami
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.records.audit import AuditReport
+from forge_tools.records.audit import AuditReport, Finding
 from forge_tools.storage import Store
 from forge_tools.storage.audit import OvertakenError, Signer, Trust
 from forge_tools.storage.audit.book import ALL
@@ -205,9 +206,7 @@ def _proof(report: AuditReport, trust: Trust) -> str:
 
 def _print(face: Face, report: AuditReport, trust: Trust) -> None:
     if report.findings:
-        columns = (Column("what"), Column("table"), Column("row"), Column("how it shows", is_flexible=True))
-        rows = ((one.fault.value, one.table, one.key, one.said) for one in report.findings[:_SHOWN])
-        face.out.print(table(columns, rows))
+        face.out.print(facts((one.fault.value, _shown(one)) for one in report.findings[:_SHOWN]))
         if report.found > _SHOWN:
             face.say(f"... and {report.found - _SHOWN:,} more; --output json has the first {len(report.findings):,}.")
         face.say()
@@ -219,8 +218,14 @@ def _print(face: Face, report: AuditReport, trust: Trust) -> None:
     if report.is_intact:
         face.say("Intact: nothing that was sealed was changed, removed or inserted.", style="bold green")
     else:
-        face.say(f"NOT INTACT: {report.found:,} findings.", style="bold red")
-    face.say(_proof(report, trust), style="dim" if report.signatures else "yellow")
+        face.say(f"NOT INTACT: {report.found:,} finding{'' if report.found == 1 else 's'}.", style="bold red")
+    face.out.print(Text(printable(_proof(report, trust)), style="dim" if report.signatures else "yellow"))
+
+
+def _shown(finding: Finding) -> Text:
+    """Two lines: the key of a row has to be read to its end, and a table that has it is wider than many terminals."""
+    row, said = one_line(f"{finding.table} {finding.key}"), one_line(finding.said)
+    return Text.assemble(row, "\n", (said, "dim"))
 
 
 def _facts(report: AuditReport) -> Iterator[tuple[str, object]]:

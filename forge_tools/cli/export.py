@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -69,10 +70,10 @@ def export(  # noqa: PLR0913 one option a filter
                 for record in page:
                     rows.add(record)
                 count += len(page)
-                told(count, chosen_rows.moment(page[0]), chosen_rows.moment(page[-1]))
+                told(count, chosen_rows.moment(page[0]) if page else page.until, page.until)
         return count
 
-    with _quiet_when_nobody_reads():
+    with _quiet_when_nobody_reads(), _interrupted_by(signal.SIGTERM), _interrupted_by(signal.SIGHUP):
         count = with_store(write)
         if face.is_json and to is not None:
             face.document({of.value: count, "file": str(to)})
@@ -81,7 +82,7 @@ def export(  # noqa: PLR0913 one option a filter
 
 
 _Told = Callable[[int, datetime, datetime], None]
-"""Takes how many rows were written, and the times of the first and last row of a page."""
+"""Takes how many rows were written, and from when to when was looked for the last of them."""
 
 
 class _Stream(Protocol):
@@ -120,16 +121,26 @@ class _Terminal:
 @contextmanager
 def _opened(path: Path | None, face: Face) -> Iterator[_Stream]:
     """Where rows go to. What is there already and is no file, such as a device or a pipe, is written to as it is."""
-    if path is None:
-        yield _Terminal() if face.out.is_terminal else sys.stdout
-        return
     try:
-        with _whole(path.resolve()) if path.is_file() or not path.exists() else _written(path) as stream:
-            yield stream
+        if path is None:
+            with _standard_output(face) as stream:
+                yield stream
+        else:
+            with _whole(path.resolve()) if path.is_file() or not path.exists() else _written(path) as file:
+                yield file
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise ForgeError(f"{path} cannot be written: {error.strerror or error}.") from error
+        name = "The standard output" if path is None else path
+        raise ForgeError(f"{name} cannot be written: {error.strerror or error}.") from error
+
+
+@contextmanager
+def _standard_output(face: Face) -> Iterator[_Stream]:
+    if sys.stdout is None:
+        raise ForgeError("The standard output is closed. Name a file: forge-tools export --to FILE")
+    yield _Terminal() if face.out.is_terminal else sys.stdout
+    sys.stdout.flush()
 
 
 def _written(path: Path) -> TextIO:
@@ -173,6 +184,18 @@ def _progress(face: Face, of: Rows, until: datetime | None, *, shown: bool) -> I
             progress.update(task, total=whole, completed=(last - began[0]).total_seconds(), said=said)
 
         yield told
+
+
+@contextmanager
+def _interrupted_by(number: signal.Signals) -> Iterator[None]:
+    """What would end this process at once does what Ctrl-C does, so that no part of a file stays; nohup is still heeded."""
+    before = signal.getsignal(number)
+    if before == signal.SIG_DFL:
+        signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from forge_tools.errors import ForgeError
+
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and newline, marks that reorder text on a terminal, and lone surrogates."""
 
@@ -71,9 +73,7 @@ class Face:
 
     def fail(self, message: str, code: str, error: BaseException) -> None:
         """Print an error: one message that says what to do, and where it came from only if asked."""
-        if self.is_json:
-            self.document({"error": {"code": str(code), "message": message}})
-        else:
+        if not (self.is_json and self._told({"error": {"code": str(code), "message": message}})):
             self.err.print(Text.assemble(("Error: ", "bold red"), printable(message)), soft_wrap=True)
         if self.is_debugging:
             self.err.print(Text(printable("".join(traceback.format_exception(error)))), soft_wrap=True)
@@ -89,8 +89,17 @@ class Face:
         finally:
             root.removeHandler(handler)
 
+    def _told(self, value: Any) -> bool:
+        try:
+            self.document(value)
+        except (OSError, ForgeError):
+            return False
+        return True
+
     def _write(self, text: str) -> None:
         # Not Rich: it would wrap, and nothing here is to be styled.
+        if sys.stdout is None:
+            raise ForgeError("The standard output is closed.")
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
 

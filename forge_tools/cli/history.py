@@ -70,7 +70,9 @@ def history(  # noqa: PLR0913 one option a filter
     elif page.older is not None:
         face.say(f"No {of.value.removesuffix('s')} matches among those looked at so far.", style="dim")
     else:
-        face.say(f"No {of.value.removesuffix('s')} matches." if chosen else _NOTHING[of], style="dim")
+        none = f"No {of.value.removesuffix('s')}"
+        is_narrowed = f"{none} matches." if chosen else _NOTHING[of]
+        face.say(f"{none} is older." if before else is_narrowed, style="dim")
     if page.older is not None:
         face.note(f"Older ones: {filters.again(context, before=page.older)}")
 

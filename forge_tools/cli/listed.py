@@ -16,7 +16,7 @@ from forge_tools.cli.moments import compact, iso, took
 from forge_tools.cli.tables import Column, table
 from forge_tools.records import TERMINAL, AttemptRecord, EventRecord, ExecutionRecord, id_time
 from forge_tools.storage import Store
-from forge_tools.storage.paging import Page
+from forge_tools.storage.paging import Page, Stretch
 
 WIDE = 100
 """Columns of a terminal from which there is room for errors and details."""
@@ -44,7 +44,7 @@ class Listed:
     """How one kind of rows is read and shown. `names` are its columns, `moment` is what it is in order of."""
 
     page: Callable[..., Awaitable[Page[Any]]]
-    pages: Callable[..., AsyncIterator[Sequence[Record]]]
+    pages: Callable[..., AsyncIterator[Stretch[Any]]]
     document: Callable[[Any], dict[str, Any]]
     table: Callable[[Sequence[Any], int], Table]
     names: Sequence[str]

@@ -1,5 +1,6 @@
 """The list of commands, and the one place where errors become messages and exit codes."""
 
+import errno
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
@@ -38,6 +39,10 @@ class Commands(LazyGroup):
         "doctor": Lazy("forge_tools.cli.doctor", "Say what is wrong, and the way out."),
         "demo": Lazy("forge_tools.cli.demo", "Watch it work on the files of this folder, in a minute."),
     }
+
+
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""What writing fails with where no file is named: that is the standard output."""
 
 
 def _print_version(asked: bool) -> None:
@@ -81,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unexpected(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+        return f"The standard output cannot be written: {error.strerror}."
     return (
         f"{type(error).__name__}: {error or 'no message'}. This is not your mistake; run the command again as "
         "forge-tools --debug ... to see where it happened."

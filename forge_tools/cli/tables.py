@@ -41,7 +41,7 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Table:
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for name, value in pairs:
-        made.add_row(name, value if isinstance(value, Text) else Text(one_line(value)))
+        made.add_row(Text(one_line(name)), value if isinstance(value, Text) else Text(one_line(value)))
     return made
 
 

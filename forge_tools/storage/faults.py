@@ -81,6 +81,12 @@ def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
         return RefusedError(f"{shown} refuses a value: {error}")
     if "no such table" in str(error) or "no such column" in str(error) or "has no column" in str(error):
         return SchemaVersionError(f"{shown} does not have the tables of this version ({error}). {UPGRADE}")
+    if code == sqlite3.SQLITE_READONLY:
+        return unreachable(
+            shown,
+            f"{error}; SQLite writes beside its file even to read, so this user needs to write both it and its folder",
+            maybe_committed=False,
+        )
     if code == sqlite3.SQLITE_FULL:
         return _full(shown, error)
     if code == sqlite3.SQLITE_ERROR:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, case, func, select
@@ -39,7 +40,7 @@ from forge_tools.storage.models import (
     from_now,
     seconds_between,
 )
-from forge_tools.storage.paging import Index, Page, index_for, index_for_events, read_page
+from forge_tools.storage.paging import Index, Page, Stretch, index_for, index_for_events, read_all, read_page
 from forge_tools.storage.rows import is_id
 from forge_tools.storage.stuck import find_stuck
 from forge_tools.storage.view import tool_executions
@@ -189,32 +190,37 @@ class History:
             executions_listed(selection), index_for(selection), limit=limit, before=before, patience=patience
         )
 
-    def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Sequence[ExecutionRecord]]:
-        """All executions that `Selection` takes, the oldest first, a page at a time; what is queued meanwhile is left out."""
-        return self._pages(lambda until: executions_listed(_until(until, filters)), size)
+    def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[ExecutionRecord]]:
+        """All executions that `Selection` takes, the oldest first; what is queued meanwhile is left out.
 
-    def attempt_pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Sequence[AttemptRecord]]:
+        They come in stretches of at most `size`. One without any says, as each does, up to when was looked.
+        """
+        return self._all(size, filters, executions_listed, index_for)
+
+    def attempt_pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[AttemptRecord]]:
         """All attempts that `list_attempts` finds, the oldest first; those of what is queued meanwhile are left out."""
-        return self._pages(lambda until: attempts_listed(_until(until, filters)), size)
+        return self._all(size, filters, attempts_listed, index_for)
 
     def event_pages(
         self, size: int = 500, kind: str | None = None, **filters: Any
-    ) -> AsyncIterator[Sequence[EventRecord]]:
+    ) -> AsyncIterator[Stretch[EventRecord]]:
         """All events that `list_events` finds, the oldest first; what happens meanwhile is left out."""
-        return self._pages(lambda until: events_listed(_until(until, filters), kind), size)
+        return self._all(size, filters, partial(events_listed, kind=kind), partial(index_for_events, kind=kind))
 
-    async def _pages(self, listed: Callable[[datetime], Listing[R]], size: int) -> AsyncIterator[Sequence[R]]:
+    async def _all(
+        self,
+        size: int,
+        filters: Mapping[str, Any],
+        listed: Callable[[Selection], Listing[R]],
+        index: Callable[[Selection], Index],
+    ) -> AsyncIterator[Stretch[R]]:
+        if size < 1:
+            raise ValueError(f"size is {size}; it must be at least 1.")
         async with self._database.reading() as connection:
             now: datetime = (await connection.execute(select(from_now(0.0)))).scalar_one()
-        listing, after = listed(now), None
-        while True:
-            async with self._database.reading() as connection:
-                page = [listing.record(row) for row in await connection.execute(listing.oldest(size, after))]
-            if page:
-                yield page
-            if len(page) < size:
-                return
-            after = page[-1].cursor
+        selection = _until(now, filters)
+        async for stretch in read_all(self._database, listed(selection), index(selection), size):
+            yield stretch
 
 
 def _until(now: datetime, filters: Mapping[str, Any]) -> Selection:

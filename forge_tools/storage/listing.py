@@ -1,10 +1,12 @@
 """Lists over all of history, executions, attempts or events: a page at a time, each going on behind the last row of the one before."""
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Row, Select, and_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, asc, desc, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -18,6 +20,7 @@ from forge_tools.records import (
     ExecutionRecord,
     ExecutionStatus,
     Selection,
+    id_time,
 )
 from forge_tools.storage.models import execution_events
 from forge_tools.storage.rows import clean, is_id
@@ -47,8 +50,22 @@ def _seen_last(element: seen_last, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Direction:
+    """Which end of a list comes first: how it orders a column, and compares with a value what lies behind, from, or up to it."""
+
+    orders: Callable[[ColumnElement[Any]], ColumnElement[Any]]
+    is_behind: Callable[[Any, Any], ColumnElement[bool]]
+    is_from: Callable[[Any, Any], ColumnElement[bool]]
+    is_up_to: Callable[[Any, Any], ColumnElement[bool]]
+
+
+NEWEST_FIRST = Direction(desc, operator.lt, operator.le, operator.ge)
+OLDEST_FIRST = Direction(asc, operator.gt, operator.ge, operator.le)
+
+
+@dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """What is selected, the columns whose order is that of time, and where in it a cursor stands.
+    """What is selected, the columns whose order is that of time, and where in it a cursor or a record stands.
 
     A `twin` equals the first of these columns, in another table, which is then read from the right place on, too.
     """
@@ -56,33 +73,31 @@ class Listing(Generic[R]):
     query: Select[Any]
     order: Order
     place: Callable[[str], Place]
+    place_of: Callable[[R], Place]
     record: Callable[[Row[Any]], R]
     twin: ColumnElement[Any] | None = None
 
-    def newest(self, limit: int, before: str | None) -> Select[Any]:
-        """The page of what comes before a cursor, the newest first."""
-        query = self.query.order_by(*(column.desc() for column in self.order)).limit(limit)
-        return query if before is None else query.where(*self._beyond(before, is_after=False))
+    def first(self, limit: int, direction: Direction) -> Select[Any]:
+        """The first rows in this direction."""
+        return self.query.order_by(*map(direction.orders, self.order)).limit(limit)
 
-    def oldest(self, limit: int, after: str | None) -> Select[Any]:
-        """The page of what comes after a cursor, the oldest first."""
-        query = self.query.order_by(*self.order).limit(limit)
-        return query if after is None else query.where(*self._beyond(after, is_after=True))
+    def is_behind(self, place: Place, direction: Direction) -> ColumnElement[bool]:
+        """Whether one of the rows from a place on lies behind it. A place without its last value is behind all that share the first."""
+        passes = direction.is_behind(self.order[0], place[0])
+        for column, value in zip(self.order[1:], place[1:], strict=False):
+            passes |= direction.is_behind(column, value)
+        return passes
 
-    def _beyond(self, cursor: str, *, is_after: bool) -> Iterator[ColumnElement[bool]]:
-        """The first conditions are for indexes, the last one tells apart what is equal in them."""
-        (major, *minor), (value, *rest) = self.order, self.place(cursor)
-        for column in (major,) if self.twin is None else (major, self.twin):
-            yield column >= value if is_after else column <= value
-        passes = major > value if is_after else major < value
-        for column, number in zip(minor, rest, strict=True):
-            passes |= column > number if is_after else column < number
-        yield passes
+
+def moment_of(place: Place) -> datetime:
+    """The time at which a place is."""
+    major: Any = place[0]
+    return major if isinstance(major, datetime) else datetime.fromtimestamp(id_time(major), UTC)
 
 
 def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
     """Executions, in the order in which they were queued."""
-    return Listing(joined().where(*conditions(selection)), (asked.c.id,), _execution_place, execution_record)
+    return Listing(joined().where(*conditions(selection)), (asked.c.id,), _execution_place, _by_id, execution_record)
 
 
 def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
@@ -98,7 +113,8 @@ def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
     columns = (*last.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id, asked.c.queue)
     query = select(*columns).select_from(asked.join(last, last.c.execution_id == asked.c.id))
     query = query.where(*conditions(selection), *id_bounds(selection, last.c.execution_id))
-    return Listing(query, (asked.c.id, last.c.attempt), _attempt_place, _attempt_record, twin=last.c.execution_id)
+    order = asked.c.id, last.c.attempt
+    return Listing(query, order, _attempt_place, _by_number, _attempt_record, twin=last.c.execution_id)
 
 
 def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord]:
@@ -112,7 +128,7 @@ def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord
         )
     wanted = [seen_last(and_(*of_them))] if of_them else []
     query = query.select_from(tables).where(*wanted, *_of_events(selection, kind))
-    return Listing(query, (done.c.at, done.c.id), _event_place, _event_record)
+    return Listing(query, (done.c.at, done.c.id), _event_place, _by_time, _event_record)
 
 
 def execution_record(row: Row[Any]) -> ExecutionRecord:
@@ -155,6 +171,18 @@ def _event_place(cursor: str) -> Place:
     number, there = int(cursor), execution_events.c
     before = select(there.at).where(there.id <= number).order_by(there.id.desc()).limit(1)
     return before.scalar_subquery(), number
+
+
+def _by_id(record: ExecutionRecord) -> Place:
+    return (record.id,)
+
+
+def _by_number(record: AttemptRecord) -> Place:
+    return record.execution_id, record.attempt
+
+
+def _by_time(record: EventRecord) -> Place:
+    return record.at, record.id
 
 
 def _is_number(text: str, most_digits: int) -> bool:

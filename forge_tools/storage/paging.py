@@ -1,15 +1,17 @@
-"""Reads a page of history step by step, each of them over so many rows of one index: no statement reads all there is."""
+"""Reads history step by step, each of them over so many rows of one index: no statement reads all there is."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic
 
-from sqlalchemy import ColumnElement, Select, func, literal, select, text
+from sqlalchemy import ColumnElement, Dialect, Select, func, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import TERMINAL, ExecutionStatus, Selection
-from forge_tools.storage.listing import Listing, R, done
+from forge_tools.storage.engine import Database
+from forge_tools.storage.listing import NEWEST_FIRST, OLDEST_FIRST, Direction, Listing, Place, R, done, moment_of
 from forge_tools.storage.models import DEFAULT_QUEUE, execution_attempts, execution_events, execution_queue, executions
 from forge_tools.storage.rows import clean
 from forge_tools.storage.selecting import id_bounds
@@ -26,6 +28,12 @@ class Page(list[R], Generic[R]):
     """Rows, newest first. `older` is what `before` takes to go on behind the last that was looked at; None at the end."""
 
     older: str | None = None
+
+
+class Stretch(list[R], Generic[R]):
+    """Rows, oldest first, of a part of history that ends at a moment; none where none there is selected."""
+
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,40 +57,103 @@ async def read_page(
     patience: float | None = None,
 ) -> Page[R]:
     """The newest `limit` rows below a cursor; fewer where `patience` seconds were over before as many were found."""
+    await _hold_still(connection)
+    began, longest = time.monotonic(), LONGEST_STEP if patience is None else PATIENT_STEP
+    walk = _Walk(listing, index, NEWEST_FIRST, longest, None if before is None else listing.place(before))
+    page: Page[R] = Page()
+    while True:
+        page += await walk.step(connection, limit - len(page))
+        if len(page) == limit:
+            page.older = page[-1].cursor
+            return page
+        if walk.place is None or (patience is not None and time.monotonic() - began >= patience):
+            page.older = None if walk.place is None else await _cursor(connection, listing, walk.place[0])
+            return page
+
+
+async def read_all(database: Database, listing: Listing[R], index: Index, size: int) -> AsyncIterator[Stretch[R]]:
+    """All rows, oldest first, at most `size` a stretch.
+
+    Each is a transaction of its own: whoever writes the rows somewhere may take long, and nothing shall wait for that.
+    """
+    walk = _Walk(listing, index, OLDEST_FIRST, LONGEST_STEP)
+    while not walk.is_over:
+        async with database.reading() as connection:
+            await _hold_still(connection)
+            rows = await walk.step(connection, size)
+        place = walk.place or (listing.place_of(rows[-1]) if rows else None)
+        if place is not None:
+            stretch: Stretch[R] = Stretch(rows)
+            stretch.until = moment_of(place)
+            yield stretch
+
+
+async def _hold_still(connection: AsyncConnection) -> None:
     if connection.dialect.name == "postgresql":
         # As on SQLite, all statements see one moment: what comes between two would push other rows out of a step.
         await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
         # A plan for any cursor would be made for the middle of history, and for values as frequent as others are.
         await connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
-    began, longest = time.monotonic(), LONGEST_STEP if patience is None else PATIENT_STEP
-    step: int = FIRST_STEP
-    page: Page[R] = Page()
-    top: list[ColumnElement[bool]] = []
-    reached = [] if before is None else [index.place <= listing.place(before)[0]]
-    while True:
-        entries: Select[Any] = (
-            select(index.place).where(*index.entries, *index.bounds, *reached).order_by(index.place.desc())
-        )
-        floor: Any = await connection.scalar(entries.offset(step - 1).limit(1))
-        window = (*top, *_window(listing, index, entries.limit(step), floor))
-        rows = await connection.execute(listing.newest(limit - len(page), before).where(*window))
-        page += [listing.record(row) for row in rows]
-        if len(page) == limit:
-            page.older = page[-1].cursor
-            return page
-        if floor is None or (patience is not None and time.monotonic() - began >= patience):
-            page.older = None if floor is None else await _cursor(connection, listing, floor)
-            return page
-        top, reached = [column < floor for column in _places(listing, index)], [index.place < floor]
-        step = min(step * GROWTH, longest)
 
 
-def _window(listing: Listing[R], index: Index, entries: Select[Any], floor: Any) -> Iterator[ColumnElement[bool]]:
-    """The rows of one step from below. A limit tells the planner how few they are, whatever it believes."""
-    if floor is not None:
-        yield from (column >= floor for column in _places(listing, index))
-    if index.entries:
-        yield listing.order[0].in_(entries)
+class _Walk(Generic[R]):
+    """Goes through a list step by step, with longer ones where little is found. `place` is where the next one begins."""
+
+    def __init__(
+        self, listing: Listing[R], index: Index, direction: Direction, longest: int, place: Place | None = None
+    ) -> None:
+        self.place = place
+        self.is_over = False
+        self._listing: Listing[R] = listing
+        self._index, self._direction = index, direction
+        self._entries, self._longest = FIRST_STEP, longest
+
+    async def step(self, connection: AsyncConnection, limit: int) -> list[R]:
+        """The rows of the next step; where it has more, the first `limit` of them, behind which the one after it begins."""
+        entries = select(self._index.place).where(*self._index.entries, *self._index.bounds, *self._reached())
+        entries = entries.order_by(self._direction.orders(self._index.place))
+        count = self._entries + self._is_whole  # the one that the place is at was counted before
+        edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
+        window = self._window(entries.limit(count), edge, connection.dialect)
+        found = await connection.execute(self._listing.first(limit, self._direction).where(*window))
+        rows = [self._listing.record(row) for row in found]
+        self._move(rows, edge, is_full=len(rows) == limit)
+        return rows
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the place is one of several rows that an entry of the index may be of: some may lie behind it."""
+        return self.place is not None and len(self.place) > 1
+
+    def _reached(self) -> Iterator[ColumnElement[bool]]:
+        if self.place is not None:
+            reaches = self._direction.is_from if self._is_whole else self._direction.is_behind
+            yield reaches(self._index.place, self.place[0])
+
+    def _window(self, entries: Select[Any], edge: Any, dialect: Dialect) -> Iterator[ColumnElement[bool]]:
+        """The rows of one step, up to its edge.
+
+        PostgreSQL takes what lies between two ids for one row, and then compares each of one table with each of another:
+        entries of a limited number keep it from that.
+        """
+        listing, direction, columns = self._listing, self._direction, _places(self._listing, self._index)
+        for column in columns:
+            if self.place is not None:
+                yield direction.is_from(column, self.place[0])
+            if edge is not None:
+                yield direction.is_up_to(column, edge)
+        if self.place is not None:
+            yield listing.is_behind(self.place, direction)
+        if self._index.entries or (len(columns) > 1 and dialect.name == "postgresql"):
+            yield listing.order[0].in_(entries)
+
+    def _move(self, rows: list[R], edge: Any, *, is_full: bool) -> None:
+        if is_full:
+            self.place = self._listing.place_of(rows[-1])
+            self._entries = max(FIRST_STEP, self._entries // GROWTH)
+            return
+        self.place, self.is_over = (None, True) if edge is None else ((edge,), False)
+        self._entries = min(self._entries * GROWTH, self._longest)
 
 
 def _places(listing: Listing[R], index: Index) -> Sequence[ColumnElement[Any]]:

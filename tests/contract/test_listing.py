@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus
@@ -160,6 +160,32 @@ async def test_a_page_of_events_goes_on_where_the_one_above_is_gone(store: Store
     gone = str(newest.id + 1)
     assert [one.execution_id for one in await store.history.list_events(before=gone)] == ids[::-1]
     assert await store.history.list_events(before="0") == []
+
+
+async def gone(store: Store, *events: EventRecord) -> None:
+    statement = delete(execution_events).where(execution_events.c.id.in_([event.id for event in events]))
+    await store._database.write(lambda connection: connection.execute(statement))
+
+
+@pytest.mark.parametrize("pruned", [slice(2, 3), slice(2, 4), slice(0, 3), slice(2, 5)])
+async def test_a_page_of_events_goes_on_where_the_last_one_above_was_pruned(store: Store, pruned: slice) -> None:
+    ids = [await cancelled(store) for _ in range(5)][::-1]
+    events = list(await store.history.list_events())
+    await gone(store, *events[pruned])
+
+    page = await store.history.list_events(before=events[2].cursor)
+
+    assert [one.execution_id for one in page] == ids[max(3, pruned.stop) :]
+    assert page.older is None
+
+
+async def test_all_events_are_read_to_the_end_though_those_behind_are_pruned_meanwhile(store: Store) -> None:
+    ids = [await cancelled(store) for _ in range(5)]
+    found = list[str]()
+    async for stretch in store.history.event_pages(2):
+        found += [one.execution_id for one in stretch]
+        await gone(store, *stretch)
+    assert found == ids
 
 
 async def test_cursors_that_there_cannot_be_are_refused(store: Store) -> None:

@@ -90,6 +90,52 @@ async def test_pages_go_on_where_the_last_one_stopped_looking_until_there_is_no_
     assert found == expected
 
 
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("name", CHECKS)
+async def test_all_rows_read_in_steps_are_those_of_one_statement_the_oldest_first(
+    store: Store, name: str, size: int
+) -> None:
+    await mixed(store)
+    filters, is_meant = CHECKS[name]
+    expected = [one.id for one in await store.history.list(limit=100) if is_meant(one)][::-1]
+
+    stretches = [stretch async for stretch in store.history.pages(size, **filters)]
+
+    assert [one.id for stretch in stretches for one in stretch] == expected
+    assert max(map(len, stretches), default=0) <= size
+
+
+@pytest.mark.parametrize("filters", [{}, {"status": "failed"}, {"tool": "Grep"}, {"min_ms": 500.0, "agent_id": "a-1"}])
+async def test_all_attempts_and_events_are_read_in_steps_as_well(store: Store, filters: dict[str, Any]) -> None:
+    await mixed(store)
+    for one in await store.history.list(limit=3):
+        await store.queue.cancel(one.id, actor="ada", reason="enough")
+
+    history = store.history
+    for read, pages in ((history.list_attempts, history.attempt_pages), (history.list_events, history.event_pages)):
+        whole = [one.cursor for one in await read(limit=100, **filters)]
+        found = [one.cursor async for stretch in pages(2, **filters) for one in stretch]
+        assert found == whole[::-1]
+
+
+async def test_a_stretch_without_rows_says_how_far_was_looked(store: Store) -> None:
+    await mixed(store)
+    every = [one.queued_at async for stretch in store.history.pages() for one in stretch]
+
+    stretches = [stretch async for stretch in store.history.pages(agent_id="a-1", max_ms=-1.0)]
+    until = [stretch.until for stretch in stretches]
+
+    assert [list(stretch) for stretch in stretches] == [[]] * len(stretches)
+    assert len(until) >= 3
+    assert until == sorted(until)
+    assert abs(until[0] - every[0]) < abs(until[-1] - every[0])
+
+
+async def test_a_size_that_takes_no_row_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="size is 0; it must be at least 1"):
+        await anext(store.history.pages(0))
+
+
 async def test_a_page_without_patience_stops_after_a_step_and_says_where(store: Store) -> None:
     await mixed(store)
 

@@ -129,3 +129,4 @@ async def test_a_read_only_file_is_said_to_be_so() -> None:
     error = explain(caught.value, "sqlite:///x.db")
     assert isinstance(error, DatabaseUnavailableError)
     assert "readonly" in str(error)
+    assert "both it and its folder" in str(error)

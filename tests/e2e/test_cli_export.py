@@ -4,7 +4,9 @@ import asyncio
 import csv
 import os
 import pty
+import shlex
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from forge_tools.storage import migrate, open_store
 from tests.contract.calls import call, submitted
-from tests.e2e.cli_driver import Cli, wait_until
+from tests.e2e.cli_driver import COMMAND, Cli, wait_until
 
 NASTY = '{"text":"\\u009b31m, \\"quoted\\"\\nsecond line"}'
 
@@ -65,6 +67,17 @@ def test_what_cannot_be_written_is_named_with_the_reason(cli: Cli, tmp_path: Pat
     assert (tmp_path / "full").is_char_device()
 
 
+@pytest.mark.parametrize(
+    ("redirected", "reason"), [(">/dev/full", "cannot be written: No space left on device."), (">&-", "is closed.")]
+)
+def test_a_standard_output_that_takes_nothing_is_named(cli: Cli, redirected: str, reason: str) -> None:
+    command = shlex.join([*COMMAND, "export", "--session", "few"])
+    done = subprocess.run(
+        f"{command} {redirected}", shell=True, cwd=cli.folder, env=cli.environment(), capture_output=True, text=True
+    )
+    assert (done.returncode, f"Error: The standard output {reason}" in done.stderr) == (1, True)
+
+
 def test_a_link_leads_to_the_file_that_is_replaced(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     cli.run("export", "--session", "few", "--to", str(tmp_path / "link"))
@@ -92,11 +105,12 @@ def test_a_terminal_sees_no_control_characters(cli: Cli, format: str) -> None:
     assert (process.returncode, "\x9b" in seen, seen.count("\\x9b31m")) == (0, False, 3)
 
 
-def test_an_interrupted_export_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_export_leaves_nothing(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
     file = tmp_path / "all.jsonl"
     export = cli.start("export", "--to", str(file))
     wait_until(lambda: any(tmp_path.iterdir()), 30, lambda: "it does not begin")
-    export.send_signal(signal.SIGINT)
+    export.send_signal(number)
     export.communicate(timeout=30)
     assert (export.returncode, list(tmp_path.iterdir())) == (130, [])
 
@@ -128,6 +142,16 @@ def test_a_terminal_sees_a_bar_that_fills(cli: Cli, tmp_path: Path) -> None:
     assert "%" in seen
     assert "20,0" in seen
     assert "executions, to 20" in seen
+
+
+def test_the_bar_fills_though_nothing_is_found(cli: Cli, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = cli.start("export", "--slower-than", "5", "--to", str(tmp_path / "none"), stderr=theirs)
+    os.close(theirs)
+    seen = read_to_the_end(ours)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "0 executions, to 20" in seen
 
 
 def test_filters_between_which_nothing_lies_are_usage_errors(cli: Cli) -> None:

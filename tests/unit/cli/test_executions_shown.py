@@ -7,6 +7,7 @@ from rich.console import Console
 
 from forge_tools.cli.executions import document, executions_table, summary
 from forge_tools.cli.live import describe
+from forge_tools.cli.tables import facts
 from forge_tools.records import ExecutionRecord, ExecutionStatus
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -84,3 +85,13 @@ def test_a_waiting_call_says_what_it_waits_for() -> None:
     assert describe(record(status=ExecutionStatus.QUEUED, attempt=1)).endswith(", attempt 2")
     assert describe(record(status=ExecutionStatus.RUNNING)) == "Grep runs on host-1"
     assert describe(record(status=ExecutionStatus.AWAITING_APPROVAL)) == "Grep awaiting approval"
+
+
+def test_a_stored_name_is_neither_markup_nor_moves_the_cursor() -> None:
+    out = Console(file=io.StringIO(), width=80)
+    out.print(facts([("[/x]\x1b[31m", "value"), ("[bold]b[/]", "[i]v[/]")]))
+    assert isinstance(out.file, io.StringIO)
+    assert [line.split() for line in out.file.getvalue().splitlines()] == [
+        ["[/x]\\x1b[31m", "value"],
+        ["[bold]b[/]", "[i]v[/]"],
+    ]

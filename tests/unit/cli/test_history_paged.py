@@ -80,3 +80,13 @@ def test_a_page_goes_on_behind_an_execution_that_was_pruned(run: Run) -> None:
 
     assert (code, page.count("Grep")) == (0, 2)
     assert run("--before", "01a2")[0] == 1
+
+
+def test_behind_the_oldest_there_is_nothing_older(run: Run) -> None:
+    oldest = with_store(oldest_id)
+    assert run("--before", oldest) == (0, "No execution is older.\n", "")
+    assert run("--of", "attempts")[1] == "No attempt has ended yet.\n"
+
+
+async def oldest_id(store: Store) -> str:
+    return (await store.history.list())[-1].id

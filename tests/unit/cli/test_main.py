@@ -1,8 +1,11 @@
 """The list of commands, exit codes, and errors that never become tracebacks."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +117,19 @@ def test_the_output_may_be_chosen_before_or_after_the_command(
     for words in (("-o", "json", "stats"), ("stats", "-o", "json")):
         assert run(*words) == 69
         assert "error" in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("opened", "said"), [("> /dev/full", "No space left on device"), (">&-", "is closed")])
+def test_an_output_that_takes_nothing_is_said_to(tmp_path: Path, opened: str, said: str) -> None:
+    """Errors in JSON are told on the error stream then."""
+    home = {**os.environ, "FORGE_HOME": str(tmp_path)}
+    command = f"{shlex.quote(sys.executable)} -m forge_tools.cli -o json"
+    prepared = subprocess.run(f"{command} db upgrade", shell=True, env=home, capture_output=True, check=False)
+    assert prepared.returncode == 0, prepared.stderr
+    done = subprocess.run(
+        f"{command} stats {opened}", shell=True, env=home, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == exits.FAILED
+    assert done.stderr.startswith("Error: The standard output ")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
