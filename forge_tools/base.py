@@ -29,7 +29,7 @@ from forge_tools.records import (
     ToolSpec,
 )
 from forge_tools.sandbox.paths import Workspace
-from forge_tools.secrecy import LEAST_IN_FAILURES, Scrubber, as_shown, scrubber_of
+from forge_tools.secrecy import LEAST_IN_FAILURES, Scrubber, as_shown, scrubbed, scrubber_of
 from forge_tools.validation import Validator, clean_text, is_of_type
 
 __all__ = [
@@ -287,7 +287,7 @@ def _is_unreachable(error: BaseException | None) -> bool:
 
 def preview(spec: ToolSpec, parameters: Mapping[str, Any]) -> str:
     """Show parameters to people: sensitive ones redacted, long ones cut, nothing unprintable."""
-    return "{" + ", ".join(f"{brief(k)}: {brief(v)}" for k, v in as_shown(spec, parameters).items()) + "}"
+    return "{" + ", ".join(f"{brief(k)}: {brief(v)}" for k, v in scrubbed(as_shown(spec, parameters)).items()) + "}"
 
 
 def brief(value: Any) -> str:

@@ -28,7 +28,7 @@ from forge_tools.records import (
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
-from forge_tools.secrecy import CONCEALED, LEAST_IN_FAILURES, Scrubber, as_shown, scrubber_of
+from forge_tools.secrecy import CONCEALED, LEAST_IN_FAILURES, Concealment, Scrubber, scrubber_of
 from forge_tools.truncation import is_overlong, limit_output
 from forge_tools.validation import clean_text, shown, suggestion
 
@@ -194,7 +194,7 @@ class ToolExecutor:
         return [tool.spec for tool in self._registry.list_all()]
 
     def get_executions(self) -> list[ToolExecution]:
-        """Return the calls of known tools in the order they ended, sensitive parameters redacted."""
+        """Return the calls of known tools in the order they ended, without secrets of parameters and context."""
         with self._lock:
             calls = list(self._calls)
         return [_execution(call) for call in calls]
@@ -221,11 +221,11 @@ class ToolExecutor:
         if not isinstance(context, ExecutionContext):
             return _refusal(f"Invalid context: expected an ExecutionContext, not {type(context).__name__}")
         context = self._within_limits(tool.spec, context, options)
-        _log_start(tool.spec, arguments, context)
         token = REACH.set(self._reach) if self._reach is not None else None
-        scrubber = scrubber_of(tool.spec, arguments)
+        scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata)
         concealed = CONCEALED.set(scrubber) if scrubber is not None else None
         try:
+            _log_start(tool.spec, arguments, context)
             result = await _attempts(tool, arguments, self._reporting(context, scrubber), options)
             if scrubber is not None:
                 result = scrubber.result(result)
@@ -340,12 +340,12 @@ def _unknown(name: Any) -> str:
 
 
 def _execution(call: _Call) -> ToolExecution:
-    spec = call.tool.spec
+    parameters, context = Concealment(call.tool.spec).seen(call.tool.effective(call.parameters), call.context)
     completed = datetime.fromtimestamp(call.completed, UTC)
     return ToolExecution(
-        tool_name=spec.name,
-        parameters=as_shown(spec, call.tool.effective(call.parameters)),
-        context=call.context,
+        tool_name=call.tool.spec.name,
+        parameters=parameters,
+        context=context,
         result=call.result,
         started_at=completed - timedelta(milliseconds=call.result.duration_ms or 0.0),
         completed_at=completed,

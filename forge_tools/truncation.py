@@ -9,6 +9,7 @@ from forge_tools.base import brief
 from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.output import omissions, position_after
+from forge_tools.secrecy import scrubbed
 
 MARKER_CHARS = 250
 """More than a marker takes."""
@@ -32,7 +33,7 @@ async def limit_output(result: ToolResult, context: ExecutionContext, seconds: f
     """
     text = result.output
     if not isinstance(text, str):  # in a thread: indenting megabytes would hold up every other tool of the loop
-        text = await asyncio.to_thread(_json, text, 2)
+        text = await asyncio.to_thread(_shown, text)
     if result.metadata.get("truncated") is True and len(text) <= MARKER_CHARS:
         return result  # the tool has cut it itself, and a marker of ours would count the characters of its own
     kept = await keep_text(text, context, max(seconds, LEAST_SECONDS))
@@ -64,6 +65,12 @@ def shorten(text: str, limit: int, artifact: str | None = None) -> tuple[str, di
     if artifact:
         facts["next"] = {"tool": "Read", "file_path": artifact, **at}
     return "\n".join(part for part in parts if part), facts
+
+
+def _shown(output: Any) -> str:
+    """The text of what was no text, without the secrets that only show in it: objects and bytes have them too."""
+    text: str = scrubbed(_json(output, 2))
+    return text
 
 
 def _json(output: Any, indent: int | None = None) -> str:

@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -19,9 +17,12 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.mcp.offer import Offer
 from forge_tools.records import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
+from forge_tools.sandbox.scratch import scratch_folder
 
 SERVING = "forge_tools.mcp.serving"
 """What needs the SDK, which takes longer to load than all else; `--help` does without."""
+
+SCRATCH = "forge-mcp-"
 
 app = command_app()
 
@@ -112,9 +113,9 @@ def _serve(face: Face, service: _Service) -> None:
 def _serve_here(serving: Any, transport: Any, service: _Service) -> None:
     """Long outputs are kept as long as this process lives, as its sessions are."""
     settings, tools = service.settings, local_tools(service.references)  # once nothing printed does harm
-    with TemporaryDirectory(prefix="forge-artifacts-", ignore_cleanup_errors=True) as folder:
+    with scratch_folder(SCRATCH) as folder:
         kept = FolderArtifacts(
-            Path(folder),
+            folder,
             max_bytes=settings.artifact_max_bytes,
             quota=settings.artifact_quota,
             ttl=settings.artifact_ttl,

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from forge_tools.client.call import Call
 from forge_tools.client.sealing import without_texts
-from forge_tools.records import ExecutionContext, ToolExecution, ToolResult, ToolSpec
-from forge_tools.secrecy import as_shown
+from forge_tools.records import ExecutionContext, ToolExecution, ToolResult, ToolSpec, without_secrets
+from forge_tools.secrecy import Concealment
 
 HISTORY_LIMIT = 10_000
 
@@ -72,7 +72,7 @@ class Awaited:
         )
 
     def list(self) -> list[ToolExecution]:
-        """The calls with their parameters as people may see them."""
+        """The calls with their parameters and contexts as people may see them."""
         return [_execution(one) for one in self._ended]
 
     def clear(self) -> None:
@@ -81,11 +81,19 @@ class Awaited:
 
 def _execution(ended: _Ended) -> ToolExecution:
     lasted = (ended.duration_ms or 0.0) / 1000
+    parameters, context = _seen(ended)
     return ToolExecution.model_construct(
         tool_name=ended.tool_name,
-        parameters=as_shown(ended.spec, ended.arguments) if ended.spec else without_texts(ended.arguments),
-        context=ended.context,
+        parameters=parameters,
+        context=context,
         result=ended.result,
         started_at=datetime.fromtimestamp(ended.started, UTC),
         completed_at=datetime.fromtimestamp(max(ended.started + lasted, ended.completed), UTC),
     )
+
+
+def _seen(ended: _Ended) -> tuple[dict[str, Any], ExecutionContext]:
+    if ended.spec is not None:
+        return Concealment(ended.spec).seen(ended.arguments, ended.context)
+    metadata = without_secrets(ended.context.metadata)
+    return without_texts(ended.arguments), ended.context.model_copy(update={"metadata": metadata})

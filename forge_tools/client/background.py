@@ -24,7 +24,7 @@ class Background:
     async def until_done(self) -> None:
         """Wait for all of them, and for those that they begin."""
         while self._steps:
-            await asyncio.gather(*self._steps, return_exceptions=True)
+            await asyncio.wait(self._steps)  # unlike `gather`, this cuts off nothing if it is cancelled
 
 
 async def _logged(step: Coroutine[Any, Any, Any]) -> None:

@@ -220,9 +220,8 @@ class ExecutorClient(Past):
             ExecutionNotFoundError: SQL holds no such execution.
         """
         self._owner.require()
-        if self._waiter.expects(execution_id):
-            return await self._told(await self._waiter.wait(execution_id))
-        return await self._told(await self._look_up(execution_id))
+        is_expected = self._waiter.expects(execution_id)
+        return await self._told(await (self._waiter.wait if is_expected else self._look_up)(execution_id))
 
     def get_executions(self) -> list[ToolExecution]:
         """Calls this client has awaited, in order; the audit is `history`."""
@@ -358,6 +357,7 @@ class ExecutorClient(Past):
                     return stored
                 known = (await self.get(execution_id)).id
             except ForgeError as error:
+                self._waiter.require_open(execution_id)  # it says it better
                 if not error.retryable:
                     raise
                 await asyncio.sleep(REFRESH_INTERVAL)

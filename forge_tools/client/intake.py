@@ -222,9 +222,10 @@ class Intake:
             name=clean_text(call.label)[:MAX_NAME], description="unknown", category=ToolCategory.OTHER
         )
         result = ToolResult.fail(error, error_code=code, **metadata)
-        if (scrubber := scrubber_of(spec, arguments, LEAST_IN_FAILURES)) is not None:
+        asked = call.effective_context
+        if scrubber := scrubber_of(spec, arguments, LEAST_IN_FAILURES, metadata=asked.metadata):
             result = scrubber.result(result)
-        kept, context = _seen(Concealment(spec, self._patterns), arguments, call.effective_context)
+        kept, context = Concealment(spec, self._patterns).seen(arguments, asked)
         new = NewExecution(
             id=new_id(),
             **self._identity(spec),
@@ -255,16 +256,6 @@ def _check(given: dict[str, Any], validator: Validator, limit: int | None) -> No
         encode_json(given, "parameters", limit)
     if errors := validator.all_errors(given):
         raise InvalidCallError(errors[0], errors)
-
-
-def _seen(
-    concealment: Concealment, arguments: dict[str, Any], context: ExecutionContext
-) -> tuple[dict[str, Any], ExecutionContext]:
-    """What people may see of a call that is refused."""
-    parts = concealment.part(arguments, context.metadata)
-    if parts is None:
-        return arguments, context
-    return parts.shown, context.model_copy(update={"metadata": parts.shown_metadata})
 
 
 def _encode_context(context: ExecutionContext, limit: int) -> str:

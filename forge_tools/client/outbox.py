@@ -10,14 +10,17 @@ from typing import Any
 from forge_tools.bell import Listener
 from forge_tools.client.waiting import ResultWaiter
 from forge_tools.dispatch import Allowance, Bells, Dispatcher, Limits
-from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError
+from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, StorageError, SubmitOutcomeUnknownError
 from forge_tools.records import Lane, NewExecution, Ring, StoredResult
 from forge_tools.records.places import serving_command
 from forge_tools.storage import Store
+from forge_tools.validation import clean_text
 
 SERVED_INTERVAL = 5.0
 PART = 500
 """Calls that are stored together at most: workers can begin with the first while the next are on their way."""
+
+MAX_REASON_CHARS = 500
 
 logger = logging.getLogger(__name__)
 
@@ -106,16 +109,23 @@ class Outbox:
         """Store calls, then ring for those that are stored; an error or None for each.
 
         The ids in `expecting` may be waited for later, so their rings are not to be missed. `insert` stores them in its own way.
+        A defect in it is an error of each: nobody knows how far it came.
         """
         if self._listener.is_listening:
             self._waiter.expect(expecting)  # before the commit: a worker may be faster than this task
         try:
             errors = await (insert or store.queue.submit_many)(accepted)
-        except BaseException:
+        except (ForgeError, asyncio.CancelledError):
             self._waiter.forget(expecting)
             raise
+        except Exception as error:  # whatever it is, those who wait for the calls have to hear of it
+            logger.exception("Storing calls broke off", extra={"calls": len(accepted)})
+            errors = _doubtful(accepted, error)
         self._waiter.forget([new.id for new, error in zip(accepted, errors, strict=True) if error is not None])
-        self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
+        try:
+            self._ring([new for new, error in zip(accepted, errors, strict=True) if error is None])
+        except Exception:  # what is stored is accepted, and workers find it in SQL
+            logger.exception("Calls are stored, and nobody rings for them")
         return errors
 
     async def settle(self) -> None:
@@ -123,7 +133,7 @@ class Outbox:
         self._is_closing = True
         await asyncio.sleep(0)  # what was put in this turn of the loop is on its way in the next
         while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.wait(self._tasks)  # unlike `gather`, this cuts off nothing if it is cancelled
 
     async def close(self) -> None:
         """Settle, and send the rings that are on their way, within a bounded time."""
@@ -157,17 +167,30 @@ class Outbox:
             self._in_background(self._send_part(store, gathered[start : start + PART]))
 
     async def _send_part(self, store: Store, part: Sequence[NewExecution]) -> None:
-        if outdated := await self._outdated(part):
-            outdated = {new.id for new in part if new.id in outdated and self._is_awaited(new)}
-            self._settle([(new, OutdatedError("Its tool changed")) for new in part if new.id in outdated])
-            part = [new for new in part if new.id not in outdated]
-        to_tell = [new.id for new in part if new.id in self._to_tell] if self._to_tell else []
+        """Whatever happens, each call of it is told what became of it: its caller would wait for ever."""
         errors: list[ForgeError | None]
         try:
+            part = await self._judged(part)
+            to_tell = [new.id for new in part if new.id in self._to_tell] if self._to_tell else []
             errors = await self.commit(store, part, expecting=to_tell)
         except ForgeError as refused:
             errors = [refused] * len(part)
+        except asyncio.CancelledError as cut_off:
+            self._settle(zip(part, _doubtful(part, cut_off), strict=True))
+            raise
+        except Exception as error:  # as above; storing has an answer of its own to that
+            logger.exception("Calls cannot be stored")
+            errors = [StorageError(f"The call was not stored: {_named(error)}. Call again.")] * len(part)
         self._settle(zip(part, errors, strict=True))
+
+    async def _judged(self, part: Sequence[NewExecution]) -> Sequence[NewExecution]:
+        """Tell those whose tool changed meanwhile, and return the others."""
+        outdated = await self._outdated(part)
+        if not outdated:
+            return part
+        outdated = {new.id for new in part if new.id in outdated and self._is_awaited(new)}
+        self._settle([(new, OutdatedError("Its tool changed")) for new in part if new.id in outdated])
+        return [new for new in part if new.id not in outdated]
 
     def _is_awaited(self, new: NewExecution) -> bool:
         """Whether somebody is there to judge it again. A detached call whose caller has gone is stored as it was accepted."""
@@ -223,3 +246,19 @@ class Outbox:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _doubtful(calls: Sequence[NewExecution], error: BaseException) -> list[ForgeError | None]:
+    """What each of the calls is told when storing them broke off."""
+    return [
+        SubmitOutcomeUnknownError(
+            f"Storing execution {new.id} broke off ({_named(error)}), so it may or may not be queued. Attach to the id to find out.",
+            new.id,
+        )
+        for new in calls
+    ]
+
+
+def _named(error: BaseException) -> str:
+    said = clean_text(str(error))
+    return f"{type(error).__name__}: {said[:MAX_REASON_CHARS]}" if said else type(error).__name__

@@ -5,7 +5,7 @@ import os
 
 from forge_tools.errors import ConfigurationError
 
-NOT_CONNECTED = "The client is not connected; enter it with `async with ExecutorClient.connect()`"
+NOT_CONNECTED = "The client is not connected, or was closed; enter it with `async with ExecutorClient.connect()`"
 
 
 class Owner:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from queue import SimpleQueue
@@ -127,14 +127,18 @@ class SyncExecutorClient:
 
     def artifact(self, handle: str) -> Iterator[bytes]:
         """Read the bytes of an artifact part by part, as the asynchronous client does."""
-        chunks: list[AsyncIterator[bytes]] = []
+        count = 0
 
-        async def following(client: ExecutorClient) -> bytes | None:
-            if not chunks:
-                chunks.append(client.artifact(handle))
-            return await anext(chunks[0], None)
+        async def rest(client: ExecutorClient) -> AsyncGenerator[bytes, None]:
+            before = count
+            async for chunk in client.artifact(handle):
+                if before:
+                    before -= 1
+                else:
+                    yield chunk
 
-        while (chunk := self._run(following)) is not None:
+        for chunk in _stepped(self, rest):
+            count += 1
             yield chunk
 
     def artifact_page(self, handle: str, **wish: int | None) -> ArtifactPage:
@@ -254,23 +258,34 @@ class SyncHandle:
 
     def events(self, after: str | None = None) -> Iterator[CallEvent]:
         """Follow it, as `Handle.events` does; leaving the loop early leaves nothing behind."""
-        followed: list[tuple[AsyncGenerator[CallEvent, None], asyncio.AbstractEventLoop]] = []
-
-        async def next_event(client: ExecutorClient) -> CallEvent | None:
-            if not followed:
-                followed.append((self._handle.on(client).events(after), asyncio.get_running_loop()))
-            return await anext(followed[0][0], None)
-
-        try:
-            while (event := self._client._run(next_event)) is not None:  # noqa: SLF001 as above
-                yield event
-        finally:
-            for events, loop in followed:
-                with suppress(RuntimeError):  # that loop has ended, and the following with it
-                    loop.call_soon_threadsafe(lambda: asyncio.ensure_future(events.aclose()))  # noqa: B023  there is one
+        for event in _stepped(self._client, lambda client: self._handle.on(client).events(after)):  # noqa: B023 that of the last event
+            after = event.cursor
+            yield event
 
     def cancel(self, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         return self._client._run(lambda client: client.cancel(self.id, reason))  # noqa: SLF001 as above
+
+
+def _stepped(face: SyncExecutorClient, begin: Callable[[ExecutorClient], AsyncGenerator[T, None]]) -> Iterator[T]:
+    """Go through what a client generates. After a close or a fork in between, `begin` begins behind what was had."""
+    steps: AsyncGenerator[T, None] | None = None
+    its_loop: asyncio.AbstractEventLoop | None = None
+
+    async def step(client: ExecutorClient) -> T | None:
+        nonlocal steps, its_loop
+        if steps is None or its_loop is not asyncio.get_running_loop():
+            steps, its_loop = begin(client), asyncio.get_running_loop()
+        return await anext(steps, None)
+
+    try:
+        while (one := face._run(step)) is not None:  # noqa: SLF001 the two halves of one bridge
+            yield one
+    except GeneratorExit:
+        if steps is not None and its_loop is not None:
+            left = steps
+            with suppress(RuntimeError):  # that loop has ended, and the steps with it
+                its_loop.call_soon_threadsafe(lambda: asyncio.ensure_future(left.aclose()))
+        raise
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

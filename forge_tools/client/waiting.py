@@ -87,10 +87,18 @@ class ResultWaiter:
         finally:
             self.end(execution_id, future)
 
-    def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
-        """Wait from now on with the future that this returns, until `end`. SQL is polled the later if a ring is expected."""
+    def require_open(self, execution_id: str) -> None:
+        """Refuse to wait.
+
+        Raises:
+            ConfigurationError: the client was closed.
+        """
         if self._is_closed:
             raise _closed(execution_id)
+
+    def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
+        """Wait from now on with the future that this returns, until `end`. SQL is polled the later if a ring is expected."""
+        self.require_open(execution_id)
         future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
         if execution_id in self._waiting:
             self._others.setdefault(execution_id, []).append(future)
@@ -134,13 +142,13 @@ class ResultWaiter:
     async def close(self) -> None:
         """End every wait; the executions go on."""
         self._is_closed = True
+        self._expected.clear()
+        for execution_id in self._waiting:
+            self.fail(execution_id, _closed(execution_id))
         tasks = [task for task in (self._reading, self._polling) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for execution_id in self._waiting:
-            self.fail(execution_id, _closed(execution_id))
-        self._expected.clear()
+        await asyncio.gather(*tasks, return_exceptions=True)  # last: who is cancelled here has left nobody waiting
 
     def _read_soon(self, ids: Iterable[str]) -> None:
         self._unread.update(i for i in ids if i in self._waiting)

@@ -41,12 +41,30 @@ async def keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds:
 
     Nothing is said where this host has no artifacts.
     """
+    return await _keep(scrubbed_chunks(chunks), context, seconds)
+
+
+async def keep_text(text: str | AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
+    """Keep a text as `keep` does; of one that is larger than an artifact may be, the beginning and the end.
+
+    One that comes as bytes fits already, but for what stands in it for secrets.
+    """
+    artifacts = REACH.get().artifacts
+    if artifacts is None:
+        return {}
+    whole = _encoded(text) if isinstance(text, str) else text
+    fits = not isinstance(text, str) or len(text) <= artifacts.max_bytes // 4  # whatever it is made of
+    clean = scrubbed_chunks(whole)
+    return await _keep(clean if fits and clean is whole else _cut(clean, artifacts.max_bytes), context, seconds)
+
+
+async def _keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds: float) -> dict[str, Any]:
     artifacts = REACH.get().artifacts
     if artifacts is None:
         return {}
     try:
         async with asyncio.timeout(min(seconds, KEEP_SECONDS)):
-            return {"artifact": (await artifacts.put(scrubbed_chunks(chunks), context)).handle}
+            return {"artifact": (await artifacts.put(chunks, context)).handle}
     except TimeoutError:
         reason = f"it could not be stored within {min(seconds, KEEP_SECONDS):.1f}s"
     except ForgeError as error:
@@ -57,24 +75,17 @@ async def keep(chunks: AsyncIterator[bytes], context: ExecutionContext, seconds:
     return {"artifact_error": f"The full output was not kept: {reason}"}
 
 
-async def keep_text(text: str, context: ExecutionContext, seconds: float) -> dict[str, Any]:
-    """Keep a text as `keep` does; of one that is larger than an artifact may be, the beginning and the end."""
-    artifacts = REACH.get().artifacts
-    return await keep(_encoded(text, artifacts.max_bytes), context, seconds) if artifacts is not None else {}
-
-
-async def _encoded(text: str, limit: int) -> AsyncIterator[bytes]:
+async def _encoded(text: str) -> AsyncIterator[bytes]:
     """Half a surrogate pair, which is no character, comes out as an escape."""
-    pieces = (
-        text[at : at + CHUNK_BYTES].encode("utf-8", "backslashreplace") for at in range(0, len(text), CHUNK_BYTES)
-    )
-    if len(text) <= limit // 4:  # it fits, whatever it is made of
-        for piece in pieces:
-            yield piece
-        return
+    for at in range(0, len(text), CHUNK_BYTES):
+        yield text[at : at + CHUNK_BYTES].encode("utf-8", "backslashreplace")
+
+
+async def _cut(chunks: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
+    """Of more than `limit` bytes the beginning and the end."""
     spool = Spool(limit)
-    for piece in pieces:
-        await asyncio.to_thread(spool.write, piece)
+    async for chunk in chunks:
+        await asyncio.to_thread(spool.write, chunk)
     async for chunk in spool.chunks():
         yield chunk
 

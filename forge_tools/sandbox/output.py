@@ -6,7 +6,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
+from forge_tools.sandbox.shells.withholding import Withholding
 from forge_tools.sandbox.spools import Spool
+from forge_tools.secrecy import CONCEALED
+from forge_tools.secrecy.forms import Finder
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
 _ESCAPE = re.compile(
@@ -143,11 +146,13 @@ class TerminalText:
     """Feeds the bytes of a terminal's output to a `HeadTail` as the text that a person would be left with.
 
     UTF-8, other bytes as U+FFFD; colours and cursor movements gone; of a line that was rewritten with carriage returns the
-    last state; other control characters as visible escapes.
+    last state; other control characters as visible escapes. The secrets of the call that runs are gone before anything is
+    counted or cut: half of one nobody would find, and what stands for it may be longer.
     """
 
     def __init__(self, kept: HeadTail) -> None:
         self._kept = kept
+        self._withholding = _withholding()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._is_clean = True
@@ -157,25 +162,38 @@ class TerminalText:
         self._is_clean = self._is_clean and len(data.translate(None, _CONTROLS)) == len(data)
         text = self._held + self._decoder.decode(data)
         end = text.rfind("\n") + 1
-        self._kept.add(self._plain(text[:end]))
+        self._give(self._plain(text[:end]))
         self._hold(text[end:])
 
     def finish(self) -> None:
-        self._kept.add(self._plain(self._held + self._decoder.decode(b"", final=True)))
+        self._give(self._plain(self._held + self._decoder.decode(b"", final=True)))
         self._held = ""
+        if self._withholding is not None and (rest := self._withholding.rest()):
+            self._kept.add(rest.decode())
+
+    def _give(self, text: str) -> None:
+        if self._withholding is not None:
+            text = self._withholding.feed(text.encode()).decode()
+        if text:
+            self._kept.add(text)
 
     def _hold(self, rest: str) -> None:
         """Keep an unfinished line back: a carriage return may still replace it, an escape in it may be incomplete."""
         if len(rest) > _MAX_HELD:
             rest = self._plain(rest)
         if len(rest) > _MAX_HELD:
-            self._kept.add(rest)
+            self._give(rest)
             rest = ""
         self._held = rest
         self._is_clean = self._is_clean or not _CONTROL.search(rest)
 
     def _plain(self, text: str) -> str:
         return text if self._is_clean else plain(text)
+
+
+def _withholding() -> Withholding | None:
+    scrubber = CONCEALED.get()
+    return Withholding(forms := scrubber.forms, Finder(forms).found_in) if scrubber else None
 
 
 def plain(text: str) -> str:

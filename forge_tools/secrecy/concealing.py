@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from forge_tools.records import REDACTED, ToolSpec, is_reference, secrets_in, without_secrets
+from forge_tools.records import REDACTED, ExecutionContext, ToolSpec, is_reference, secrets_in, without_secrets
 from forge_tools.secrecy.patterns import Patterns
 from forge_tools.secrecy.scrubbing import Scrubber, leaves
 
@@ -82,6 +82,13 @@ class Concealment:
         shown_metadata = scrubber.value(without_secrets(metadata))
         apart = dict(metadata) if shown_metadata != metadata else {}
         return Concealed(shown, hidden, quoting, found, apart, shown_metadata)
+
+    def seen(self, parameters: Mapping[str, Any], context: ExecutionContext) -> tuple[dict[str, Any], ExecutionContext]:
+        """Copy the parameters and the context of a call as people may see them."""
+        parts = self.part(parameters, context.metadata)
+        if parts is None:
+            return dict(parameters), context
+        return parts.shown, context.model_copy(update={"metadata": parts.shown_metadata})
 
     @staticmethod
     def join(shown: Mapping[str, Any], sealed: Mapping[str, Any]) -> Opened:

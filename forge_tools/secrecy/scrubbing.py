@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, AnyStr
 
 from forge_tools.records import REDACTED, ToolResult, ToolSpec, secrets_in
@@ -16,6 +17,7 @@ _BEGINNINGS = tuple(REDACTED[:length] for length in range(1, len(REDACTED) + 1))
 _ENDS = tuple(REDACTED[-length:] for length in range(1, len(REDACTED) + 1))
 
 _MAX_DEPTH = 100
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Scrubber:
@@ -47,14 +49,11 @@ class Scrubber:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return REDACTED if len(text := str(value)) >= LEAST and text in self._forms else value
-        if depth >= _MAX_DEPTH:
-            return value
+            return REDACTED if len(text := _written(value)) >= LEAST and text in self._forms else value
+        if depth >= _MAX_DEPTH:  # JSON that is stored is not as deep
+            return REDACTED if isinstance(value, Mapping | list | tuple) else value
         if isinstance(value, Mapping):
-            return {
-                self.text(key) if isinstance(key, str) else key: self.value(item, depth + 1)
-                for key, item in value.items()
-            }
+            return {self._key(key): self.value(item, depth + 1) for key, item in value.items()}
         return [self.value(item, depth + 1) for item in value] if isinstance(value, list | tuple) else value
 
     def result(self, result: ToolResult) -> ToolResult:
@@ -82,6 +81,16 @@ class Scrubber:
         if held:
             yield _without(forms, held, len(held))[0]
 
+    def _key(self, key: Any) -> Any:
+        """What is no text cannot be stored as a key, and the refusal quotes it."""
+        if key is None or isinstance(key, str | int | float):
+            return self.value(key)
+        try:
+            text = repr(key)
+        except Exception:  # noqa: BLE001 the repr of a foreign object is foreign code too
+            return REDACTED
+        return key if self.text(text) == text else REDACTED
+
     def _worth_a_look(self, text: str) -> Sequence[str]:
         """The forms that are in a text, and those that may seem to be once others have been replaced."""
         found = self._finder.found_in(text)
@@ -104,13 +113,18 @@ CONCEALED: ContextVar[Scrubber | None] = ContextVar("forge_tools_concealed", def
 """What takes out the secrets of the call that runs; None for a call that has none, as nearly all."""
 
 
-def scrubber_of(spec: ToolSpec, parameters: Mapping[str, Any], least: int = LEAST) -> Scrubber | None:
-    """What takes out the secrets of a call with these parameters, and those that its worker knows of besides."""
+def scrubber_of(
+    spec: ToolSpec, parameters: Mapping[str, Any], least: int = LEAST, *, metadata: Mapping[str, Any] = _NONE
+) -> Scrubber | None:
+    """What takes out the secrets of a call with these parameters, and those that its worker knows of besides.
+
+    `metadata` is that of the call's context, in which names tell what is secret.
+    """
     known = CONCEALED.get()
-    if not spec.may_hide:
-        return known if known is None or least == LEAST else Scrubber(known.secrets, least)
-    secrets = set(leaves([parameters[name] for name in spec.hidden(parameters)]))
-    secrets.update(leaves([secrets_in(parameters[name]) for name in spec.holding(parameters)]))
+    secrets = set(leaves(secrets_in(metadata))) if metadata else set[str]()
+    if spec.may_hide:
+        secrets.update(leaves([parameters[name] for name in spec.hidden(parameters)]))
+        secrets.update(leaves([secrets_in(parameters[name]) for name in spec.holding(parameters)]))
     if known is not None:
         if least == LEAST and secrets <= known.secrets:
             return known
@@ -155,8 +169,15 @@ def leaves(value: Any, depth: int = 0) -> Iterable[str]:
         for item in value.values():
             yield from leaves(item, depth + 1) if depth < _MAX_DEPTH else ()
     elif isinstance(value, int | float):
-        if not isinstance(value, bool):
-            yield str(value)
+        if not isinstance(value, bool) and (text := _written(value)):
+            yield text
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
             yield from leaves(item, depth + 1) if depth < _MAX_DEPTH else ()
+
+
+def _written(number: float) -> str:
+    try:
+        return str(number)
+    except ValueError:  # of more digits than Python writes, so nothing quotes it
+        return ""

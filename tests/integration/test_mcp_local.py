@@ -59,7 +59,23 @@ async def test_what_was_too_long_is_read_on_while_the_server_lives(environment: 
     assert page.text == "30001\n30002\n"
     assert isinstance(read.content[0], TextContent)
     assert read.content[0].text.startswith(" 30001\t30001\n")
-    assert list((tmp_path / "tmp").glob("forge-artifacts-*")) == []
+    assert list((tmp_path / "tmp").glob("forge-mcp-*")) == []
+
+
+def test_what_a_killed_server_kept_goes_when_another_one_starts(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    kept = {**environment, "TMPDIR": str(tmp_path / "tmp")}
+    killed, living = (McpProcess(kept, tmp_path, "--local").greet() for _ in range(2))
+    folders = set((tmp_path / "tmp").glob("forge-mcp-*"))
+    killed.stop()
+    another = McpProcess(kept, tmp_path, "--local").greet()
+    try:
+        left = set((tmp_path / "tmp").glob("forge-mcp-*"))
+        assert (len(folders), len(left), len(left & folders)) == (2, 2, 1)
+        assert living.call("Bash", command="seq 1 60000")["content"][-1]["type"] == "resource_link"
+    finally:
+        another.stop()
+        living.stop()
 
 
 @pytest.mark.parametrize("way", ["raise", "exit", "interrupt"])
@@ -72,7 +88,7 @@ def test_what_a_tool_raises_is_a_failed_result(server: McpProcess, way: str) -> 
 def test_a_tool_that_ends_the_process_leaves_whole_lines_behind(server: McpProcess, way: str) -> None:
     server.begin("tools/call", {"name": "Noisy", "arguments": {"way": "print"}})
     server.begin("tools/call", {"name": "Noisy", "arguments": {"way": way}})
-    server.process.wait(15)
+    server.process.wait(60)
 
     assert all(message["jsonrpc"] == "2.0" for message in server.hang_up())
 
@@ -82,18 +98,18 @@ def test_a_tool_that_blocks_delays_no_answer_of_the_server_nor_its_end(server: M
     assert server.ask("ping") == {}
     assert len(server.ask("tools/list")["tools"]) > 1
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(15) == 0
+    assert server.process.wait(60) == 0
 
 
 def test_the_end_of_input_stops_what_tools_have_started(server: McpProcess, tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     server.begin("tools/call", {"name": "Bash", "arguments": {"command": f"echo $$ > {mark}; sleep 60"}})
-    wait_until(lambda: mark.exists() and mark.read_text().strip(), 10, "it never started")
+    wait_until(lambda: mark.exists() and mark.read_text().strip(), 40, "it never started")
     pid = int(mark.read_text())
     server.hang_up()
 
     assert server.process.returncode == 0
-    wait_until(lambda: not is_alive(pid), 5, "its child lives on")
+    wait_until(lambda: not is_alive(pid), 40, "its child lives on")
 
 
 async def test_built_in_tools_work_for_the_official_client(environment: dict[str, str], tmp_path: Path) -> None:
@@ -132,7 +148,7 @@ def test_a_wrong_command_line_says_so_on_the_error_stream(environment: dict[str,
     ):
         server = McpProcess(environment, tmp_path, *words)
         try:
-            assert server.process.wait(30) == code, server.errors()
+            assert server.process.wait(60) == code, server.errors()
             assert server.hang_up() == []
             assert said in server.errors()
         finally:
@@ -142,7 +158,7 @@ def test_a_wrong_command_line_says_so_on_the_error_stream(environment: dict[str,
 def test_json_errors_do_not_get_onto_the_wire(environment: dict[str, str], tmp_path: Path) -> None:
     server = McpProcess(environment, tmp_path, "--output", "json")
     try:
-        assert server.process.wait(30) != 0
+        assert server.process.wait(60) != 0
         assert server.hang_up() == []
     finally:
         server.stop()

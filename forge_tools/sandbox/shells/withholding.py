@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 REDACTED = b"[redacted]"
 
@@ -14,10 +14,12 @@ class Withholding:
     """Replaces `forms`, of those that begin at one place the longest, also where one comes in pieces.
 
     What may be the beginning of one is held back until it is known, and no more than that: whoever waits for a prompt sees it.
+    `found_in` says which of them are in some data, for those who know a faster way than to look for one after the other.
     """
 
-    def __init__(self, forms: Sequence[bytes] = ()) -> None:
+    def __init__(self, forms: Sequence[bytes] = (), found_in: Callable[[bytes], Iterable[bytes]] | None = None) -> None:
         self._forms = sorted({form for form in forms if form})
+        self._found_in = found_in or (lambda data: (form for form in self._forms if form in data))
         self._longest = max(map(len, self._forms), default=1)
         self._held = b""
 
@@ -46,7 +48,7 @@ class Withholding:
 
     def _there(self, data: bytes) -> re.Pattern[bytes] | None:
         """What finds those forms that are in `data`: nearly never any, which is seen much faster than by a search."""
-        there = sorted((form for form in self._forms if form in data), key=len, reverse=True)
+        there = sorted(self._found_in(data), key=len, reverse=True)
         return re.compile(b"|".join(map(re.escape, there))) if there else None
 
     def _doubtful(self, data: bytes, start: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from forge_tools.base import BaseTool
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.sandbox.artifacts import keep
+from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.output import HeadTail, TerminalText
 from forge_tools.sandbox.paths import Handle
@@ -191,7 +191,7 @@ class _Call:
     async def keep(self, kept: HeadTail, seconds: float = math.inf) -> dict[str, Any]:
         """Keep what is too long to be shown whole, in what is left of the time."""
         whole, left = kept.whole, self._deadline.until_the_end * 0.9
-        return {} if whole is None else await keep(whole, self._context, min(seconds, left))
+        return {} if whole is None else await keep_text(whole, self._context, min(seconds, left))
 
     def answer(self, kept: HeadTail, completed: Completed, facts: dict[str, Any]) -> ToolResult:
         text, shown = kept.show(max(0, self._max_chars - _NOTES_ROOM), facts.get("artifact"))

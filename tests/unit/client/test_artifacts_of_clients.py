@@ -57,6 +57,18 @@ async def test_a_script_reads_the_same_without_await(reading: Settings, handle: 
     assert TEXT.startswith(first)
 
 
+async def test_a_script_whose_client_is_closed_meanwhile_reads_on(reading: Settings, handle: str) -> None:
+    def read() -> bytes:
+        with SyncExecutorClient(reading) as client:
+            read = bytearray()
+            for chunk in client.artifact(handle):
+                read += chunk
+                client.close()  # by another thread, say
+            return bytes(read)
+
+    assert await asyncio.to_thread(read) == TEXT
+
+
 async def test_what_is_not_there_is_said(reading: Settings, handle: str) -> None:
     async with ExecutorClient(reading) as client:
         for unknown in ("x", "artifact://" + "0" * 32):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.client import waiting as waiting_module
 from forge_tools.config import Settings
 from forge_tools.errors import (
     ConfigurationError,
@@ -41,14 +42,18 @@ async def test_an_accepted_call_is_a_row_before_anything_else(client: ExecutorCl
     assert await handle.status() == ExecutionStatus.QUEUED
 
 
-async def test_cancelling_a_queued_call_ends_its_wait_at_once(client: ExecutorClient) -> None:
+async def test_cancelling_a_queued_call_ends_its_wait_at_once(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for interval in ("FIRST_POLL", "BELL_SILENCE"):
+        monkeypatch.setattr(waiting_module, interval, 60.0)
     handle = await client.submit("Echo", CONTEXT, {"message": "x"})
     waiting = asyncio.ensure_future(handle.result())
-    await asyncio.sleep(0.6)  # by now the polls are half a second apart
+    await asyncio.sleep(0.1)
 
     assert await client.cancel(handle.id, "enough") == "cancelled"
 
-    async with asyncio.timeout(0.2):
+    async with asyncio.timeout(30):
         assert (await waiting).error_code == ErrorCode.CANCELLED
 
 

@@ -1,7 +1,8 @@
 """Calls on their way out: many leave in parts, and the first part does not wait for the last call."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from forge_tools.client import Call, ExecutorClient, outbox
 from forge_tools.client.intake import Accepted, Rejected
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
-from forge_tools.errors import ForgeError
+from forge_tools.errors import ErrorCode, ForgeError, StorageError, SubmitOutcomeUnknownError
 from forge_tools.records import ExecutionContext, ExecutionStatus, NewExecution
 
 CONTEXT = ExecutionContext(working_dir=".")
@@ -68,3 +69,128 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_its_turn_holds_up_nob
 
     assert [isinstance(end, asyncio.CancelledError) for end in ended] == [12 <= n < 25 for n in range(35)]
     assert len(await client.history(limit=100)) == 22
+
+
+def failing_once(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """What has a defect that the first who use it meet."""
+    used: list[object] = []
+
+    async def fail_once(*args: Any) -> Any:
+        used.append(args)
+        if len(used) == 1:
+            raise ZeroDivisionError("division by zero")
+        return await work(*args)
+
+    return fail_once
+
+
+async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = client._open_store.queue
+    monkeypatch.setattr(queue, "submit_many", failing_once(queue.submit_many))
+    calls = [client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(25)]
+    async with asyncio.timeout(20):
+        awaited, *handles = await asyncio.gather(
+            client.execute("Echo", CONTEXT, message="awaited"), *calls, return_exceptions=True
+        )
+
+    assert (awaited.error_code, "ZeroDivisionError: division by zero" in awaited.error) == (
+        ErrorCode.OUTCOME_UNKNOWN,
+        True,
+    )
+    assert awaited.metadata["execution_id"] in awaited.error
+    assert [type(handle) for handle in handles[:9]] == [SubmitOutcomeUnknownError] * 9
+    assert [await handle.status() for handle in handles[9:]] == [ExecutionStatus.QUEUED] * 16
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
+
+
+async def test_a_defect_before_storing_says_that_nothing_was_stored(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client._outbox, "_outdated", failing_once(client._outdated))
+    async with asyncio.timeout(20):
+        result, error = await asyncio.gather(
+            client.execute("Echo", CONTEXT, message="x"),
+            client.submit("Echo", CONTEXT, {"message": "y"}),
+            return_exceptions=True,
+        )
+
+    assert (result.error_code, type(error)) == (StorageError.code, StorageError)
+    assert "was not stored" in result.error
+    assert await client.history() == []
+    assert await (await client.submit("Echo", CONTEXT, {"message": "z"})).status() == ExecutionStatus.QUEUED
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_defect_in_ringing_costs_the_rings_and_no_call(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    def broken(bells: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(client._outbox.dispatcher, "ring", broken)
+    call = Call("Echo", {"message": "x"}, CONTEXT)
+    async with asyncio.timeout(20):
+        [handle] = (
+            await client.submit_many([call]) if many else [await client.submit("Echo", CONTEXT, {"message": "x"})]
+        )
+
+    assert await handle.status() == ExecutionStatus.QUEUED
+
+
+async def test_a_defect_in_storing_is_told_to_many_and_to_a_keyed_call_too(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, call = client._open_store, Call("Echo", {"message": "x"}, CONTEXT)
+    for stored in (store.queue, store.keys):
+        monkeypatch.setattr(stored, "submit_many", failing_once(stored.submit_many))
+
+    [error] = await client.submit_many([call])
+    result = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17")
+
+    assert isinstance(error, SubmitOutcomeUnknownError)
+    assert (result.error_code, len(result.metadata["execution_id"])) == (ErrorCode.OUTCOME_UNKNOWN, 36)
+
+
+async def test_a_client_whose_storing_is_cut_off_tells_its_calls(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def hang(_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client._open_store.queue, "submit_many", hang)
+    call = asyncio.ensure_future(client.execute("Echo", CONTEXT, message="x"))
+    await begun.wait()
+    for task in client._outbox._tasks:
+        task.cancel()
+
+    async with asyncio.timeout(20):
+        assert (await call).error_code == ErrorCode.OUTCOME_UNKNOWN
+
+
+async def test_who_gives_up_closing_cuts_off_no_call(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = ExecutorClient(settings)
+    await client.open()
+    queue, go_on = client._open_store.queue, asyncio.Event()
+    submit_many = queue.submit_many
+
+    async def slowly(rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+        await go_on.wait()
+        return await submit_many(rows)
+
+    monkeypatch.setattr(queue, "submit_many", slowly)
+    submitting = [asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "x"}))]
+    submitting += [asyncio.ensure_future(client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17"))]
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.close(), 0.1)
+    go_on.set()
+    async with asyncio.timeout(20):
+        handle = await submitting[0]
+        assert await handle.status() == ExecutionStatus.QUEUED
+        await client.close()
+        assert "was over. It goes on" in (await submitting[1]).error

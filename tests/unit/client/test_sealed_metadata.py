@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from forge_tools.client.awaited import Awaited
 from forge_tools.client.call import Call
 from forge_tools.client.intake import Accepted, Intake
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
-from forge_tools.records import SealingKey, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.records import SealingKey, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.secrecy import KeyFolder, Opener, key_id
 from tests.unit.client.test_intake import CONTEXT, GREET, rejected
 
@@ -65,3 +66,15 @@ def test_a_refused_call_shows_no_secret_of_its_metadata() -> None:
         one = rejected(call)
         assert json.loads(one.new.context)["metadata"] == {"password": "[redacted]", "n": 1}
         assert "hunter22" not in repr((one.new, one.outcome))
+
+
+def test_what_a_client_lists_of_its_calls_shows_no_secret_of_their_metadata() -> None:
+    context = CONTEXT.model_copy(update={"metadata": {"password": "hunter22", "n": 1}})
+    awaited = Awaited()
+    awaited.add(Call("Plain", {"who": "hunter22 says"}, context), PLAIN, ToolResult.ok("done"), 0.0)
+    awaited.add(Call("Gret", {"who": "hunter22"}, context), None, ToolResult.fail("Unknown tool: Gret"), 0.0)
+
+    listed = awaited.list()
+
+    assert [one.context.metadata for one in listed] == [{"password": "[redacted]", "n": 1}] * 2
+    assert [one.parameters for one in listed] == [{"who": "[redacted] says"}, {"who": "[redacted]"}]

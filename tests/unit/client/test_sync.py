@@ -154,3 +154,26 @@ def test_a_wait_that_is_interrupted_cancels_its_call(settings: Settings, monkeyp
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_who_follows_a_call_hears_the_rest_though_its_client_was_closed_meanwhile(settings: Settings) -> None:
+    with SyncExecutorClient(settings) as client:
+        handle = client.submit("Echo", CONTEXT, {"message": "x"})
+        events = handle.events()
+        heard = [next(events)]
+        client.close()
+        handle.cancel("enough")
+        client.close()
+        heard += events
+
+    kinds = [type(event).__name__ for event in heard]
+    assert (kinds[0], kinds[-1], kinds.count("Ended"), kinds.count("Note")) == ("StateChange", "Ended", 1, 1)
+    assert not helper_threads()
+
+
+def test_who_stops_following_leaves_nothing_behind(settings: Settings) -> None:
+    with SyncExecutorClient(settings) as client:
+        events = client.submit("Echo", CONTEXT, {"message": "x"}).events()
+        next(events)
+        del events
+        wait_until(lambda: not client._client._waiter._waiting, 10, "its wait is over")

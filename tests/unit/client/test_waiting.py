@@ -160,6 +160,18 @@ async def test_a_closed_client_ends_its_waits_and_takes_no_more(waiter: ResultWa
         await waiter.wait("b")
 
 
+async def test_who_gives_up_closing_leaves_nobody_waiting(sql: Sql, waiter: ResultWaiter) -> None:
+    waiting = asyncio.ensure_future(waiter.wait("a"))
+    await asyncio.sleep(0.01)
+    closing = asyncio.ensure_future(waiter.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+
+    with pytest.raises(ConfigurationError, match="It goes on"):
+        async with asyncio.timeout(10):
+            await waiting
+
+
 async def test_ten_thousand_calls_leave_nothing_behind(sql: Sql, waiter: ResultWaiter) -> None:
     ids = [str(n) for n in range(10_000)]
     waiter.expect(ids)

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.sandbox.output import HeadTail, TerminalText
+from forge_tools.secrecy import CONCEALED, Scrubber
 
 
-def shown(*chunks: bytes, limit: int = 10_000) -> str:
+def shown(*chunks: bytes, limit: int = 100_000) -> str:
     kept = HeadTail(limit)
     terminal = TerminalText(kept)
     for chunk in chunks:
@@ -46,6 +47,29 @@ def test_the_text_is_what_a_person_would_be_left_with(written: bytes, text: str)
 def test_it_does_not_matter_where_the_pipe_cuts(pieces: list[bytes], size: int) -> None:
     whole = b"".join(pieces)
     assert shown(*(whole[i : i + size] for i in range(0, len(whole), size))) == shown(whole)
+
+
+@given(
+    st.lists(st.sampled_from([b"s3cr\xc3\xa9t", b"s3cr\xc3\xa9t-longer", b"s3", b"a", b"\xc3", b"\n", b"\r"])),
+    st.integers(1, 7),
+)
+def test_no_secret_is_in_it_wherever_the_pipe_cuts(pieces: list[bytes], size: int) -> None:
+    whole = b"".join(pieces)
+    plain, token = shown(whole), CONCEALED.set(Scrubber(["s3crét", "s3crét-longer"]))
+    try:
+        text = shown(*(whole[i : i + size] for i in range(0, len(whole), size)))
+    finally:
+        CONCEALED.reset(token)
+    assert text == plain.replace("s3crét-longer", "[redacted]").replace("s3crét", "[redacted]")
+
+
+def test_an_unfinished_line_in_colours_hides_no_secret() -> None:
+    token = CONCEALED.set(Scrubber(["s3cret-key"]))
+    try:
+        text = shown(b"x" * 9000 + b"s3cr\x1b[1m", b"et-\x1b[0mkey" + b"x" * 9000)
+    finally:
+        CONCEALED.reset(token)
+    assert text == "x" * 9000 + "[redacted]" + "x" * 9000
 
 
 def test_a_line_of_100_mb_is_kept_within_the_limit() -> None:

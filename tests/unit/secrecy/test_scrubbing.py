@@ -4,13 +4,14 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.records import ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.records import REDACTED, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.secrecy import CONCEALED, Scrubber, leaves, scrubbed, scrubbed_chunks, scrubber_of
 
 SECRET = 'p4ss "word"\\ é+/&='
@@ -230,3 +231,15 @@ def test_a_worker_that_knows_all_secrets_of_a_call_looks_for_them_once() -> None
         assert scrubber_of(SPEC, {"pw": "another-one"}) is known
     finally:
         CONCEALED.reset(token)
+
+
+class Silent:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("key", [("s3cret-key",), b"s3cret-key", frozenset({"s3cret-key"}), 12345678, Silent()])
+def test_a_key_that_is_no_text_is_looked_at_as_messages_quote_it(key: Any) -> None:
+    scrubber = Scrubber(["s3cret-key", "12345678"])
+
+    assert scrubber.value({key: 1, ("other",): 2, 5: 3, None: 4}) == {REDACTED: 1, ("other",): 2, 5: 3, None: 4}

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.records import REPORTER, ExecutionContext, ToolResult
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox import spools
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.output import HeadTail
 from forge_tools.sandbox.reach import Reach
+from forge_tools.sandbox.reports import DirectReporter
 from forge_tools.tools.execution.bash import Bash
 
 Run = Callable[..., Awaitable[ToolResult]]
@@ -117,6 +118,53 @@ async def test_a_full_disk_costs_the_artifact_and_not_the_result(bash: Run, monk
     assert result.success
     assert result.output.endswith("end\n")
     assert "artifact" not in result.metadata
+
+
+SECRET = "QZ9%KW"
+
+
+@pytest.mark.parametrize("written", ["%s\\n", "%s ", "Token:\\t%s\\r\\n"])
+async def test_of_an_output_that_says_a_secret_very_often_the_ends_are_kept_without_any_part_of_it(
+    bash: Run, artifacts: FolderArtifacts, written: str
+) -> None:
+    count = 900_000 // len(SECRET)
+    command = f"for i in $(seq {count}); do printf '{written}' \"$API_TOKEN\"; done"
+    result = await bash(command, env={"API_TOKEN": SECRET})
+    everything = await whole(artifacts, result)
+    assert 900_000 < len(everything) <= 1 << 20
+    assert "bytes left out: an artifact holds 1,048,576" in everything
+    assert not set("QZKW%") & set(everything + result.output + repr(result.metadata))
+    assert everything.count("[redacted]") > 50_000
+
+
+async def test_where_reading_goes_on_is_right_for_an_output_without_its_secrets(
+    bash: Run, artifacts: FolderArtifacts
+) -> None:
+    result = await bash("for i in $(seq 500); do printf '%s,' \"$API_TOKEN\"; done", env={"API_TOKEN": SECRET})
+    following, everything = result.metadata["next"], await whole(artifacts, result)
+    head = result.output.partition("\n[...")[0]
+    assert (everything, result.metadata["total_chars"]) == ("[redacted]," * 500, 5_500)
+    assert (following["offset"], following["column"]) == (1, len(head))
+    assert everything.startswith(head)
+
+
+async def test_a_secret_that_is_a_part_of_what_stands_for_it_costs_no_artifact(
+    bash: Run, artifacts: FolderArtifacts
+) -> None:
+    result = await bash('yes "$API_TOKEN" | head -c 900000', env={"API_TOKEN": "redacted"})
+    assert (await whole(artifacts, result)).startswith("[[redacted]]\n")
+
+
+async def test_who_follows_a_command_never_sees_half_of_a_secret(bash: Run) -> None:
+    heard: list[str] = []
+    token = REPORTER.set(DirectReporter(lambda report: heard.append(report.text)))
+    halves = 'printf %s "${API_TOKEN:0:3}"; sleep 0.2; printf %s "${API_TOKEN:3}"'
+    try:
+        await bash(f"head -c 9000 /dev/zero | tr '\\0' x; {halves}; echo; echo end", env={"API_TOKEN": SECRET})
+    finally:
+        REPORTER.reset(token)
+    assert "".join(heard) == "x" * 9000 + "[redacted]\nend\n"
+    assert "" not in heard
 
 
 def test_a_short_text_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
