@@ -1,5 +1,6 @@
 """Real worker processes for tests, started as operators start them and stopped by pid."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from forge_tools.config import Settings
 from forge_tools.embedded.keys import ensure_key
 from forge_tools.sandbox.spawner import LAUNCHER
+from forge_tools.storage import open_store
 from tests.migrated import migrated
 from tests.warm import Forked, WarmInterpreter
 
@@ -129,6 +131,16 @@ class Fleet:
             "FORGE_KILL_GRACE": str(self.settings.kill_grace),
         }
         return {**os.environ, **settings, **{f"FORGE_{k.upper()}": v for k, v in overrides.items()}}
+
+    async def looked_again(self) -> None:
+        """Wait until every worker has looked at the database anew, from beginning to end, as it does at each beat."""
+        async with await open_store(self.settings.database) as store, asyncio.timeout(60):
+            beats = {worker.id: worker.beat for worker in await store.workers.list(seen_within=15)}
+            while any(
+                worker.beat < beats.get(worker.id, worker.beat) + 2 and worker.stopped_at is None
+                for worker in await store.workers.list(seen_within=15)
+            ):
+                await asyncio.sleep(0.05)
 
     def stop(self) -> None:
         for worker in self.workers:

@@ -5,6 +5,7 @@ import os
 import resource
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
@@ -20,6 +21,9 @@ HOSTILE = [
     "x" * 1_000_000 + "\n",
     7,
 ]
+GO = ToolParameter(
+    name="go", type="string", description="A file to wait for after the first step.", required=False, default=""
+)
 FLOOD_BYTES = 100_000_000
 FLOOD_LINE = "a line of a flood, of which there are very many, and nobody will ever read them all\n"
 
@@ -30,13 +34,15 @@ class Count(BaseTool):
     name = "Count"
     category = ToolCategory.OTHER
     lane = "async"
-    parameters = (STEPS, PAUSE)
+    parameters = (STEPS, PAUSE, GO)
 
-    async def _execute(self, context: ExecutionContext, steps: int, pause: float) -> ToolResult:
+    async def _execute(self, context: ExecutionContext, steps: int, pause: float, go: str) -> ToolResult:
         for step in range(1, steps + 1):
             context.emit(f"line {step}\n")
             context.progress(step, steps, f"step {step}")
             await asyncio.sleep(pause)
+            while go and not Path(go).exists():
+                await asyncio.sleep(0.02)
         return ToolResult.ok(steps)
 
 
@@ -46,11 +52,13 @@ class CountBlocking(Count):
     name = "CountBlocking"
     lane = "process"
 
-    async def _execute(self, context: ExecutionContext, steps: int, pause: float) -> ToolResult:
+    async def _execute(self, context: ExecutionContext, steps: int, pause: float, go: str) -> ToolResult:
         for step in range(1, steps + 1):
             context.emit(f"line {step}\n")
             context.progress(step, steps, f"step {step}")
             time.sleep(pause)
+            while go and not Path(go).exists():
+                time.sleep(0.02)
         context.emit("the end\n")
         return ToolResult.ok(steps)
 
@@ -60,7 +68,7 @@ class CountInThreads(Count):
 
     name = "CountInThreads"
 
-    async def _execute(self, context: ExecutionContext, steps: int, pause: float) -> ToolResult:
+    async def _execute(self, context: ExecutionContext, steps: int, pause: float, go: str) -> ToolResult:
         threads = [threading.Thread(target=context.emit, args=(f"line {step}\n",)) for step in range(1, steps + 1)]
         for thread in threads:
             thread.start()

@@ -161,16 +161,19 @@ class _Walk:
         try:
             return os.open(name, flags, dir_fd=self._here)
         except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            target = self._link(name) if error.errno in (errno.ELOOP, errno.ENOTDIR) else None
+            if target is None:
                 raise
-            todo[:0] = self._target(name, error)
+            todo[:0] = self._target(target)
             return None
 
-    def _target(self, name: str, error: OSError) -> list[str]:
+    def _link(self, name: str) -> str | None:
         try:
-            target = os.readlink(name, dir_fd=self._here)
+            return os.readlink(name, dir_fd=self._here)
         except OSError:
-            raise error from None
+            return None
+
+    def _target(self, target: str) -> list[str]:
         self._links += 1
         if self._links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

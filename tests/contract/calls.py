@@ -81,7 +81,7 @@ async def overdue(store: Store, execution_id: str) -> None:
     await store._database.write(lambda connection: connection.execute(statement))
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not await condition():
             await asyncio.sleep(0.02)

@@ -135,7 +135,7 @@ async def test_an_artifact_that_is_kept_again_while_its_first_call_is_pruned_sta
         await other.execute("SELECT FROM artifacts FOR UPDATE")
         pruning = asyncio.create_task(pruned(store, everything()))
         watch = await asyncpg.connect(migrated_postgres)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await watch.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                 await asyncio.sleep(0.02)
         await other.execute("UPDATE artifact_owners SET execution_id = '01a00000-0000-7000-8000-00000000abcd'")

@@ -138,6 +138,6 @@ async def test_each_key_is_looked_up_in_its_index_however_many_there_are(migrate
 async def blocked_statements(connection: asyncpg.Connection, count: int) -> None:
     """Wait until that many other statements wait for a lock."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await connection.fetchval(query) < count:
             await asyncio.sleep(0.02)

@@ -102,7 +102,7 @@ async def test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id(store: S
     with pytest.raises(SubmitOutcomeUnknownError, match=new.id) as caught:
         await store.queue.submit(new)
     assert caught.value.execution_id == new.id
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     await proxy.come_back()
     await store.queue.submit(new)
     assert await store.queue.statuses([new.id]) == {new.id: ExecutionStatus.QUEUED}
@@ -117,7 +117,7 @@ async def test_a_database_that_went_away_fails_soon_and_hides_its_password(store
         assert str(proxy.port) in str(caught.value)
         password = proxy.url.partition("@")[0].rpartition(":")[2]
         assert password not in str(caught.value) or password.startswith("//")
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 40
     await proxy.come_back()
     await submitted(store)
     assert len(await store.history.list()) == 2
@@ -142,7 +142,7 @@ async def test_a_frozen_database_is_given_up_in_bounded_time(
     began = time.monotonic()
     with pytest.raises(DatabaseUnavailableError):
         await store.queue.statuses([call().id])
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     proxy.thaw()
     await submitted(store)
 
@@ -184,7 +184,7 @@ async def test_a_deadlock_is_retried_and_nobody_notices(store: Store, migrated_p
     assert await finishing == [True, True]
     assert await rival.fetchval("SELECT count(*) FROM execution_attempts WHERE final") == 3
     query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await rival.fetchval(query):
             await asyncio.sleep(0.1)
     await rival.close()
@@ -208,7 +208,7 @@ async def test_a_claim_updates_no_index(store: Store, migrated_postgres: str) ->
     await watcher.execute("SELECT pg_stat_force_next_flush()")
     query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'execution_queue'"
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await watcher.fetchrow(query))["n_tup_upd"] < 21:
             await store.queue.claim([Ring(ids[0], 0)], SCOPE)
             await asyncio.sleep(0.2)
@@ -231,6 +231,6 @@ def hot_statements(id_: str) -> list[tuple[str, tuple[object, ...]]]:
 async def blocked_statements(connection: asyncpg.Connection, count: int) -> None:
     """Wait until that many other statements wait for a lock."""
     query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await connection.fetchval(query) < count:
             await asyncio.sleep(0.02)

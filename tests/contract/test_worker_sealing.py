@@ -59,7 +59,7 @@ async def test_calls_come_first_for_a_while_and_then_it_is_sealed_all_the_same(
 
     settings = Settings(audit_interval=0.01)
     sealer = Sealing(store, "boot-1", settings, None, lambda: BOOTS, is_idle=is_idle)
-    async with looking(store, sealer), asyncio.timeout(20):
+    async with looking(store, sealer), asyncio.timeout(60):
         while not (await verified(store)).executions:
             await asyncio.sleep(0.01)
     assert len(looks) > 1 if patience < 1 else len(looks) > 40
@@ -68,7 +68,7 @@ async def test_calls_come_first_for_a_while_and_then_it_is_sealed_all_the_same(
 async def test_where_nothing_happens_one_question_an_interval_goes_with_the_heartbeat(store: Store) -> None:
     await sealed_past(store)
     sealer = Sealing(store, "boot-1", Settings(audit_interval=0.01), None, lambda: BOOTS)
-    async with looking(store, sealer) as questions, asyncio.timeout(20):
+    async with looking(store, sealer) as questions, asyncio.timeout(60):
         while len(questions) < 3:
             await asyncio.sleep(0.01)
         [first, second, *_] = questions

@@ -161,7 +161,7 @@ class Up:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 def is_gone(pid: int) -> bool:

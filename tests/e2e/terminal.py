@@ -53,7 +53,7 @@ class Terminal:
 
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(30)
+        code = self.process.wait(60)
         self._reader.join(30)
         return code
 

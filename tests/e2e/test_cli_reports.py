@@ -43,7 +43,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     tree = running.tree()
     yield running
     assert running.stop() == 0, running.said()
-    wait_until(lambda: all(map(is_gone, tree)), 2)
+    wait_until(lambda: all(map(is_gone, tree)), 60)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_json_stays_one_document(cli: Cli) -> None:
 
 
 def test_a_terminal_sees_a_bar_and_the_last_lines(cli: Cli) -> None:
-    seen = on_a_terminal(cli, "run", "build", "seconds=1")
+    seen = on_a_terminal(cli, "run", "build", "seconds=2.5")
 
     assert "━" in seen
     assert "3 of 3 (100%)  file3.c" in seen
@@ -96,7 +96,7 @@ def test_a_call_elsewhere_is_followed_to_its_end(cli: Cli) -> None:
 
 def test_a_call_that_runs_shows_how_far_it_is(cli: Cli) -> None:
     started = cli.run("run", "build", "files=200", "seconds=0.5", "--background").stdout.strip()
-    wait_until(lambda: "progress" in cli.run("show", started).stdout, 20)
+    wait_until(lambda: "progress" in cli.run("show", started).stdout, 60)
     shown = cli.run("show", started).stdout
     cli.run("cancel", started)
 

@@ -56,7 +56,7 @@ def test_without_a_terminal_it_looks_once(cli: Cli, words: tuple[str, ...]) -> N
 
 def test_a_terminal_shows_it_live_in_a_screen_of_its_own_until_ctrl_c(cli: Cli) -> None:
     with Terminal(cli, "top", "--interval", "0.2") as terminal:
-        wait_until(lambda: len(terminal.frames) > 3, 20, lambda: terminal.written)
+        wait_until(lambda: len(terminal.frames) > 3, 60, lambda: terminal.written)
         assert terminal.shows("forge-tools top")
         assert terminal.shows("default, background")
         assert terminal.end() == 0
@@ -67,12 +67,12 @@ def test_a_terminal_shows_it_live_in_a_screen_of_its_own_until_ctrl_c(cli: Cli) 
 
 
 def test_it_follows_the_size_of_its_terminal_at_once(cli: Cli) -> None:
-    with Terminal(cli, "top", "--interval", "30", size=(40, 120)) as terminal:
-        wait_until(lambda: terminal.shows("free slots"), 20, lambda: terminal.written)
+    with Terminal(cli, "top", "--interval", "60", size=(40, 120)) as terminal:
+        wait_until(lambda: terminal.shows("free slots"), 60, lambda: terminal.written)
 
         terminal.resize(20, 60)
 
-        wait_until(lambda: not terminal.shows("free slots"), 5, lambda: terminal.frames[-1])
+        wait_until(lambda: not terminal.shows("free slots"), 40, lambda: terminal.frames[-1])
         assert max(map(len, terminal.frames[-1].splitlines())) <= 60
         assert terminal.end(signal.SIGTERM) == 0
 
@@ -80,9 +80,9 @@ def test_it_follows_the_size_of_its_terminal_at_once(cli: Cli) -> None:
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
 def test_a_terminal_that_wants_no_colours_gets_none(cli: Cli, environment: dict[str, str]) -> None:
     is_dumb = "TERM" in environment
-    with Terminal(cli, "top", **environment) as terminal:
-        wait_until(lambda: "gpu" in terminal.written and "Add" in terminal.written, 20, lambda: terminal.written)
-        code = terminal.process.wait(30) if is_dumb else terminal.end()
+    with Terminal(cli, "top", "--window", "600", **environment) as terminal:
+        wait_until(lambda: "gpu" in terminal.written and "Add" in terminal.written, 60, lambda: terminal.written)
+        code = terminal.process.wait(60) if is_dumb else terminal.end()
 
     assert code == 0
     assert (ENTER in terminal.written) != is_dumb
@@ -96,7 +96,7 @@ def test_hostile_names_reach_no_terminal(tmp_path: Path) -> None:
     with_store(lambda store: submitted(store, tool=EVIL, tool_key=f"{EVIL}@1", queue=EVIL), settings)
 
     with Terminal(Cli(tmp_path, FORGE_DATABASE_URL=settings.database), "top") as terminal:
-        wait_until(lambda: terminal.shows("[red]evil[/red]\\x1b"), 20, lambda: terminal.written)
+        wait_until(lambda: terminal.shows("[red]evil[/red]\\x1b"), 60, lambda: terminal.written)
         assert terminal.end() == 0
 
     assert "\x1b[2J" not in terminal.written
@@ -132,7 +132,7 @@ async def test_a_database_that_goes_away_is_said_and_it_goes_on_when_it_is_back(
             await asyncio.to_thread(
                 wait_until,
                 lambda: len(terminal.frames) > frames and not terminal.shows("What follows is"),
-                25,
+                60,
                 lambda: terminal.frames[-1],
             )
 
@@ -141,4 +141,4 @@ async def test_a_database_that_goes_away_is_said_and_it_goes_on_when_it_is_back(
 
 
 async def until(terminal: Terminal, text: str) -> None:
-    await asyncio.to_thread(wait_until, lambda: terminal.shows(text), 20, lambda: terminal.written[-3000:])
+    await asyncio.to_thread(wait_until, lambda: terminal.shows(text), 60, lambda: terminal.written[-3000:])

@@ -38,9 +38,9 @@ def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: 
         cli.run("run", tool, *words, "--background").stdout.strip()
         for tool, *words in (("Wait", "seconds=60"), ("Block",))
     ]
-    wait_until(lambda: all(cli.json("show", id_)["status"] == "running" for id_ in ids), 20)
+    wait_until(lambda: all(cli.json("show", id_)["status"] == "running" for id_ in ids), 40)
     up.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: "Stopping" in up.said(), 10, up.said)
+    wait_until(lambda: "Stopping" in up.said(), 40, up.said)
 
     assert up.stop() == 0
 
@@ -56,7 +56,7 @@ def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
     killed.process.wait()
     up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
     try:
-        wait_until(lambda: all(map(is_gone, tree)), 15)
+        wait_until(lambda: all(map(is_gone, tree)), 60)
         assert cli.json("run", "Add", "a=1", "b=2")["output"] == 3
     finally:
         assert up.stop() == 0

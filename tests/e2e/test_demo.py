@@ -61,7 +61,7 @@ def test_an_interrupted_demo_leaves_nothing(
         wait_until(lambda: len(descendants(process.pid)) >= processes, 60)
         tree = [one.pid for one in descendants(process.pid)]
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert [pid for pid in tree if not is_gone(pid)] == []

@@ -63,7 +63,7 @@ def test_the_wheel_runs_the_stack_from_any_folder(installed: Path, folder: Path)
         history = forge("history", "--output", "json")
     finally:
         up.send_signal(signal.SIGTERM)
-        up.wait(20)
+        up.wait(60)
 
     assert "note.txt:1:the needle is here" in found.stdout, found.stderr + (folder / "up.log").read_text()
     assert "from 42" in shell.stdout, shell.stderr

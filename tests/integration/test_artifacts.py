@@ -1,6 +1,7 @@
 """Outputs over the limit on real workers: kept by one host, read from another, gone with whoever is killed half way."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from functools import partial
@@ -43,6 +44,8 @@ async def main():
 
         async def ask(request, context):
             print(request["want"], request.get("number", ""), flush=True)
+            if request.get("number") == 40 and "FOR_EVER" in os.environ:
+                await asyncio.sleep(600)
             return await desk.ask(request, context)
 
         await WorkerArtifacts(1 << 26, ask).put(chunks(), ExecutionContext(working_dir=".", session_id="s"))
@@ -136,7 +139,7 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
     place = tmp_path / folder if folder else None
     command = [sys.executable, "-c", PUTS, database_url, *([str(place)] if place else [])]
     with (tmp_path / "log").open("w") as log:
-        putter = subprocess.Popen(command, cwd=ROOT, stdout=log)
+        putter = subprocess.Popen(command, cwd=ROOT, stdout=log, env={**os.environ, "FOR_EVER": "yes"})
         wait_until(lambda: "add 30" in (tmp_path / "log").read_text(), 30, "it puts nothing")
         putter.kill()
         putter.wait()

@@ -32,7 +32,7 @@ def call(fleet: Fleet, tool: str, timeout: float | None = None, **parameters: An
 
 async def all_of(client: ExecutorClient, *calls: Call) -> list[ToolResult]:
     """Submit them in one go, and wait for all."""
-    return await asyncio.gather(*(handle.result(40) for handle in await submitted(client, *calls)))
+    return await asyncio.gather(*(handle.result(60) for handle in await submitted(client, *calls)))
 
 
 def marks(file: Path) -> int:
@@ -64,7 +64,7 @@ async def test_blocking_python_is_interrupted_long_before_its_own_end(lone_fleet
         spin = call(lone_fleet, "Careless", how="spin", seconds=60)
         spinner, *others = await all_of(client, spin, *[call(lone_fleet, "Sleep", seconds=0.5)] * 5)
 
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 50
     assert spinner.error_code == ErrorCode.BLOCKED
     assert all(other.success for other in others)
     assert worker.process.poll() is None
@@ -92,8 +92,8 @@ async def test_a_block_that_nothing_ends_costs_the_process_and_every_call_is_set
         [blocking] = await submitted(client, call(lone_fleet, "Careless", how="nap", seconds=60, timeout=1.5))
         await asyncio.to_thread(wait_until, lambda: marks(lone_fleet.folder / "mark"), 20, "it never started")
         [waiting] = await submitted(client, call(lone_fleet, "Careless", how="well"))
-        code = await asyncio.to_thread(worker.process.wait, 20)
-        blocker = await blocking.result(30)
+        code = await asyncio.to_thread(worker.process.wait, 50)
+        blocker = await blocking.result(60)
         statuses = [await one.status() for one in (sleeping, waiting)]
 
     assert (code, blocker.error_code) == (75, ErrorCode.BLOCKED)
@@ -116,10 +116,10 @@ async def test_what_swallows_cancellation_is_ended_in_time_and_does_not_run_on(l
         for handle, (_, by) in zip(handles, cases, strict=True):
             if by == ErrorCode.CANCELLED:
                 await client.cancel(handle.id)
-        results = await asyncio.gather(*(handle.result(30) for handle in handles))
+        results = await asyncio.gather(*(handle.result(60) for handle in handles))
 
     assert [result.error_code for result in results] == [by for _, by in cases]
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 40
     await asyncio.to_thread(wait_until, lambda: not any(map(grows, files)), 20, "they run on")
 
 

@@ -51,7 +51,7 @@ def starts(fleet: Fleet, name: str) -> int:
 
 async def looked_around(fleet: Fleet, workers: int) -> None:
     """Wait until so many workers have looked at the clock, which each does at every beat."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while [worker.beat > 4 for worker in await living(fleet)] != [True] * workers:
             await asyncio.sleep(0.1)
 

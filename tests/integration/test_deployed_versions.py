@@ -11,7 +11,6 @@ from forge_tools.storage import open_store
 from tests.fleet import Fleet
 
 FIRST, SECOND = "tests.versioned_tools:FIRST", "tests.versioned_tools:SECOND"
-HEARTBEAT = 1.0
 CONTEXT = ExecutionContext(working_dir=".")
 
 
@@ -25,9 +24,10 @@ async def started(fleet: Fleet, tools: str, **environment: str) -> None:
     await asyncio.to_thread(fleet.start, "async", tools=tools, **environment)
 
 
-async def heard() -> None:
+async def heard(fleet: Fleet) -> None:
     """Let every worker take a look, and every client be older than its last."""
-    await asyncio.sleep(2.5 * HEARTBEAT)
+    await asyncio.sleep(1.1)
+    await fleet.looked_again()
 
 
 async def greetings(client: ExecutorClient, count: int = 8) -> set[str]:
@@ -47,19 +47,19 @@ async def test_a_new_definition_is_the_default_at_once_and_a_pin_takes_that_back
     await started(fresh_fleet, FIRST)
     assert await greetings(client) == {"1.0"}
     await started(fresh_fleet, SECOND)
-    await heard()
+    await heard(fresh_fleet)
 
     result = await client.execute("Greet", CONTEXT, name="ann", language="de")
     assert parameters(client) == {"name", "language"}
     assert result.success or "language" in str(result.error), "a worker of the old one may have met it"
 
     await client.pin("Greet", "1.0.0")
-    await heard()
+    await heard(fresh_fleet)
     assert parameters(client) == {"name"}
     assert await greetings(client, 20) == {"1.0"}
 
     await client.pin("Greet", "1.1.0")
-    await heard()
+    await heard(fresh_fleet)
     assert await greetings(client, 20) == {"1.1"}
     assert (await client.execute("Greet", CONTEXT, name="ann", language="de")).output == "1.1: hello ann (de)"
 
@@ -71,7 +71,7 @@ async def test_a_call_is_known_by_what_it_was_checked_by_and_what_it_ran_as(
     await client.refresh()
     [old] = await client.versions("Greet")
     handle = await client.submit("Greet", CONTEXT, {"name": "ann"})
-    await handle.result(timeout=20)
+    await handle.result(timeout=60)
     await started(fresh_fleet, SECOND)
     new = (await client.versions("Greet"))[0]
     record = await handle.record()
@@ -91,10 +91,10 @@ async def test_calls_of_a_pinned_definition_that_nobody_hosts_wait_are_named_and
     fresh_fleet.workers[0].stop()
     await started(fresh_fleet, SECOND)
     await client.pin("Greet", "1.0.0")
-    await heard()
+    await heard(fresh_fleet)
     handle = await client.submit("Greet", CONTEXT, {"name": "ann"})
 
-    async with await open_store(fresh_fleet.settings.database) as store, asyncio.timeout(40):
+    async with await open_store(fresh_fleet.settings.database) as store, asyncio.timeout(60):
         while (
             not (found := await store.history.stuck(lease=15, patience=1)) or found[0].reason == StuckReason.NOT_TAKEN
         ):
@@ -104,7 +104,7 @@ async def test_calls_of_a_pinned_definition_that_nobody_hosts_wait_are_named_and
     assert (str(stuck.wanted)[:5], stuck.hosted[0][:5]) == ("1.0.0", "1.1.0")
 
     await started(fresh_fleet, FIRST)
-    assert (await handle.result(timeout=20)).output == "1.0: hello ann"
+    assert (await handle.result(timeout=60)).output == "1.0: hello ann"
 
 
 async def test_under_the_policy_pinned_a_new_definition_waits_for_the_operator(
@@ -112,12 +112,12 @@ async def test_under_the_policy_pinned_a_new_definition_waits_for_the_operator(
 ) -> None:
     await started(fresh_fleet, FIRST, tool_versions="pinned")
     await started(fresh_fleet, SECOND, tool_versions="pinned")
-    await heard()
+    await heard(fresh_fleet)
     assert await greetings(client, 20) == {"1.0"}
     assert "is hosted here, but pinned to 1.0.0" in fresh_fleet.workers[1].log.read_text()
 
     await client.pin("Greet", "1.1.0")
-    await heard()
+    await heard(fresh_fleet)
 
     assert await greetings(client, 20) == {"1.1"}
     assert isinstance(await client.submit("Greet", CONTEXT, {"name": "x", "language": "de"}), Handle)

@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_leftovers(home: Path) -> Iterator[None]:
     """Every test here ends with no process that mentions its folder."""
     yield
-    wait_until(lambda: not processes_of(home), 15)
+    wait_until(lambda: not processes_of(home), 60)
 
 
 pytestmark = pytest.mark.usefixtures("no_leftovers")
@@ -67,7 +67,7 @@ class Up:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def end(self) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
 
@@ -106,7 +106,7 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process.is_running() and is_alive(process.pid)]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"
@@ -174,7 +174,7 @@ def test_a_signal_stops_everything(up: Callable[..., Up], number: signal.Signals
     begun = time.monotonic()
     stack.process.send_signal(number)
     assert stack.end() == (0, "")
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 30
     assert len(tree) == 8  # four processes, each under its launcher
     assert not alive(tree)
 
@@ -246,7 +246,7 @@ def test_an_old_server_without_its_stack_is_asked_to_end(home: Path) -> None:
     with leftover(home) as old:
         with make(home) as stack:
             assert stack.status().processes[0].pid != old.pid
-        assert old.wait(30) == 0
+        assert old.wait(60) == 0
 
 
 def test_an_old_server_that_does_not_end_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_a_worker_that_dies_is_started_again_and_the_log_says_so(home: Path, cap
 
 def test_a_worker_that_cannot_start_is_tried_at_growing_intervals(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     with make(home, "crashing") as stack, caplog.at_level(logging.WARNING, "forge_tools.embedded"):
-        wait_until(lambda: stack.workers[0].restarts == 2)
+        wait_until(lambda: stack.workers[0].restarts >= 2)
         assert stack.workers[0].last_exit == "exit code 3"
     pauses = [record.__dict__["restart_in"] for record in caplog.records if record.__dict__["service"] == "async"]
     assert pauses[:2] == [supervision.FIRST_DELAY, 2 * supervision.FIRST_DELAY]

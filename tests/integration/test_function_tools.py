@@ -30,7 +30,7 @@ async def blocked(client: ExecutorClient, mark: Path, **context: Any) -> Any:
     handle = await client.submit(
         "block", ExecutionContext(working_dir=".", **context), {"seconds": 60, "mark": str(mark)}
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not mark.exists() or not mark.read_text():
             await asyncio.sleep(0.05)
     return handle
@@ -38,12 +38,12 @@ async def blocked(client: ExecutorClient, mark: Path, **context: Any) -> Any:
 
 async def test_a_timeout_ends_a_function_that_blocks(functions: Fleet, tmp_path: Path) -> None:
     async with ExecutorClient(functions.settings) as client:
-        handle = await blocked(client, tmp_path / "pid", timeout=1.0)
-        result = await handle.result(timeout=20)
+        handle = await blocked(client, tmp_path / "pid", timeout=5.0)
+        result = await handle.result(timeout=60)
 
-        assert (result.error_code, result.error) == ("TIMEOUT", "Tool timed out after 1s")
+        assert (result.error_code, result.error) == ("TIMEOUT", "Tool timed out after 5s")
         pid = int((tmp_path / "pid").read_text())
-        wait_until(lambda: not is_alive(pid), 10, "its process goes on")
+        wait_until(lambda: not is_alive(pid), 60, "its process goes on")
         assert (await client.call("greet", PLACE)).output["text"] == "Hello Bonn"
 
 
@@ -51,18 +51,18 @@ async def test_a_cancel_ends_a_function_that_blocks(functions: Fleet, tmp_path: 
     async with ExecutorClient(functions.settings) as client:
         handle = await blocked(client, tmp_path / "pid")
         await handle.cancel("enough")
-        await handle.result(timeout=20)
+        await handle.result(timeout=60)
 
         assert await handle.status() == ExecutionStatus.CANCELLED
         pid = int((tmp_path / "pid").read_text())
-        wait_until(lambda: not is_alive(pid), 10, "its process goes on")
+        wait_until(lambda: not is_alive(pid), 60, "its process goes on")
         assert (await client.call("greet", PLACE)).output["text"] == "Hello Bonn"
 
 
 async def test_functions_of_both_children_run_at_once(functions: Fleet, tmp_path: Path) -> None:
     async with ExecutorClient(functions.settings) as client:
         marks, children = [tmp_path / "one", tmp_path / "two"], set[str]()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(children) < 2:  # a child that a call before was cancelled in is being replaced
                 calls = (client.call("block", {"seconds": 1, "mark": str(mark)}) for mark in marks)
                 assert [result.output for result in await asyncio.gather(*calls)] == ["late", "late"]

@@ -62,7 +62,7 @@ async def newest(client: ExecutorClient, tool: str) -> ExecutionRecord:
 
 async def running(client: ExecutorClient, after: int) -> ExecutionRecord:
     """The newest Sleep once it runs, of more than `after` of them."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             found = await client.history(tool="Sleep", limit=1000)
             if len(found) > after and found[0].status is ExecutionStatus.RUNNING:
@@ -75,7 +75,7 @@ async def count(client: ExecutorClient) -> int:
 
 
 async def end_of(client: ExecutorClient, record: ExecutionRecord) -> ExecutionStatus:
-    await client.attach(record.id).result(20)
+    await client.attach(record.id).result(60)
     return await client.attach(record.id).status()
 
 
@@ -103,9 +103,9 @@ async def test_progress_is_told_while_a_call_runs(endpoint: McpEndpoint, era: Co
         told.append((progress, message))
 
     async with Client(endpoint.url, mode=era) as agent:
-        result = await agent.call_tool("Sleep", {"seconds": 1.6}, progress_callback=note)
+        result = await agent.call_tool("Sleep", {"seconds": 6}, progress_callback=note)
 
-    assert text(result) == "slept 1.6s"
+    assert text(result) == "slept 6s"
     assert len(told) >= 2
     assert [one for one, _ in told] == sorted(one for one, _ in told)
     assert "Sleep runs on" in str(told[-1][1])
@@ -142,20 +142,20 @@ async def test_sigterm_ends_the_process_and_its_calls(raw: McpProcess, client: E
     record = await running(client, before)
     raw.process.send_signal(signal.SIGTERM)
 
-    assert await asyncio.to_thread(raw.process.wait, 15) == 0, raw.errors()
+    assert await asyncio.to_thread(raw.process.wait, 60) == 0, raw.errors()
     assert await end_of(client, record) is ExecutionStatus.CANCELLED
     assert "Traceback" not in raw.errors()
 
 
 async def test_a_long_call_becomes_a_task_for_clients_of_the_later_protocol(fleet: Fleet) -> None:
     tasks = TasksExtension()
-    server = parameters(fleet.environment(), "--task-after", "0.3")
-    async with Client(server, extensions=[tasks]) as agent:
+    async with Client(parameters(fleet.environment(), "--task-after", "30"), extensions=[tasks]) as agent:
         brief = await agent.call_tool("Echo", {"message": "at once"})
-        assert tasks.seen == []
-        long = await agent.call_tool("Sleep", {"seconds": 1.2})
+    assert tasks.seen == []
+    async with Client(parameters(fleet.environment(), "--task-after", "0.3"), extensions=[tasks]) as agent:
+        long = await agent.call_tool("Sleep", {"seconds": 5})
 
-    assert (text(brief), text(long)) == ("at once", "slept 1.2s")
+    assert (text(brief), text(long)) == ("at once", "slept 5s")
     assert [tasks.seen[0]["status"], tasks.seen[-1]["status"]] == ["working", "completed"]
 
 
@@ -263,10 +263,10 @@ async def test_sigterm_ends_an_endpoint_with_its_calls(fleet: Fleet, client: Exe
     record = await running(client, before)
     started = time.monotonic()
     assert await asyncio.to_thread(server.stop) == 0, server.errors()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert await end_of(client, record) is ExecutionStatus.CANCELLED
     with pytest.raises((MCPError, ExceptionGroup)):
-        await asyncio.wait_for(calling, 20)
+        await asyncio.wait_for(calling, 60)
 
 
 async def test_the_token_opens_an_endpoint(fleet: Fleet) -> None:
@@ -304,7 +304,7 @@ async def test_tools_that_come_are_announced_over_http(fleet: Fleet) -> None:
         async with Client(server.url, mode="legacy", message_handler=note) as agent:
             await agent.list_tools()
             await _publish(fleet, "NewerTool")
-            await asyncio.wait_for(heard.wait(), 20)
+            await asyncio.wait_for(heard.wait(), 60)
     finally:
         server.stop()
 

@@ -44,5 +44,5 @@ async def test_a_tool_that_eats_memory_is_ended_and_its_result_names_the_limit(h
         hoarded = await client.execute("Rogue", context, how="hoard", notes=str(notes["hoard"]))
         assert hoarded.success, hoarded.error
         pids = [noted(notes[how])[0] for how in notes]
-        await asyncio.to_thread(wait_until, lambda: not any(map(is_alive, pids)), 10, "a bloated process serves on")
+        await asyncio.to_thread(wait_until, lambda: not any(map(is_alive, pids)), 60, "a bloated process serves on")
         assert (await client.execute("EchoInProcess", context, message="still here")).success

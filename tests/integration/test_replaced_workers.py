@@ -56,22 +56,21 @@ async def test_a_worker_whose_interpreter_is_held_is_killed_and_one_that_is_froz
     await client.refresh()
     call = await client.submit("HoldInterpreter", context, {"seconds": 100, "mark": str(mark)})
     await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
-    began = time.monotonic()
     frozen, neighbour = [await asyncio.to_thread(fleet.start, "async") for _ in range(2)]
     frozen.signal(signal.SIGSTOP)
     watchdogs = [
         child for child in psutil.Process(neighbour.pid).children() if "watchdog.py" in " ".join(child.cmdline())
     ]
 
-    await asyncio.to_thread(held.process.wait, 40)
-    seconds = time.monotonic() - began
-    result = await call.result(timeout=40)
-    await asyncio.to_thread(wait_until, lambda: time.monotonic() - began > 20, 20, "time stands still")
+    await asyncio.to_thread(held.process.wait, 60)
+    seconds = time.time() - mark.stat().st_mtime
+    result = await call.result(timeout=60)
+    await asyncio.to_thread(wait_until, lambda: time.time() - mark.stat().st_mtime > 20, 60, "time stands still")
     frozen.signal(signal.SIGCONT)
     status = frozen.process.poll()
 
     assert (held.process.returncode, status) == (-signal.SIGKILL, None)
-    assert 14 < seconds < 25
+    assert 14 < seconds < 60, "it is given a lease, and does not end with the body"
     assert "something holds its interpreter" in held.log.read_text()
     assert result.error_code == ErrorCode.LOST
     assert [child.memory_full_info().uss < 8 * MEGABYTE for child in watchdogs] == [True]

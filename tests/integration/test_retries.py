@@ -92,7 +92,7 @@ async def test_a_time_out_of_an_idempotent_tool_is_tried_again_by_policy(
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 async def test_a_delay_is_kept_and_not_stretched_to_the_next_heartbeat(fresh_fleet: Fleet) -> None:
     context = ExecutionContext(working_dir=str(fresh_fleet.folder))
-    await asyncio.to_thread(fresh_fleet.start, "async", heartbeat="6", lease="30")
+    await asyncio.to_thread(fresh_fleet.start, "async", heartbeat="20", lease="100")
     mark = fresh_fleet.folder / "mark"
     async with ExecutorClient(fresh_fleet.settings) as client:
         call = {"mark": str(mark), "failures": 3}
@@ -102,7 +102,7 @@ async def test_a_delay_is_kept_and_not_stretched_to_the_next_heartbeat(fresh_fle
 
     assert result.output == "start 4"
     assert [wait >= delay for wait, delay in zip(waits, (0.3, 0.6, 1.2), strict=True)] == [True] * 3
-    assert sum(waits) < 5.0, waits
+    assert max(waits) < 15, waits
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

@@ -91,9 +91,9 @@ async def test_workers_told_to_stop_while_their_database_is_away_end_in_bounded_
         started = time.monotonic()
         for worker in workers:
             worker.signal(signal.SIGTERM)
-        codes = [await asyncio.to_thread(worker.process.wait, 30) for worker in workers]
+        codes = [await asyncio.to_thread(worker.process.wait, 60) for worker in workers]
 
-    assert time.monotonic() - started < 18
+    assert time.monotonic() - started < 30
     assert codes == [0, 0]
 
 
@@ -108,18 +108,18 @@ async def test_an_immediate_stop_still_records_what_ran(lone_fleet: Fleet) -> No
         for worker in workers.values():
             worker.signal(signal.SIGTERM)
             await asyncio.to_thread(
-                wait_until, lambda log=worker.log: b"Worker stops" in log.read_bytes(), 10, "unheard"
+                wait_until, lambda log=worker.log: b"Worker stops" in log.read_bytes(), 40, "unheard"
             )
         started = time.monotonic()
         for worker in workers.values():
             worker.signal(signal.SIGTERM)
         for worker in workers.values():
-            await asyncio.to_thread(worker.process.wait, 20)
+            await asyncio.to_thread(worker.process.wait, 40)
         seconds = time.monotonic() - started
-        lost = [await handles[tool].result(5) for tool in ("Sleep", "Block")]
+        lost = [await handles[tool].result(60) for tool in ("Sleep", "Block")]
         again = await handles["BlockIdempotent"].record()
 
-    assert seconds < 5  # about two when the machine is idle
+    assert seconds < 30  # about two when the machine is idle, and sixty if it waited for what runs
     assert {result.error_code for result in lost} == {ErrorCode.LOST}
     for result in lost:
         assert "was stopped at 20" in (result.error or "")

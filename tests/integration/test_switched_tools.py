@@ -11,8 +11,6 @@ from forge_tools.errors import ErrorCode, ToolNotFoundError
 from forge_tools.records import ExecutionContext, ExecutionStatus, ToolResult, new_id
 from tests.fleet import Fleet
 
-HEARTBEAT = 1.0
-
 
 @pytest.fixture(autouse=True)
 async def all_enabled(client: ExecutorClient) -> AsyncIterator[None]:
@@ -21,9 +19,10 @@ async def all_enabled(client: ExecutorClient) -> AsyncIterator[None]:
         await client.enable(tool)
 
 
-async def heard(seconds: float = 2.5 * HEARTBEAT) -> None:
+async def heard(fleet: Fleet) -> None:
     """Let every worker take a look, and every client be older than its last."""
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(1.1)
+    await fleet.looked_again()
 
 
 async def test_clients_that_are_connected_refuse_a_disabled_tool_and_offer_it_no_more(
@@ -31,7 +30,7 @@ async def test_clients_that_are_connected_refuse_a_disabled_tool_and_offer_it_no
 ) -> None:
     async with ExecutorClient(fleet.settings) as other:
         await client.disable("Echo")
-        await heard(1.1)
+        await asyncio.sleep(1.1)  # then no client trusts its last look
         result = await other.execute("Echo", context, message="x")
         record = await other.get(result.metadata["execution_id"])
 
@@ -51,12 +50,12 @@ async def test_workers_leave_calls_of_a_disabled_tool_alone_until_it_is_enabled(
 ) -> None:
     async with ExecutorClient(fleet.settings) as unaware:
         await client.disable(tool)
-        await heard()
-        unaware._heeded_at = time.monotonic()  # a client whose last look is older than the switch
+        await heard(fleet)
+        unaware._heeded_at = time.monotonic() + 60  # a client whose last look is older than the switch
         waiting = await unaware.submit_many([Call(tool, {"message": str(n)}, context) for n in range(5)])
         handles = [one for one in waiting if isinstance(one, Handle)]
         assert (await client.execute("Sleep", context, seconds=0.01)).success, "others run meanwhile"
-        await heard()
+        await heard(fleet)
         assert [await handle.status() for handle in handles] == [ExecutionStatus.QUEUED] * 5
 
         await client.enable(tool)
@@ -83,10 +82,12 @@ async def test_each_call_of_a_burst_during_which_its_tool_is_switched_off_and_on
 ) -> None:
     context = ExecutionContext(working_dir=str(fleet.folder), session_id=new_id())
     async with ExecutorClient(fleet.settings) as other:
-        burst = [asyncio.create_task(call_later(other, context, n)) for n in range(2_000)]
+        is_off = asyncio.Event()
+        burst = [asyncio.create_task(call_later(other, context, n, is_off)) for n in range(2_000)]
         await asyncio.sleep(1.5)
         await client.disable("Echo")
-        await heard()
+        is_off.set()
+        await heard(fleet)
         await client.enable("Echo")
         async with asyncio.timeout(60):
             results = await asyncio.gather(*burst)
@@ -99,9 +100,13 @@ async def test_each_call_of_a_burst_during_which_its_tool_is_switched_off_and_on
     assert len(recorded) == 2_000
 
 
-async def call_later(client: ExecutorClient, context: ExecutionContext, number: int) -> ToolResult:
-    """One call of a burst that lasts five seconds."""
-    await asyncio.sleep(number / 400)
+async def call_later(
+    client: ExecutorClient, context: ExecutionContext, number: int, is_off: asyncio.Event
+) -> ToolResult:
+    """One call of a burst that lasts five seconds; its last part begins when the tool is off, however late that is."""
+    if number >= 1_000:
+        await is_off.wait()
+    await asyncio.sleep(number % 1_000 / 400)
     return await client.execute("Echo", context, message=str(number))
 
 
@@ -115,12 +120,12 @@ async def test_a_worker_that_starts_knows_what_is_disabled(fresh_fleet: Fleet, c
     async with ExecutorClient(fresh_fleet.settings) as client, ExecutorClient(fresh_fleet.settings) as unaware:
         await client.disable("Echo")
         first.stop()
-        unaware._heeded_at = time.monotonic()
+        unaware._heeded_at = time.monotonic() + 60
         handle = await unaware.submit("Echo", context, {"message": "x"})
 
         fresh_fleet.start("async")
         assert (await client.execute("Sleep", context, seconds=0.01)).success
-        await heard(1.5)
+        await heard(fresh_fleet)
         assert await handle.status() == ExecutionStatus.QUEUED
 
         await client.enable("Echo")

@@ -15,6 +15,7 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, Lane
+from tests.descriptors import descriptors
 from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive, wait_until
 from tests.services import ValkeyServer
 
@@ -59,12 +60,12 @@ async def test_a_second_signal_ends_a_busy_worker_at_once(
     pids = children(worker.pid)
 
     worker.signal(signals[0])
-    await asyncio.to_thread(wait_until, lambda: b"Worker stops" in worker.log.read_bytes(), 10, "it is not heard")
+    await asyncio.to_thread(wait_until, lambda: b"Worker stops" in worker.log.read_bytes(), 40, "it is not heard")
     started = time.monotonic()
     worker.signal(signals[1])
-    await asyncio.to_thread(worker.process.wait, 20)
+    await asyncio.to_thread(worker.process.wait, 40)
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert not [pid for pid in pids if is_alive(pid)]
     async with ExecutorClient(lone_fleet.settings) as client:
         assert {(await client.get(one)).status for one in ids} <= {"lost", "queued"}
@@ -76,7 +77,7 @@ async def test_sigquit_ends_a_busy_worker_without_a_traceback(lone_fleet: Fleet,
     ids = await keep_busy(lone_fleet, lane)
 
     worker.signal(signal.SIGQUIT)
-    await asyncio.to_thread(worker.process.wait, 20)
+    await asyncio.to_thread(worker.process.wait, 40)
 
     assert "Traceback" not in worker.log.read_text()
     async with ExecutorClient(lone_fleet.settings) as client:
@@ -88,7 +89,7 @@ def test_a_worker_that_cannot_reach_its_broker_still_stops(lone_fleet: Fleet, la
     worker = lone_fleet.start(lane, broker_url="redis+socket:///nowhere/valkey.sock")
     wait_until(lambda: b"Cannot connect" in worker.log.read_bytes(), 20, "it never tried")
 
-    assert worker.stop(15) == 0
+    assert worker.stop() == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGQUIT, 1)])
@@ -113,7 +114,7 @@ def test_a_worker_that_is_stopped_while_it_starts_leaves_in_good_order(
     wait_until((lone_fleet.folder / "began").exists, 20, "it never began")
 
     process.send_signal(number)
-    _, said = process.communicate(timeout=15)
+    _, said = process.communicate(timeout=60)
 
     assert (process.returncode, b"Traceback" in said) == (code, False)
 
@@ -148,7 +149,7 @@ async def test_a_broker_that_hangs_delays_no_result_by_more_than_its_polls(tmp_p
             assert (await client.execute("Echo", context, message="warm")).success
             os.kill(server.process.pid, signal.SIGSTOP)
             for _ in range(3):
-                async with asyncio.timeout(8):
+                async with asyncio.timeout(25):
                     assert (await client.execute("Echo", context, message="x")).success
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
@@ -161,7 +162,7 @@ async def test_killed_children_are_replaced_and_leave_no_descriptor_behind(lone_
     context = ExecutionContext(working_dir=str(lone_fleet.folder))
     async with ExecutorClient(lone_fleet.settings) as client:
         assert (await client.execute("EchoInProcess", context, message="before")).success
-        before = len(os.listdir(f"/proc/{worker.pid}/fd"))
+        before = len(descriptors(pid=worker.pid))
         for _ in range(4):
             doomed = children(worker.pid)
             for pid in doomed:
@@ -170,11 +171,13 @@ async def test_killed_children_are_replaced_and_leave_no_descriptor_behind(lone_
         calls = [client.execute("EchoInProcess", context, message=str(n)) for n in range(20)]
         assert all(result.success for result in await asyncio.gather(*calls))
 
-    assert len(os.listdir(f"/proc/{worker.pid}/fd")) <= before + 4
+    await asyncio.to_thread(
+        wait_until, lambda: len(descriptors(pid=worker.pid)) <= before + 4, 60, "descriptors are left"
+    )
 
 
 def _replaced(worker: WorkerProcess, doomed: list[int]) -> None:
-    wait_until(lambda: len(set(children(worker.pid)) - set(doomed)) == 2, 20, "the pool is not whole again")
+    wait_until(lambda: len(set(children(worker.pid)) - set(doomed)) == 2, 60, "the pool is not whole again")
 
 
 async def test_a_burst_on_the_process_lane_runs_once_each_and_has_no_long_tail(lone_fleet: Fleet) -> None:
@@ -219,7 +222,7 @@ async def test_calls_that_nobody_awaits_leave_nothing_in_the_client(lone_fleet: 
     call = Call("Echo", {"message": "x"}, ExecutionContext(working_dir=str(lone_fleet.folder)))
     async with ExecutorClient(lone_fleet.settings) as client:
         assert (await client.run(call)).success
-        await asyncio.to_thread(wait_until, lambda: client._listener.is_listening, 10, "it does not listen")
+        await asyncio.to_thread(wait_until, lambda: client._listener.is_listening, 40, "it does not listen")
 
         await client.submit_many([call] * 300)
 

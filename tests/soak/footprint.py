@@ -10,9 +10,11 @@ from pathlib import Path
 
 import psutil
 
+from tests.descriptors import descriptors
+
 GROWTH_LIMIT = 20 << 20
 HANDLES_MORE = 5
-SETTLING_SECONDS = 5.0
+SETTLING_SECONDS = 30.0
 LITTER = (".forge-tmp", ".lock", ".tmp", ".new")
 SLOWER = 3
 
@@ -39,7 +41,7 @@ class Footprint:
             time.sleep(0.01)
         gc.collect()
         self.memory.append(psutil.Process().memory_info().rss)
-        self.handles.append(len(os.listdir("/proc/self/fd")))
+        self.handles.append(len(descriptors()))
         self.processes.append(children)
         self.files.append(litter(folder))
 

@@ -154,7 +154,8 @@ class LoopLane:
         if self._thread.is_alive() and not self._is_hopeless:
             winding_down = asyncio.run_coroutine_threadsafe(self._wind_down(), self._tools)
             await asyncio.wait([asyncio.wrap_future(winding_down)], timeout=self._kill_grace * 2)
-            self._tools.call_soon_threadsafe(self._end)
+            winding_down.cancel()  # and the loop ends a turn later, for who is cancelled takes a last step
+            self._tools.call_soon_threadsafe(self._tools.call_soon, self._end)
             await asyncio.to_thread(self._thread.join, self._kill_grace)
         return self.running()
 

@@ -38,8 +38,14 @@ class Segments:
             self._room -= count
             left = left[count:]
 
+    def close(self) -> None:
+        """Let go of the file; what is written later gets another one."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._room = -1, 0
+
     def _next(self) -> None:
-        self._close()
+        self.close()
         if len(self._names) == _SEGMENTS:  # first, for the next one may need the room
             self._remove(1)
         name = segment(self.size)
@@ -51,13 +57,8 @@ class Segments:
         """What follows needs a file of its own. One in which nothing found room must not count, or it would cost another."""
         if self._fd >= 0 and self._room == self._each:
             self._remove(-1)
-        self._close()
+        self.close()
 
     def _remove(self, index: int) -> None:
         with contextlib.suppress(OSError):
             os.unlink(self._names.pop(index), dir_fd=self._folder)
-
-    def _close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd, self._room = -1, 0

@@ -62,7 +62,7 @@ def names(executor: ToolExecutor) -> list[str]:
 
 
 async def until(is_so: Callable[[], object], what: str) -> None:
-    await asyncio.to_thread(wait_until, is_so, 15, what)
+    await asyncio.to_thread(wait_until, is_so, 60, what)
 
 
 async def test_tools_of_the_official_sdk_are_called_with_their_schemas(host: Host) -> None:
@@ -136,7 +136,7 @@ async def test_a_server_that_is_not_there_is_offered_as_it_was_last_seen(host: H
     after = await host.start(server, memory=memory)
     missing = await call(after, "mcp__s__echo", text="here")
     (tmp_path / "away").rename(program)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while (found := await call(after, "mcp__s__echo", text="here")).error_code == "MCP_DISCONNECTED":
             await asyncio.sleep(0.05)
 
@@ -197,7 +197,7 @@ async def test_a_server_that_reads_no_more_costs_its_calls_their_time_and_no_mor
 
     results = await asyncio.gather(
         *(executor.execute("mcp__raw__echo", impatient, text="x" * 200_000) for _ in range(3)),
-        executor.execute("mcp__other__echo", impatient, text="here"),
+        call(executor, "mcp__other__echo", text="here"),
     )
 
     assert [result.error_code for result in results] == ["TIMEOUT", "TIMEOUT", "TIMEOUT", None]
@@ -231,10 +231,11 @@ async def test_neighbours_of_a_lost_call_are_lost_and_others_wait_for_the_next_s
 async def test_a_server_that_keeps_dying_is_not_started_all_the_time(host: Host) -> None:
     executor = await host.start(raw("plain"))
 
-    results = [await call(executor, "mcp__raw__crash") for _ in range(5)]
+    async with asyncio.timeout(60):
+        while "The next try is in" not in str((result := await call(executor, "mcp__raw__crash")).error):
+            pass
 
-    assert "The next try is in" in str(results[-1].error)
-    assert (results[-1].error_code, results[-1].metadata["retryable"]) == ("MCP_DISCONNECTED", True)
+    assert (result.error_code, result.metadata["retryable"]) == ("MCP_DISCONNECTED", True)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,8 @@ async def test_a_server_that_keeps_dying_is_not_started_all_the_time(host: Host)
 async def test_a_server_that_is_not_there_harms_no_other(
     host: Host, caplog: pytest.LogCaptureFixture, mode: str, said: str
 ) -> None:
-    executor = await host.start(raw(mode, name="bad", start_timeout=1.0), raw("plain"))
+    patience = 1.0 if mode == "silent" else 60.0
+    executor = await host.start(raw(mode, name="bad", start_timeout=patience), raw("plain"))
 
     assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
     assert not [name for name in names(executor) if "bad" in name]
@@ -275,9 +277,9 @@ async def test_a_timeout_tells_the_server_and_leaves_it_usable(host: Host, tmp_p
     executor = await host.start(raw("plain"))
     mark = tmp_path / "mark"
 
-    result = await executor.execute("mcp__raw__hang", ExecutionContext(working_dir=".", timeout=0.5), mark=str(mark))
+    result = await executor.execute("mcp__raw__hang", ExecutionContext(working_dir=".", timeout=3), mark=str(mark))
 
-    assert (result.error_code, result.error) == ("TIMEOUT", "Tool timed out after 0.5s")
+    assert (result.error_code, result.error) == ("TIMEOUT", "Tool timed out after 3s")
     await until(lambda: mark.read_text() == "cancelled", "the server was not told")
     assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
 

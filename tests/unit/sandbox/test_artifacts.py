@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext, PageWish
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.spools import RECENT_FILES, Gathered, Recent, Spool
+from tests.descriptors import descriptors
 
 BYTES = random.Random(2).randbytes(700_000)
 ROOT = Path(__file__).parents[3]
@@ -189,9 +191,12 @@ async def test_bytes_are_unpacked_once_for_several_readings(kept: FolderArtifact
         await read(kept, handle, "another session")
 
 
-async def test_a_read_that_is_cancelled_leaves_no_file_open(kept: FolderArtifacts) -> None:
+async def test_a_read_that_is_cancelled_leaves_no_file_open(
+    kept: FolderArtifacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     handle = await put(kept, bytes(8 << 20))
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(tmp_path)
     for _ in range(20):
         opening = asyncio.create_task(kept.open(handle, session("s")))
         await asyncio.sleep(0)
@@ -199,7 +204,7 @@ async def test_a_read_that_is_cancelled_leaves_no_file_open(kept: FolderArtifact
         with pytest.raises(asyncio.CancelledError):
             await opening
     await asyncio.get_running_loop().shutdown_default_executor()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert descriptors(tmp_path) <= before
 
 
 def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(tmp_path: Path) -> None:
@@ -274,15 +279,17 @@ async def test_a_file_that_was_read_lately_is_read_again_from_where_it_was(tmp_p
     assert recent.open("c") is None
 
 
-async def test_no_more_than_so_many_files_are_kept_and_none_for_ever() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+async def test_no_more_than_so_many_files_are_kept_and_none_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     recent, gathered = Recent(), await Gathered.of(chunks(b"x"), 1)
     for number in range(RECENT_FILES * 2):
         recent.add(str(number), gathered.fd)
     gathered.close()
-    assert len(os.listdir("/proc/self/fd")) == before + RECENT_FILES
+    assert len(descriptors(tmp_path)) == RECENT_FILES
     del recent
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(tmp_path) == set()
 
 
 async def test_a_file_that_cannot_be_kept_for_later_is_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:

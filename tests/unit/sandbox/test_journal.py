@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ DONE = ToolResult.ok("done", etag="after")
 
 
 @pytest.fixture
-def place(ws: Path) -> Place:
-    return Workspace(ws).place("f")
+def place(ws: Path) -> Iterator[Place]:
+    with Workspace(ws).place("f") as place:
+        yield place
 
 
 def journal(place: Place, execution_id: str | None = "one", **parameters: object) -> Journal:

@@ -53,7 +53,7 @@ class Launched:
         self.lifeline = -1
 
     def end(self) -> tuple[int, dict[str, int]]:
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         with os.fdopen(self._status) as lines:
             facts = {kind: int(number) for kind, number in (line.split() for line in lines)}
         return code, facts
@@ -61,7 +61,7 @@ class Launched:
     def close(self) -> None:
         if self.lifeline >= 0:
             os.close(self.lifeline)
-        self.process.wait(20)
+        self.process.wait(60)
         self.process.stdout.close()
 
 
@@ -242,12 +242,12 @@ class Requests:
         for handle in (folder, null):
             os.close(handle)
         theirs.close()
-        ours.settimeout(10)
+        ours.settimeout(60)
         return ours
 
     def close(self) -> None:
         self.socket.close()
-        self.process.wait(20)
+        self.process.wait(60)
 
 
 @pytest.fixture(params=[(), ("-I", "-S")], ids=["measured", "isolated"])
@@ -308,10 +308,10 @@ def test_a_signal_that_came_before_the_command_is_not_passed_on(requests: Reques
 
 
 def test_many_requests_at_once_have_a_supervisor_each(requests: Requests) -> None:
-    controls = [requests.ask(*bash("sleep 0.5; exit 7")) for _ in range(20)]
+    controls = [requests.ask(*bash("sleep 2; exit 7")) for _ in range(20)]
     started = time.monotonic()
     assert [answer(control)["exit"] for control in controls] == [7] * 20
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30
 
 
 def test_when_its_owner_goes_every_command_ends_and_then_it_does(

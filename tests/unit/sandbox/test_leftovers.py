@@ -50,7 +50,7 @@ def body(notes: Path) -> Iterator[Start]:
         assert root.stdout is not None
         assert root.stdout.readline() == b"started\n"
         count = len(shapes) + shapes.count("grandchild")
-        wait_until(lambda: len(noted(notes)) == count, 10, f"only {noted(notes)} of {count} were started")
+        wait_until(lambda: len(noted(notes)) == count, 60, f"only {noted(notes)} of {count} were started")
         return root
 
     yield begin
@@ -130,7 +130,7 @@ def test_a_process_that_forks_without_end_is_ended_too(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "FORGE_BOOT": str(tmp_path)}
     subprocess.run([str(script)], env=environment, check=True)
     heads = tmp_path / "heads"
-    wait_until(lambda: len(noted(heads)) > 5, 10, "it does not grow")
+    wait_until(lambda: len(noted(heads)) > 5, 60, "it does not grow")
 
     end(mark)
 

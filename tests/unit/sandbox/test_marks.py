@@ -68,7 +68,7 @@ def test_marks_are_handed_on_to_commands(monkeypatch: pytest.MonkeyPatch) -> Non
     process = subprocess.Popen(["sleep", "60"], env=environment)
     try:
         marks = {boot_mark("boot-1"), attempt_mark("id", 2)}
-        wait_until(lambda: marks_of(process.pid) == marks, 5, "it is not marked")
+        wait_until(lambda: marks_of(process.pid) == marks, 60, "it is not marked")
     finally:
         process.kill()
         process.wait()

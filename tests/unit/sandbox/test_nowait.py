@@ -11,6 +11,7 @@ import pytest
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox import confine, nowait, roots
 from forge_tools.sandbox.paths import Workspace
+from tests.descriptors import descriptors
 
 CONTENT = b"some text\n" * 1000
 
@@ -72,9 +73,9 @@ def test_what_is_no_regular_file_is_not_opened(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make("special")
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(tmp_path)
     assert quick.open_cached("special") is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(tmp_path) == before
 
 
 def test_a_device_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
 """The workspace: nothing leads out of it, and what it refuses it explains."""
 
-import gc
 import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.reach import REACH, Reach
+from tests.descriptors import descriptors
 
 HOSTILE = [
     "../../etc/passwd",
@@ -253,6 +254,13 @@ def test_a_link_that_is_swapped_under_way_never_leads_out(way: str, ws: Path) ->
     assert b"inside" in seen
 
 
+@pytest.mark.parametrize("path", ["src/foo.py/x", *HOSTILE])
+def test_who_was_refused_holds_no_workspace_open_until_garbage_is_collected(way: str, escapes: Path, path: str) -> None:
+    with suppress(SandboxError):
+        Workspace(escapes).open(path)
+    assert descriptors(escapes) == set()
+
+
 def test_no_handle_is_left_open(way: str, escapes: Path) -> None:
     def all_paths() -> None:
         workspace = Workspace(escapes, "src")
@@ -263,8 +271,7 @@ def test_no_handle_is_left_open(way: str, escapes: Path) -> None:
                 continue
 
     all_paths()
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(escapes.parent, "/etc")
     for _ in range(5):
         all_paths()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(escapes.parent, "/etc") == before

@@ -1,6 +1,5 @@
 """Places: where something is written or deleted lies inside, whatever the way there looks like."""
 
-import gc
 import os
 import random
 import threading
@@ -13,6 +12,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.sandbox import places
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.replacing import Replacement, replace_file, temporary_name
+from tests.descriptors import descriptors
 
 OUTSIDE = [
     "../ws-evil/new", "../../new", "/etc/new", "/proc/self/root/etc/new", "src/../../ws-evil/new", "//etc/new", "../ws-evil/secret",
@@ -173,8 +173,7 @@ def test_no_handle_of_a_place_is_left_open(way: str, escapes: Path) -> None:
                 continue
 
     all_paths()
-    gc.collect()  # other tests leave workspaces to it
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(escapes.parent, "/etc")
     for _ in range(3):
         all_paths()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(escapes.parent, "/etc") == before

@@ -11,6 +11,7 @@ from forge_tools.sandbox.paths import Root, Workspace
 from forge_tools.sandbox.protection import Protection
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.roots import OpenRoot
+from tests.descriptors import descriptors
 
 
 @pytest.fixture
@@ -150,8 +151,8 @@ def test_what_is_protected_is_not_opened_to_read_by_any_way(ws: Path, way: str, 
     (ws / "way").symlink_to(".")
     (ws / "other-name").symlink_to("way/.env")
     root = OpenRoot(Root(ws))
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors(ws)
     with pytest.raises(SandboxError, match="may hold secrets"):
         root.open_to_read(path, os.O_RDONLY, "shown")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors(ws) == before
     os.close(root.open_to_read("way/src/foo.py", os.O_RDONLY, "shown"))

@@ -127,12 +127,12 @@ def test_a_status_that_somebody_spoilt_is_no_reason_to_fail(folder: Path, conten
 
 
 def test_leases_are_renewed(folder: Path, marker: str) -> None:
-    with run_shell(folder, f"sleep {marker}", lease_seconds=1.5) as shell:
+    with run_shell(folder, f"sleep {marker}", lease_seconds=4) as shell:
         path = folder / shell.id / "lease"
         os.utime(path, (0, 0))
         renew(folder)
         assert path.stat().st_mtime > 0
-        until(lambda: renew(folder) or has_ended(shell), 2.5)
+        until(lambda: renew(folder) or has_ended(shell), 6)
         assert not has_ended(shell)
         assert until(lambda: has_ended(shell))
 

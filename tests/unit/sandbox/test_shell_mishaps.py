@@ -53,7 +53,7 @@ def test_a_command_cannot_keep_an_order_from_its_supervisor(folder: Path, how: s
     with run_shell(folder, f"sleep 0.2; {how.format(folder)}; touch {folder}/done; sleep {marker}") as shell:
         assert until((folder / "done").exists)
         assert shell.order("TERM", 1)
-        assert until(lambda: has_ended(shell), 3)
+        assert until(lambda: has_ended(shell), 30)
         assert shell.record().status is ShellStatus.KILLED
 
 

@@ -145,7 +145,7 @@ def test_a_second_order_may_be_sharper_and_never_milder(folder: Path, marker: st
         assert until(lambda: shell.size)
         assert shell.order("TERM", 30)
         assert shell.order("KILL", 30)
-        assert until(lambda: has_ended(shell), 3)
+        assert until(lambda: has_ended(shell), 20)
         assert not shell.order("TERM", 1) or until(lambda: not shell.order("TERM", 1))
 
 
@@ -192,7 +192,7 @@ def test_nothing_that_sweeps_up_after_workers_and_bodies_meets_a_shell(
         assert not has_unmarked_descendants(process.pid)
         assert end(attempt_mark("the-execution", 1), root=Quarry(process.pid)) == 1
         assert end(boot_mark("the-boot")) == 0
-        process.wait(30)
+        process.wait(60)
     with keeping.find(folder, handle) as shell:
         assert len(sleepers()) == 2
         assert shell.record().status is ShellStatus.RUNNING
@@ -222,7 +222,7 @@ def test_a_launcher_that_ends_its_tree_lets_shells_be(
         os.close(owner)
         began = time.monotonic()
         os.close(lifeline)
-        process.wait(30)
+        process.wait(60)
     assert time.monotonic() - began < 20
     with keeping.find(folder, handle) as shell:
         assert len(sleepers()) == 1

@@ -47,7 +47,7 @@ async def test_rows_that_come_during_a_flush_go_together_in_the_next() -> None:
 
 async def test_a_lone_row_is_flushed_without_waiting_for_company() -> None:
     sink = Sink()
-    assert await asyncio.wait_for(Batcher(sink).add(21), 1) == 42
+    assert await asyncio.wait_for(Batcher(sink).add(21), 30) == 42
     assert sink.batches == [[21]]
 
 
@@ -175,7 +175,7 @@ async def test_an_error_that_is_no_fault_of_the_rows_reaches_all_their_callers()
 
 async def test_a_defect_in_the_driver_reaches_its_waiters_instead_of_leaving_them() -> None:
     with pytest.raises(DatabaseUnavailableError, match="KeyError"):
-        await asyncio.wait_for(Batcher(Sink(KeyError("x"))).add(1), 1)
+        await asyncio.wait_for(Batcher(Sink(KeyError("x"))).add(1), 30)
 
 
 async def test_each_error_is_worded_for_its_row() -> None:
@@ -204,7 +204,7 @@ async def test_closing_ends_the_patience_of_those_who_would_wait_for_ever(monkey
     batcher = Batcher(sink, Limits(patience=None))
     row = asyncio.create_task(batcher.add(1))
     await until(lambda: len(sink.batches) == 2)
-    await asyncio.wait_for(batcher.close(), 5)
+    await asyncio.wait_for(batcher.close(), 30)
     with pytest.raises(DatabaseUnavailableError):
         await row
 

@@ -19,6 +19,7 @@ from typing import Any
 from forge_tools.records import ExecutionContext
 from forge_tools.sandbox.spawner import SPAWNER
 from forge_tools.tools import BUILTINS
+from tests.descriptors import descriptors
 from tests.unit.tools.every_tool import FINE, WRONG, executor, fill
 
 SHELL = [
@@ -46,17 +47,6 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
         attempts.append(f"{event} {arguments[1:]!r}")
 
 
-def handles() -> set[str]:
-    """What this process has open, by number and target."""
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
-        except OSError:  # the listing itself
-            continue
-    return found
-
-
 def children() -> set[str]:
     """The descendants of this process, zombies too, but for the launcher, which stays, and the supervisor it keeps ready."""
     parents: dict[int, tuple[int, str]] = {}
@@ -79,7 +69,7 @@ def children() -> set[str]:
     return found
 
 
-def settled(look: Callable[[], set[str]], before: set[str]) -> list[str]:
+def settled(look: Callable[[], set[Any]], before: set[Any]) -> list[Any]:
     """What is there more than before, once that is nothing or the patience is over."""
     deadline = time.monotonic() + SECONDS
     while (more := look() - before) and time.monotonic() < deadline:
@@ -102,7 +92,7 @@ async def main(folder: Path) -> None:
     fill(folder / "first")
     await executor(folder / "first").execute("Bash", ExecutionContext(working_dir="."), command="true")
     await executor(folder / "first").execute("Read", ExecutionContext(working_dir="."), file_path="half.txt")
-    opened, born = handles(), children()
+    opened, born = descriptors(), children()
     for number, (tool, arguments) in enumerate([*FINE, *WRONG, *SHELL]):
         for is_dry in (True, False):
             root = folder / f"{number}{is_dry}"
@@ -122,7 +112,7 @@ async def main(folder: Path) -> None:
         await asyncio.wait([task])
         del task, call  # what was raised in it holds on to what it had open
     left = {
-        "handles": settled(handles, opened),
+        "handles": settled(descriptors, opened),
         "children": settled(children, born),
         "files": [*litter(folder), *os.listdir(tempfile.gettempdir())],
     }

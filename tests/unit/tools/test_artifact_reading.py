@@ -1,8 +1,7 @@
 """Read and Grep on artifacts: as on files, and on nobody else's."""
 
-import os
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tools import BUILTINS
+from tests.descriptors import descriptors
 
 Call = Callable[..., Awaitable[ToolResult]]
 
@@ -162,7 +162,11 @@ async def test_without_artifacts_on_a_host_there_is_a_clear_error(tmp_path: Path
     assert "this host keeps no artifacts" in (result.error or "")
 
 
-async def test_reading_leaves_no_file_open(call: Call, handle: str) -> None:
+async def test_reading_leaves_no_file_open(
+    call: Call, handle: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = tmp_path_factory.mktemp("unpacked")
+    monkeypatch.setattr(tempfile, "tempdir", str(unpacked))
     asked: list[tuple[str, dict[str, str]]] = [
         ("Read", {"file_path": handle}),
         ("Grep", {"path": handle, "pattern": "x"}),
@@ -170,15 +174,8 @@ async def test_reading_leaves_no_file_open(call: Call, handle: str) -> None:
         ("Read", {"file_path": handle, "encoding": "none"}),
     ]
     await call("Read", file_path=handle)
-    before = nameless_files()  # with the one that is kept for the next page
+    before = descriptors(unpacked)  # with the one that is kept for the next page
     for tool, arguments in asked:
         await call(tool, **arguments)
-    assert nameless_files() == before
-
-
-def nameless_files() -> list[str]:
-    links = []
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the descriptor of the listing itself
-            links.append(os.readlink(f"/proc/self/fd/{fd}"))
-    return sorted(link for link in links if "(deleted)" in link)
+    assert len(before) == 1
+    assert descriptors(unpacked) == before

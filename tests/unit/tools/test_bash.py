@@ -140,17 +140,17 @@ async def test_what_is_left_running_is_stopped_and_reported(bash: Call, left: st
 )
 async def test_a_timeout_fails_with_the_output_so_far(bash: Call, command: str) -> None:
     started = time.monotonic()
-    result = await bash({"timeout": 30}, command=command, timeout=300)
+    result = await bash({"timeout": 30}, command=command, timeout=2000)
     assert time.monotonic() - started < 25
     assert (result.success, result.error_code) == (False, "TIMEOUT")
     assert result.error.startswith(
-        "Command timed out after 0.3s and was stopped with all it started. Output so far:\npartial"
+        "Command timed out after 2s and was stopped with all it started. Output so far:\npartial"
     )
 
 
 async def test_it_answers_before_the_call_itself_is_timed_out(bash: Call) -> None:
-    result = await bash({"timeout": 1}, command="echo partial; sleep 61")
-    assert result.error.startswith("Command timed out after 0.9s")
+    result = await bash({"timeout": 3}, command="echo partial; sleep 61")
+    assert result.error.startswith("Command timed out after 2.")
     assert "partial" in result.error
 
 
@@ -159,7 +159,7 @@ async def test_a_silent_timeout_says_so(bash: Call) -> None:
 
 
 async def test_endless_output_is_kept_within_the_budget(bash: Call) -> None:
-    result = await bash({"max_output_size": 2000}, command="yes", timeout=400)
+    result = await bash({"max_output_size": 2000}, command="yes", timeout=2000)
     assert len(result.error) < 2200
     assert "omitted" in result.error
     assert result.metadata["total_chars"] > 100_000

@@ -11,7 +11,7 @@ def shown(tools: InlineExecutor) -> str:
 
 def test_lines_are_shown_as_they_end() -> None:
     with InlineExecutor(Bash) as tools:
-        result = tools.run("Bash", command="echo one; sleep 0.1; printf 'two\\r\\033[31mthree\\033[0m'; exit 3")
+        result = tools.run("Bash", command="echo one; sleep 1.5; printf 'two\\r\\033[31mthree\\033[0m'; exit 3")
 
         assert shown(tools) == "one\nthree"
         assert tools.reports[0] == Output(text="one\n")

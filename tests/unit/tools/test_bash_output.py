@@ -211,6 +211,7 @@ async def test_it_waits_for_a_line(calls: Session, pattern: str) -> None:
 
 async def test_a_line_that_never_comes_is_waited_for_as_long_as_asked(calls: Session) -> None:
     handle = await calls.start("echo one; sleep 61")
+    await calls.output(handle, wait_for="one")
     started = time.monotonic()
     result = await calls.output(handle, wait_for="t[w]o", wait_ms=300)
     assert 0.3 <= time.monotonic() - started < 20
@@ -223,6 +224,7 @@ async def test_a_line_that_never_comes_is_waited_for_as_long_as_asked(calls: Ses
 
 async def test_it_answers_before_the_call_itself_is_timed_out(calls: Session) -> None:
     handle = await calls.start("echo one; sleep 61")
+    await calls.output(handle, wait_for="one")
     result = await calls.other(timeout=1.0).output(handle, wait_for="two", wait_ms=60_000)
     assert result.success
     assert result.output.startswith("one\n")

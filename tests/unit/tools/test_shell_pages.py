@@ -30,7 +30,9 @@ PRINTABLE = st.characters(codec="utf-8", exclude_categories=["Cc"])
 def spooled(data: bytes) -> Iterator[Output]:
     with tempfile.TemporaryDirectory() as path:
         folder = os.open(path, os.O_RDONLY)
-        Segments(folder, 1 << 20).write(data)
+        written = Segments(folder, 1 << 20)
+        written.write(data)
+        written.close()
         yield Output(folder)
         os.close(folder)
 

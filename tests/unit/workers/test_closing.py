@@ -11,7 +11,7 @@ from workers.lanes.base import Body
 from workers.lanes.closing import Closing
 from workers.lanes.tool_loop import ToolLoop
 
-GRACE = 0.1
+GRACE = 0.6
 
 
 class Bench:

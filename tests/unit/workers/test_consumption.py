@@ -26,11 +26,15 @@ def ring(url: str, count: int = 1, *, priority: int = 0) -> None:
 
 
 async def is_deaf(
-    url: str, *, is_idle: Callable[[], bool] = lambda: True, rung_at: Callable[[], float] = lambda: 0.0
+    url: str,
+    *,
+    is_idle: Callable[[], bool] = lambda: True,
+    rung_at: Callable[[], float] = lambda: 0.0,
+    patience: float = 1.0,
 ) -> bool:
     consumption = Consumption(url, [QUEUE, "forge.background.async"], EVERY)
     try:
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(patience):
             await consumption.until_deaf(is_idle, rung_at)
     except TimeoutError:
         return False
@@ -42,7 +46,7 @@ async def test_messages_that_stay_while_nothing_is_heard_are_proof(
 ) -> None:
     ring(valkey_url)
 
-    assert await is_deaf(valkey_url)
+    assert await is_deaf(valkey_url, patience=60.0)
     assert "this worker ends so that another takes its place" in caplog.text
 
 
@@ -76,7 +80,7 @@ async def test_one_look_that_finds_nothing_begins_anew(valkey_url: str, monkeypa
 
     monkeypatch.setattr(module, "backlog", count)
 
-    assert await is_deaf(valkey_url)
+    assert await is_deaf(valkey_url, patience=60.0)
     assert len(looks) == 2 * LOOKS
 
 
@@ -98,7 +102,10 @@ async def test_a_worker_that_drains_is_asked_to_stop_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(consumption, "_count", lambda: 3)
     leaving = asyncio.create_task(consumption.leave_when_deaf(lambda: not sent, lambda: 0.0))
 
-    await asyncio.wait([leaving], timeout=0.6)
+    async with asyncio.timeout(60):
+        while not sent:
+            await asyncio.sleep(0.01)
+    await asyncio.wait([leaving], timeout=0.5)
 
     leaving.cancel()
     assert sent == [signal.SIGTERM]

@@ -125,7 +125,7 @@ async def test_an_end_waits_for_a_write_of_its_own_and_for_no_other(desk: Report
     store.gate = asyncio.Event()
     await until(lambda: desk._under_way)
 
-    await asyncio.wait_for(desk.settle([end(other)]), 1)
+    await asyncio.wait_for(desk.settle([end(other)]), 30)
     waiting = asyncio.ensure_future(desk.settle([end(mine)]))
     await asyncio.sleep(EVERY)
     assert not waiting.done()
@@ -155,7 +155,7 @@ async def test_an_end_is_not_held_up_by_reports_that_cannot_be_stored(desk: Repo
     desk.begin(one).emit("x")
     for error in (DatabaseUnavailableError("away"), UnstorableRowError("refused")):
         store.error = error
-        await asyncio.wait_for(desk.settle([end(one)]), 1)
+        await asyncio.wait_for(desk.settle([end(one)]), 30)
 
     store.error = None
     await asyncio.sleep(3 * EVERY)
@@ -170,7 +170,7 @@ async def test_an_end_waits_for_a_write_that_hangs_no_longer_than_it_may(
     one = claim()
     desk.begin(one).emit("x")
 
-    await asyncio.wait_for(desk.settle([end(one)]), 1)
+    await asyncio.wait_for(desk.settle([end(one)]), 30)
 
     store.gate.set()
     desk.begin(claim(2)).emit("y")

@@ -31,18 +31,19 @@ def test_a_loop_that_does_not_run_is_in_no_turn(loop: ToolLoop) -> None:
 
 
 def test_each_turn_has_its_number_and_knows_how_long_it_has_lasted(loop: ToolLoop) -> None:
-    async def look() -> list[tuple[int | None, float]]:
-        seen = [(loop.turn, loop.turn_seconds)]
+    async def look() -> tuple[list[int | None], float, float, float]:
+        first = loop.turn
         time.sleep(0.05)
-        seen.append((loop.turn, loop.turn_seconds))
+        same, long, ended = loop.turn, loop.turn_seconds, time.monotonic()
         await asyncio.sleep(0)
-        return [*seen, (loop.turn, loop.turn_seconds)]
+        return [first, same, loop.turn], long, loop.turn_seconds, time.monotonic() - ended
 
-    (first, _), (same, long), (next_, short) = loop.run_until_complete(look())
+    (first, same, next_), long, short, since = loop.run_until_complete(look())
 
     assert first == same
     assert next_ != same
-    assert short < 0.05 <= long
+    assert long >= 0.05
+    assert short <= since
 
 
 @pytest.mark.parametrize("is_excused", [True, False])
@@ -50,18 +51,19 @@ def test_only_an_excused_turn_makes_no_timer_late(loop: ToolLoop, is_excused: bo
     async def hold() -> None:
         if is_excused:
             excuse_this_turn(loop)
-        time.sleep(0.3)
+        time.sleep(1.5)
 
     async def timed() -> bool:
         slow = asyncio.ensure_future(hold())
-        async with asyncio.timeout(0.2) as limit:
+        async with asyncio.timeout(1.0) as limit:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         return slow.done() and not limit.expired()
 
-    began = loop.time()
+    wide, began = time.monotonic(), loop.time()
     assert loop.run_until_complete(timed())
-    assert (loop.time() - began < 0.25) == is_excused
+    counted = loop.time() - began
+    assert (time.monotonic() - wide - counted >= 1.5) if is_excused else (counted >= 1.5)
 
 
 def test_the_clock_never_goes_back_between_turns(loop: ToolLoop) -> None:

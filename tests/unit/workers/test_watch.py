@@ -39,7 +39,7 @@ class Bench:
     async def stop(self) -> None:
         self.watch.stop()
         self.loop.call_soon_threadsafe(self.loop.stop)
-        await asyncio.to_thread(self.thread.join, 5)
+        await asyncio.to_thread(self.thread.join, 60)
         self.loop.close()
 
 
@@ -57,12 +57,12 @@ def hold(seconds: float) -> None:
 async def test_a_step_that_lasts_is_seen_with_its_owner_its_place_and_for_how_long(bench: Bench) -> None:
     owner = Body(claim("well"))
 
-    bench.call(lambda: hold(0.8), owner)
+    bench.call(lambda: hold(2.0), owner)
     await bench.until(lambda: bench.seen and bench.seen[-1][1] > 0.3)
 
     step, seconds, place = bench.seen[-1]
     assert step.owner is owner
-    assert 0.3 < seconds < 0.8
+    assert 0.3 < seconds < 2.0
     assert place.startswith("hold at test_watch.py:")
     assert {id(seen) for seen, _, _ in bench.seen} == {id(step)}
 
@@ -86,7 +86,7 @@ async def test_a_task_is_seen_as_one_step_between_two_awaits(bench: Bench) -> No
 
     async def body() -> None:
         await asyncio.sleep(0.01)
-        hold(0.6)
+        hold(1.5)
 
     bench.call(lambda: bench.loop.create_task(body()), owner)
     await bench.until(lambda: bench.seen)
@@ -133,7 +133,7 @@ async def test_an_interrupt_reaches_a_step_that_spins(bench: Bench) -> None:
 
 async def test_an_interrupt_that_comes_too_late_hits_nobody(bench: Bench) -> None:
     reached = threading.Event()
-    bench.call(lambda: hold(0.6), Body(claim("well")))
+    bench.call(lambda: hold(1.5), Body(claim("well")))
     await bench.until(lambda: bench.seen)
     late = bench.seen[-1][0]
     await bench.until(lambda: bench.loop.turn is None)
@@ -143,7 +143,7 @@ async def test_an_interrupt_that_comes_too_late_hits_nobody(bench: Bench) -> Non
     bench.call(lambda: sum(range(1000)))
     bench.call(reached.set)
 
-    assert await asyncio.to_thread(reached.wait, 5)
+    assert await asyncio.to_thread(reached.wait, 60)
 
 
 async def test_an_interrupt_that_a_c_call_outlives_hits_it_and_not_the_next(bench: Bench) -> None:
@@ -151,7 +151,7 @@ async def test_an_interrupt_that_a_c_call_outlives_hits_it_and_not_the_next(benc
 
     def nap() -> None:
         try:
-            time.sleep(0.6)
+            time.sleep(1.5)
         except LoopHeldError:
             met.append("the napper")
 
