@@ -1,6 +1,7 @@
 """The list of commands, and the one place where errors become messages and exit codes."""
 
 import errno
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
@@ -82,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 whatever it is, a user sees one line and the way to more
         face.fail(_unexpected(error), "UNEXPECTED", error)
         return exits.FAILED
+    finally:
+        _let_go_of_a_full_output()
     return exits.OK
 
 
@@ -92,6 +95,17 @@ def _unexpected(error: Exception) -> str:
         f"{type(error).__name__}: {error or 'no message'}. This is not your mistake; run the command again as "
         "forge-tools --debug ... to see where it happened."
     )
+
+
+def _let_go_of_a_full_output() -> None:
+    """What could not be written was said; Python would try it once more at its end, and exit with a code of its own."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _never_fail_to_encode(stream: object) -> None:
