@@ -6,11 +6,11 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from hashlib import blake2b
+from functools import partial
 from typing import Any
 
 from forge_tools.artifacts.files import PartFiles
-from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, count_parts, pack, unpack, unpack_part
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, count_parts, pack, unpack_part
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
 from forge_tools.records import Artifact, ExecutionContext, artifact_id
@@ -20,14 +20,16 @@ from forge_tools.sandbox.spools import Gathered, Recent
 from forge_tools.storage import Store
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts
 from workers.elsewhere import Elsewhere
+from workers.proofs import Proofs, Sent
 
 PURGE_SECONDS = 300.0
 MOST_TRIES = 3
-MOST_PROOFS = 256
 
 Message = dict[str, Any]
 Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
 """Sends a request of a call to the engine, wherever that is, and returns its answer."""
+
+Do = Callable[[StoredArtifacts, Message, ExecutionContext], Awaitable[Message]]
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,6 @@ class ArtifactDesk:
         self._max_bytes = settings.artifact_max_bytes
         self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
         self._stored = Elsewhere[StoredArtifacts]()
-        self._proofs = Proofs()
 
     def open(self, store: Store) -> None:
         """Take the rows of the loop that runs."""
@@ -57,19 +58,15 @@ class ArtifactDesk:
 
     async def answer(self, request: Message, context: ExecutionContext) -> Message:
         """Do what a request wants; what it cannot have is an answer too."""
-        try:
-            return await self._do(self._stored.it, request, context)
-        except ForgeError as error:
-            return {"error": error.message, "code": error.code}
-        except (KeyError, TypeError, ValueError, OverflowError) as error:  # whoever wrote it is not one of us
-            return {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
+        return await _answered(self._do, self._stored, request, context)
 
-    async def answer_child(self, request: Message, context: ExecutionContext) -> Message:
-        """Do so for code that is not trusted: to keep an artifact it has to send all of its bytes, be they here or not.
+    async def answer_child(self, request: Message, context: ExecutionContext, proofs: Proofs) -> Message:
+        """Do so for a call of code that is not trusted: to keep an artifact it has to send all of its bytes, be they here or not.
 
-        A session that has only heard of an id could otherwise make it its own, and read what another one kept.
+        A session that has only heard of an id could otherwise make it its own, and read what another one kept. Until they
+        are proven to be what the id says they are set aside in the call's `proofs`, where they are in nobody's way.
         """
-        return await self.answer(request | {"is_proven": False}, context)
+        return await _answered(partial(self._do_for_child, proofs), self._stored, request, context)
 
     async def purge_for_ever(self) -> None:
         """Delete what has expired, every few minutes."""
@@ -83,18 +80,14 @@ class ArtifactDesk:
                 logger.warning("Expired artifacts are not deleted yet", extra={"error": str(error)})
 
     async def _do(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
-        new, is_proven = self._artifact(request, context), request.get("is_proven", True)
+        new = self._artifact(request, context)
         match request["want"]:
             case "begin":
-                begun = await stored.begin(new, self._keeping, must_own=not is_proven)
-                if begun is None and not is_proven:
-                    self._proofs.begin(new)
-                return _facts(begun)
+                return _facts(await stored.begin(new, self._keeping))
             case "add":
-                return {"is_waiting": await self._add(stored, request, new, is_proven=is_proven)}
+                number, data = self._part(request, new)
+                return {"is_waiting": await stored.add(new.id, number, data, int(request["breaks"]))}
             case "finish":
-                if not is_proven:
-                    self._proofs.finish(new)
                 return _facts(await stored.finish(new, self._keeping))
             case "find":
                 return _facts(await stored.find(new.id, new.session_id))
@@ -108,12 +101,33 @@ class ArtifactDesk:
             case other:
                 raise ValueError(other)
 
-    async def _add(self, stored: StoredArtifacts, request: Message, new: Artifact, *, is_proven: bool) -> bool:
-        number, data = self._part(request, new)
-        if is_proven:
-            return await stored.add(new.id, number, data, int(request["breaks"]))
-        breaks = await asyncio.to_thread(self._proofs.add, new, number, data)
-        return await stored.add(new.id, number, data, breaks) or await stored.get(new.id) is not None
+    async def _do_for_child(
+        self, proofs: Proofs, stored: StoredArtifacts, request: Message, context: ExecutionContext
+    ) -> Message:
+        new = self._artifact(request, context)
+        match request["want"]:
+            case "begin":
+                kept = await stored.renew(new, self._keeping)
+                if kept is None:
+                    await proofs.begin(new)
+                return _facts(kept)
+            case "add":
+                return {"is_waiting": await proofs.add(new, *self._part(request, new))}
+            case "finish":
+                sent = proofs.take(new)
+                return {} if sent is None else _facts(await self._keep(stored, new, sent))
+            case _:
+                return await self._do(stored, request, context)
+
+    async def _keep(self, stored: StoredArtifacts, new: Artifact, sent: Sent) -> Artifact | None:
+        """Keep what is proven; None if others deleted it meanwhile, again and again."""
+        for _ in range(MOST_TRIES):
+            kept = await stored.begin(new, self._keeping)
+            if kept is None and await _add_all(stored, new, sent):
+                kept = await stored.finish(new, self._keeping)
+            if kept is not None:
+                return kept
+        return None
 
     def _artifact(self, request: Message, context: ExecutionContext) -> Artifact:
         size = int(request["size"])
@@ -138,43 +152,6 @@ class ArtifactDesk:
         if not isinstance(data, bytes) or len(data) > MAX_PACKED_BYTES:
             raise ValueError(f"part {number}")
         return number, data
-
-
-class Proofs:
-    """What executions have sent so far of artifacts, as the digest of it."""
-
-    def __init__(self) -> None:
-        self._sent: dict[tuple[str | None, str], tuple[Any, int, int]] = {}
-
-    def begin(self, new: Artifact) -> None:
-        """Begin anew; of very many the oldest are given up, for nobody says when a child died."""
-        while len(self._sent) >= MOST_PROOFS:
-            del self._sent[next(iter(self._sent))]
-        self._sent[new.execution_id, new.id] = (blake2b(digest_size=16), 0, 0)
-
-    def add(self, new: Artifact, number: int, data: bytes) -> int:
-        """Take the next part, and return how many lines end in it.
-
-        Raises:
-            ValueError, KeyError: it is not the next, or of nothing that was begun.
-        """
-        key = new.execution_id, new.id
-        digest, size, following = self._sent[key]
-        if number != following:
-            raise ValueError(f"part {number}")
-        digest.update(chunk := unpack(data))
-        self._sent[key] = digest, size + len(chunk), following + 1
-        return chunk.count(b"\n")
-
-    def finish(self, new: Artifact) -> None:
-        """Make sure that all of it was sent.
-
-        Raises:
-            ValueError, KeyError: it was not.
-        """
-        digest, size, _ = self._sent.pop((new.execution_id, new.id))
-        if (digest.hexdigest(), size) != (new.id, new.size):
-            raise ValueError("other bytes than the id says")
 
 
 class WorkerArtifacts:
@@ -268,6 +245,23 @@ def _prepare(settings: Settings) -> None:
         except OSError as error:
             what = f"FORGE_ARTIFACT_DIR: {settings.artifact_dir} cannot be used on this host: {error.strerror or error}"
             raise ConfigurationError(f"{what}. Name a folder that this user can write to, and no other.") from error
+
+
+async def _answered(do: Do, stored: Elsewhere[StoredArtifacts], request: Message, context: ExecutionContext) -> Message:
+    try:
+        return await do(stored.it, request, context)
+    except ForgeError as error:
+        return {"error": error.message, "code": error.code}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # whoever wrote it is not one of us
+        return {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
+
+
+async def _add_all(stored: StoredArtifacts, new: Artifact, sent: Sent) -> bool:
+    """False if somebody else was quicker, or it was given up."""
+    for number in range(count_parts(new.size)):
+        if not await stored.add(new.id, number, *await sent.part(number)):
+            return False
+    return True
 
 
 def _packed(gathered: Gathered, number: int) -> tuple[bytes, int]:

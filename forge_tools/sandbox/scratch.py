@@ -16,15 +16,18 @@ _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def scratch_folder(prefix: str) -> Iterator[Path]:
     """Make a folder for this process alone, and remove it at the end; before, those of this prefix that nobody has any more.
 
-    A lock on the folder says that its process lives: the kernel drops it with the process, however that dies.
+    A lock on the folder says that its process lives: the kernel drops it with the process, however that dies, and with the
+    processes that it forked. None of those removes the folder.
     """
     remove_leftovers(Path(tempfile.gettempdir()), prefix)
     path, folder = _made(prefix)
+    owner = os.getpid()
     try:
         yield path
     finally:
-        with suppress(OSError):
-            _remove(path, folder)
+        if os.getpid() == owner:
+            with suppress(OSError):
+                _remove(path, folder)
         os.close(folder)
 
 

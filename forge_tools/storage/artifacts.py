@@ -45,12 +45,11 @@ class StoredArtifacts:
         self._database = database
         self._parts = Parts(database, folder)
 
-    async def begin(self, new: Artifact, keeping: Keeping, *, must_own: bool = False) -> Artifact | None:
+    async def begin(self, new: Artifact, keeping: Keeping) -> Artifact | None:
         """Announce an artifact. If its bytes are here already it is kept for longer and returned: nothing is left to do.
 
-        With `must_own` that goes for sessions only that have kept it before: an id alone proves nothing.
+        Its bytes are taken as they come: whoever may send others has to prove them before.
         """
-        mine = select(owner.size).where(owner.artifact_id == new.id, owner.session_key == session_key(new.session_id))
         announced = (
             self._database.upsert(artifacts)
             .values(
@@ -75,7 +74,26 @@ class StoredArtifacts:
             if not await self._parts.are_all_there(connection, there):  # somebody deleted files; they come again
                 await connection.execute(again)
                 return None
-            if must_own and await connection.scalar(mine) is None:
+            return await self._own(connection, row, new)
+
+        return await self._evicting(await self._database.write(work), keeping)
+
+    async def renew(self, new: Artifact, keeping: Keeping) -> Artifact | None:
+        """Keep for longer what its session has kept before; None where it has to come again, or never came.
+
+        An id alone proves nothing: for other sessions nothing is changed.
+        """
+        mine = exists().where(owner.artifact_id == new.id, owner.session_key == session_key(new.session_id))
+        longer = (
+            update(artifacts)
+            .where(kept.id == new.id, kept.is_whole, mine)
+            .values(expires_at=_lasting(keeping, keeping.ttl))
+            .returning(artifacts)
+        )
+
+        async def work(connection: AsyncConnection) -> Artifact | None:
+            row = (await connection.execute(longer)).one_or_none()
+            if row is None or not await self._parts.are_all_there(connection, replace(new, size=row.size)):
                 return None
             return await self._own(connection, row, new)
 

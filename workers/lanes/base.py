@@ -13,6 +13,7 @@ from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from workers.lanes.guard import Guard
 from workers.outcomes import cancelled, crashed, out_of_memory, outcome_of
+from workers.proofs import Proofs
 from workers.redaction import concealed
 
 Finished = Callable[[Outcome], None]
@@ -59,6 +60,7 @@ class Body:
     started: float = field(default_factory=time.monotonic)
     guard: Guard | None = None
     reports: ReportBuffer | None = None
+    proofs: Proofs | None = None
     is_cancelled: bool = False
     is_ending: bool = False
     is_over: bool = False

@@ -3,12 +3,10 @@
 import asyncio
 import logging
 import signal
-import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
@@ -16,6 +14,7 @@ from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcom
 from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark
 from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.sandbox.scratch import scratch_folder
 from workers.artifacts import from_text, to_text
 from workers.lanes.base import Body, Finished, Verdict, context_of
 from workers.lanes.exits import exit_of, pool_process, said
@@ -25,6 +24,7 @@ from workers.lanes.memory import heavy
 from workers.lanes.messages import Messages
 from workers.lanes.telling import pass_on, pass_on_told
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
+from workers.proofs import Proofs
 from workers.reports import BeginReports, unheard
 
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
@@ -41,8 +41,8 @@ ClaimRings = Callable[[Sequence[Ring]], Awaitable[list[Claim]]]
 Opened = Callable[[], Coroutine[Any, Any, None]]
 """Told when a slot is free without a body having ended: who waits for one would not hear of it otherwise."""
 
-Answer = Callable[[dict[str, Any], ExecutionContext], Awaitable[dict[str, Any]]]
-"""Does what the tools of children ask of artifacts."""
+Answer = Callable[[dict[str, Any], ExecutionContext, Proofs], Awaitable[dict[str, Any]]]
+"""Does what the tools of children ask of artifacts; what a call has not proven yet goes with it."""
 
 
 @dataclass(slots=True)
@@ -94,8 +94,8 @@ class ChildrenLane:
         self._memory_limit = memory_limit
         self._look_seconds = look_seconds
         self._children: dict[int, _Child] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="forge-")
-        self.address = Path(self._folder.name) / "engine.sock"
+        self._scratch = ExitStack()
+        self.address = self._scratch.enter_context(scratch_folder("forge-lanes-")) / "engine.sock"
         self._server: asyncio.Server | None = None
         self._lines: set[Line] = set()
         self._steps: set[asyncio.Task[Any]] = set()
@@ -152,7 +152,7 @@ class ChildrenLane:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._kill_grace):
                 await asyncio.gather(*(child.is_silent.wait() for child in self._children.values()))
-        self._folder.cleanup()
+        self._scratch.close()
         return left
 
     # Hearing the children.
@@ -215,8 +215,9 @@ class ChildrenLane:
         try:
             if child.asked > MOST_ASKED:
                 answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for answers to some."
-            elif self._answer is not None:
-                answer = await self._answer(from_text(frame["artifact"]), context_of(body.claim))
+            elif self._answer is not None and not body.is_over:
+                body.proofs = body.proofs or Proofs()
+                answer = await self._answer(from_text(frame["artifact"]), context_of(body.claim), body.proofs)
         except (KeyError, TypeError, ValueError) as error:
             answer = {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
         finally:
@@ -327,6 +328,8 @@ class ChildrenLane:
         body.is_over = body.is_ending = True
         if body.guard is not None:
             body.guard.stop()
+        if body.proofs is not None:
+            body.proofs.end()
         child.body = None
         self._finished(outcome)
         self._forget(child)
@@ -391,9 +394,6 @@ class ChildrenLane:
                 del self._children[child.pid]
 
     def _do(self, work: Coroutine[Any, Any, None], among: "set[asyncio.Task[Any]]") -> None:
-        _keep(asyncio.create_task(work), among)
-
-
-def _keep(task: "asyncio.Task[Any]", among: "set[asyncio.Task[Any]]") -> None:
-    among.add(task)
-    task.add_done_callback(among.discard)
+        task = asyncio.create_task(work)
+        among.add(task)
+        task.add_done_callback(among.discard)

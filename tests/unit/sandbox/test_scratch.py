@@ -151,3 +151,21 @@ def test_without_locks_nothing_is_taken_for_left_behind(tmp: Path, monkeypatch: 
     with scratch_folder(PREFIX) as first, scratch_folder(PREFIX) as second:
         assert (first.is_dir(), second.is_dir()) == (True, True)
     assert list(tmp.iterdir()) == []
+
+
+def test_a_forked_copy_that_ends_leaves_the_folder_to_its_owner() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["there", "gone"]
+
+
+FORKING = f"""
+import os
+from forge_tools.sandbox.scratch import scratch_folder
+with scratch_folder({PREFIX!r}) as folder:
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        print("there" if folder.exists() else "lost", flush=True)
+if child:
+    print("left" if folder.exists() else "gone")
+"""

@@ -1,0 +1,224 @@
+"""What untrusted children send of artifacts: nobody else's is spoilt by it, and nothing of it is kept before it is proven."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack
+from forge_tools.config import Settings
+from forge_tools.errors import SandboxError
+from forge_tools.records import Artifact, ExecutionContext, PageWish
+from forge_tools.sandbox.journal import EXECUTION_ID
+from forge_tools.storage import Store, open_store
+from forge_tools.storage.artifact_tables import artifact_parts
+from forge_tools.storage.artifacts import StoredArtifacts
+from tests.contract.test_artifacts import artifact, contents, files, folder, rows
+from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts
+from workers.proofs import Proofs
+
+__all__ = ["folder"]
+
+TEXT = b"".join(b"%06d of the victim\n" % number for number in range(30_000))
+FORGED = b"".join(b"%06d of a forger\n" % number for number in range(40_000))[: len(TEXT)]
+assert len(FORGED) == len(TEXT)
+OF = artifact(TEXT)
+WHAT = {"id": OF.id, "size": OF.size}
+MAX_BYTES = 1 << 20
+
+
+class Caller:
+    """A call at the desk, of a session of its own; code in a child is not trusted."""
+
+    def __init__(self, desk: ArtifactDesk, session: str, *, is_child: bool) -> None:
+        self._desk = desk
+        self._is_child = is_child
+        self._context = ExecutionContext(working_dir=".", session_id=session, metadata={EXECUTION_ID: f"of {session}"})
+        self._proofs = Proofs()
+        self.side = WorkerArtifacts(MAX_BYTES, self._ask)
+
+    async def _ask(self, request: Message, _: ExecutionContext) -> Message:
+        if self._is_child:
+            return await self._desk.answer_child(request, self._context, self._proofs)
+        return await self._desk.ask(request, self._context)
+
+    async def says(self, want: str, **what: Any) -> Message:
+        return await self.side._asked(want, self._context, **{**WHAT, **what})
+
+    async def adds(self, data: bytes, *, cut_at: tuple[int, ...] | None = None) -> None:
+        """Begin, and send these bytes, cut as they should be or elsewhere."""
+        assert await self.says("begin") == {}
+        cuts = cut_at or (*range(0, len(data), PART_BYTES), len(data))
+        for number, (start, end) in enumerate(pairwise(cuts)):
+            await self.says("add", number=number, data=pack(data[start:end]), breaks=data[start:end].count(b"\n"))
+
+    async def puts(self, data: bytes) -> Artifact:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield data
+
+        return await self.side.put(chunks(), self._context)
+
+
+@pytest.fixture
+async def store(migrated_url: str, folder: Path | None) -> AsyncIterator[Store]:
+    async with await open_store(migrated_url, artifact_dir=folder) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def desk(store: Store) -> ArtifactDesk:
+    opened = ArtifactDesk(Settings(artifact_max_bytes=MAX_BYTES, artifact_quota=MAX_BYTES))
+    opened.open(store)
+    return opened
+
+
+async def is_unspoilt(store: Store, session: str) -> None:
+    """Read a page first: only who reads all of it holds it against its id."""
+    found = await store.artifacts.find(OF.id, session)
+    assert found is not None
+    page = await store.artifacts.page(found, PageWish(offset=1, limit=2))
+    assert page.text == "000000 of the victim\n000001 of the victim\n"
+    assert await contents(store, found) == TEXT
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+async def test_other_bytes_from_a_child_spoil_nothing_that_somebody_else_is_about_to_finish(
+    desk: ArtifactDesk, store: Store, *, is_child: bool
+) -> None:
+    victim, forger = Caller(desk, "victim", is_child=is_child), Caller(desk, "forger", is_child=True)
+    await victim.adds(TEXT)
+    await forger.adds(FORGED)
+    assert await victim.says("finish")
+    await is_unspoilt(store, "victim")
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+async def test_a_child_that_is_refused_harms_nobody_who_comes_before_or_after(
+    desk: ArtifactDesk, store: Store, *, is_child: bool
+) -> None:
+    before, after = (Caller(desk, session, is_child=is_child) for session in ("before", "after"))
+    forger = Caller(desk, "forger", is_child=True)
+    await before.adds(TEXT)
+    await forger.adds(FORGED)
+    with pytest.raises(SandboxError, match=f"{OF.handle} is not kept: other bytes were sent than its id says"):
+        await forger.says("finish")
+    assert await before.says("finish")
+    assert await store.artifacts.find(OF.id, "forger") is None
+    await after.puts(TEXT)
+    for session in ("before", "after"):
+        await is_unspoilt(store, session)
+
+
+async def test_the_right_bytes_cut_elsewhere_are_refused(desk: ArtifactDesk, store: Store) -> None:
+    forger = Caller(desk, "forger", is_child=True)
+    assert count_parts(len(TEXT)) == 3
+    with pytest.raises(SandboxError, match="part 0 is damaged"):
+        await forger.adds(TEXT, cut_at=(0, PART_BYTES - 7, 2 * PART_BYTES - 7, len(TEXT)))
+    assert await forger.says("finish") == {}
+    assert await rows(store) == (0, 0, 0)
+    await Caller(desk, "victim", is_child=True).puts(TEXT)
+    await is_unspoilt(store, "victim")
+
+
+async def test_what_a_child_sends_is_kept_nowhere_before_it_is_proven(
+    desk: ArtifactDesk, store: Store, folder: Path | None
+) -> None:
+    child = Caller(desk, "s", is_child=True)
+    await child.adds(TEXT)
+    assert await rows(store) == (0, 0, 0)
+    assert files(folder) == []
+    assert (await child.says("finish"))["size"] == len(TEXT)
+    assert await rows(store) == (1, 3, 1)
+    assert await store.artifacts.of_execution("of s") == [await store.artifacts.find(OF.id, "s")]
+
+
+async def test_bytes_that_turn_out_wrong_leave_nothing(desk: ArtifactDesk, store: Store, folder: Path | None) -> None:
+    child = Caller(desk, "s", is_child=True)
+    await child.adds(FORGED)
+    with pytest.raises(SandboxError, match="other bytes"):
+        await child.says("finish")
+    assert await rows(store) == (0, 0, 0)
+    assert files(folder) == []
+    assert await child.says("finish") == {}, "as if it had never begun"
+
+
+async def test_a_child_that_begins_very_many_pushes_out_nobody_elses(desk: ArtifactDesk, store: Store) -> None:
+    victim, forger = Caller(desk, "victim", is_child=True), Caller(desk, "forger", is_child=True)
+    await victim.adds(TEXT)
+    for number in range(300):
+        await forger.says("begin", id=f"{number:032}", size=1)
+    assert await rows(store) == (0, 0, 0)
+    assert await victim.says("finish")
+    await is_unspoilt(store, "victim")
+
+
+async def test_a_child_that_only_knows_the_id_keeps_nothing_for_longer(desk: ArtifactDesk, store: Store) -> None:
+    kept = await Caller(desk, "victim", is_child=True).puts(TEXT)
+    desk._keeping = type(desk._keeping)(ttl=10 * 86_400.0, quota=MAX_BYTES)
+    await Caller(desk, "forger", is_child=True).says("begin")
+    found = await store.artifacts.find(OF.id, "victim")
+    assert found is not None
+    assert found.expires_at == kept.expires_at
+    again = await Caller(desk, "victim", is_child=True).puts(TEXT)
+    assert again.expires_at is not None
+    assert kept.expires_at is not None
+    assert (again.expires_at - kept.expires_at).days >= 2
+
+
+async def test_a_child_whose_artifact_lost_a_file_sends_it_again(
+    desk: ArtifactDesk, store: Store, folder: Path | None
+) -> None:
+    child = Caller(desk, "s", is_child=True)
+    await child.puts(TEXT)
+    if folder is None:
+        await store._database.write(lambda c: c.execute(artifact_parts.delete().where(artifact_parts.c.number == 1)))
+    else:
+        next(path for path in files(folder) if path.name == "1").unlink()
+    await child.puts(TEXT)
+    await is_unspoilt(store, "s")
+
+
+async def test_a_child_that_others_outrun_while_its_bytes_are_kept_shares_what_they_kept(
+    desk: ArtifactDesk, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, quick, add = Caller(desk, "slow", is_child=True), Caller(desk, "quick", is_child=False), StoredArtifacts.add
+
+    async def outrun(self: StoredArtifacts, *part: Any) -> bool:
+        monkeypatch.undo()
+        await quick.puts(TEXT)
+        return await add(self, *part)
+
+    await child.adds(TEXT)
+    monkeypatch.setattr(StoredArtifacts, "add", outrun)
+    assert await child.says("finish")
+    for session in ("slow", "quick"):
+        await is_unspoilt(store, session)
+
+
+async def test_whatever_forgers_send_at_once_who_is_honest_keeps_what_he_put(desk: ArtifactDesk, store: Store) -> None:
+    async def forges(number: int) -> None:
+        forger = Caller(desk, f"forger {number}", is_child=True)
+        for _ in range(10):
+            with suppress(SandboxError):
+                await forger.adds(FORGED)
+                await forger.says("finish")
+
+    honest = [Caller(desk, f"honest {number}", is_child=number % 2 == 0) for number in range(4)]
+    await asyncio.gather(*(one.puts(TEXT) for one in honest), *(forges(number) for number in range(4)))
+    for number in range(4):
+        await is_unspoilt(store, f"honest {number}")
+        assert await store.artifacts.find(OF.id, f"forger {number}") is None
+    assert await rows(store) == (1, 3, 4)
+
+
+async def test_what_children_keep_counts_for_their_own_session_alone(desk: ArtifactDesk, store: Store) -> None:
+    victim, greedy = Caller(desk, "victim", is_child=True), Caller(desk, "greedy", is_child=True)
+    await victim.puts(TEXT)
+    kept = [await greedy.puts(TEXT[number:]) for number in range(3)]
+    found = [await store.artifacts.find(one.id, "greedy") is not None for one in kept]
+    assert found == [False, False, True], "two are more than the quota"
+    await is_unspoilt(store, "victim")
