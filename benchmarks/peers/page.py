@@ -17,6 +17,7 @@ Written by `python -m benchmarks.charts` from the newest kept runs. Nothing here
 make bench-peers                     # installs the peers into .bench/, measures all of them, three rounds each
 make bench                           # ours beside raw Celery, line by line
 make bench-growth                    # ours as work, history and workers grow
+python -m benchmarks history         # ours beside ten million calls that are over
 python -m benchmarks.charts          # writes this page and its charts
 ```
 
@@ -50,7 +51,11 @@ CAVEATS = """### What these figures do not show
 """
 
 EXPLAINED = "What each side is and what each line measures: [docs/benchmarks.md](../docs/benchmarks.md).\n"
-HEADINGS = {"default": f"## Beside raw Celery\n\n{EXPLAINED}", "growth": "## As work grows\n"}
+HEADINGS = {
+    "default": f"## Beside raw Celery\n\n{EXPLAINED}",
+    "growth": "## As work grows\n",
+    "history": "## Beside a long history\n",
+}
 """Of the sets of measures that have a table here."""
 
 
