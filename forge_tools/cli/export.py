@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Protocol, TextIO
 
 import typer
@@ -191,11 +192,18 @@ def _interrupted_by(number: signal.Signals) -> Iterator[None]:
     """What would end this process at once does what Ctrl-C does, so that no part of a file stays; nohup is still heeded."""
     before = signal.getsignal(number)
     if before == signal.SIG_DFL:
-        signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+        signal.signal(number, _interrupt)
     try:
         yield
     finally:
         signal.signal(number, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Where Ctrl-C is ignored, as in what a script starts in the background, a signal of it would be as well."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.default_int_handler(number, frame)
+    signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

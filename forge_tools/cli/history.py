@@ -70,9 +70,11 @@ def history(  # noqa: PLR0913 one option a filter
     elif page.older is not None:
         face.say(f"No {of.value.removesuffix('s')} matches among those looked at so far.", style="dim")
     else:
-        none = f"No {of.value.removesuffix('s')}"
-        is_narrowed = f"{none} matches." if chosen else _NOTHING[of]
-        face.say(f"{none} is older." if before else is_narrowed, style="dim")
+        one = of.value.removesuffix("s")
+        if before:
+            face.say(f"No older {one} matches." if chosen else f"No {one} is older.", style="dim")
+        else:
+            face.say(f"No {one} matches." if chosen else _NOTHING[of], style="dim")
     if page.older is not None:
         face.note(f"Older ones: {filters.again(context, before=page.older)}")
 

@@ -48,7 +48,7 @@ _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 
 def _print_version(asked: bool) -> None:
     if asked:
-        sys.stdout.write(f"forge-tools {__version__}\n")
+        typer.echo(f"forge-tools {__version__}")  # which says nothing where the output is closed, as the help does
         raise typer.Exit
 
 

@@ -3,13 +3,13 @@
 import codecs
 import re
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from forge_tools.sandbox.shells.withholding import Withholding
 from forge_tools.sandbox.spools import Spool
 from forge_tools.secrecy import CONCEALED
-from forge_tools.secrecy.forms import Finder
+from forge_tools.secrecy.forms import LEAST, Finder
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
 _ESCAPE = re.compile(
@@ -193,7 +193,19 @@ class TerminalText:
 
 def _withholding() -> Withholding | None:
     scrubber = CONCEALED.get()
-    return Withholding(forms := scrubber.forms, Finder(forms).found_in) if scrubber else None
+    if not scrubber:
+        return None
+    forms = scrubber.forms
+    forms += set(_left_of(forms)).difference(forms)
+    return Withholding(forms, Finder(forms).found_in)
+
+
+def _left_of(forms: Iterable[bytes]) -> Iterator[bytes]:
+    """What a terminal leaves of secrets: those with line ends of Windows, or with escapes, would be looked for in vain."""
+    for form in forms:
+        left = plain(form.decode("utf-8", "surrogatepass"))
+        if len(left) >= LEAST:
+            yield left.encode("utf-8", "surrogatepass")
 
 
 def plain(text: str) -> str:

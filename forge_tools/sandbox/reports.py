@@ -209,7 +209,7 @@ class ReportBuffer(Reporter):
         if self._decoder is None:
             self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text: str = self._decoder.decode(data, is_last)
-        return plain(text) if self._scrub is None else plain(self._scrub(self._whole_lines(text, is_last=is_last)))
+        return plain(text) if self._scrub is None else self._readable(self._whole_lines(text, is_last=is_last))
 
     def _whole_lines(self, text: str, *, is_last: bool) -> str:
         text = self._held + text
@@ -221,7 +221,11 @@ class ReportBuffer(Reporter):
 
     def _release(self) -> str:
         held, self._held = self._held, ""
-        return self._scrubbed(held)
+        return self._readable(held)
+
+    def _readable(self, text: str) -> str:
+        """Scrubbed twice: escapes may be part of a secret, and may stand in the middle of one."""
+        return self._scrubbed(plain(self._scrubbed(text)))
 
     def _scrubbed(self, text: str) -> str:
         return text if self._scrub is None else self._scrub(text)

@@ -13,6 +13,15 @@ from sqlalchemy.sql.operators import OperatorType
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
+def among(column: ColumnElement[Any], keys: Iterable[Any]) -> ColumnElement[bool]:
+    """Whether a column has one of these keys: as `column.in_(keys)`, which compiles and binds each of them by itself."""
+    listed = list(keys)
+    blobs = [key for key in listed if isinstance(key, bytes)]  # SQLite takes them from a forger, and JSON has none
+    if not blobs:
+        return _Among(column, literal(listed, _Keys(column.type)))
+    return among(column, (key for key in listed if not isinstance(key, bytes))) | column.in_(blobs)
+
+
 class _Keys(TypeDecorator[list[Any]]):
     """An array on PostgreSQL, text of JSON on SQLite."""
 
@@ -32,27 +41,22 @@ class _Keys(TypeDecorator[list[Any]]):
         return value if dialect.name == "postgresql" else json.dumps(value)
 
 
-class among(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
-    """Whether a column has one of these keys: as `column.in_(keys)`, which compiles and binds each of them by itself."""
-
+class _Among(FunctionElement[bool]):
     type = Boolean()
     inherit_cache = True
-
-    def __init__(self, column: ColumnElement[Any], keys: Iterable[Any]) -> None:
-        super().__init__(column, literal(list(keys), _Keys(column.type)))
 
     def self_group(self, against: OperatorType | None = None) -> Self:
         """Stay as it is: SQLite would be asked whether it `= 1`, and would look through the table for that."""
         return self
 
 
-@compiles(among, "postgresql")
-def _among_on_postgresql(element: among, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(_Among, "postgresql")
+def _among_on_postgresql(element: _Among, compiler: SQLCompiler, **kw: Any) -> str:
     column, keys = (compiler.process(one, **kw) for one in element.clauses)
     return f"{column} = ANY ({keys})"
 
 
-@compiles(among, "sqlite")
-def _among_on_sqlite(element: among, compiler: SQLCompiler, **kw: Any) -> str:
+@compiles(_Among, "sqlite")
+def _among_on_sqlite(element: _Among, compiler: SQLCompiler, **kw: Any) -> str:
     column, keys = (compiler.process(one, **kw) for one in element.clauses)
     return f"{column} IN (SELECT value FROM json_each({keys}))"

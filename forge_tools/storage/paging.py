@@ -66,9 +66,13 @@ async def read_page(
         if len(page) == limit:
             page.older = page[-1].cursor
             return page
-        if walk.place is None or (patience is not None and time.monotonic() - began >= patience):
-            page.older = None if walk.place is None else await _cursor(connection, listing, walk.place[0])
+        if walk.place is None:
             return page
+        if patience is not None and time.monotonic() - began >= patience:
+            older = await _cursor(connection, listing, walk.place[0])
+            if older != before:  # a step may end where it began, if it has no more rows than share a place
+                page.older = older
+                return page
 
 
 async def read_all(database: Database, listing: Listing[R], index: Index, size: int) -> AsyncIterator[Stretch[R]]:

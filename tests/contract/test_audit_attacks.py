@@ -135,6 +135,8 @@ GARBAGE = [
     "UPDATE execution_attempts SET attempt = 1.5 WHERE attempt = 2",
     "UPDATE execution_attempts SET attempt = 'x' WHERE attempt = 2",
     "UPDATE execution_attempts SET attempt = 1099511627776 WHERE attempt = 2",
+    "UPDATE execution_attempts SET execution_id = X'FF' WHERE attempt = 2",
+    "UPDATE audit_executions SET execution_id = X'FF' WHERE rowid = 1",
     "UPDATE audit_executions SET hashes = 'x'",
     "UPDATE audit_events SET hashes = 5",
     "UPDATE audit_executions SET hashes = X''",

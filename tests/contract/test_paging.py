@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records import ExecutionStatus
+from forge_tools.records import ExecutionStatus, new_id
 from forge_tools.storage import Store, paging
+from forge_tools.storage.models import execution_events, from_now
 from tests.contract.calls import ended, running, submitted
 
 FAILED = ExecutionStatus.FAILED
@@ -178,3 +180,22 @@ async def test_attempts_and_events_are_found_in_steps_as_well(store: Store, filt
             page = await read(limit=2, patience=0.0, before=page.older, **filters)
             found += [one.cursor for one in page]
         assert found == whole
+
+
+async def test_more_rows_of_one_moment_than_a_step_takes_do_not_hold_pages_up(store: Store) -> None:
+    claim = await running(store)
+    async with store._database.reading() as connection:
+        now = await connection.scalar(select(from_now(0.0)))
+    rows = [
+        {"execution_id": claim.id, "at": now, "kind": "requeued", "actor": "me", "detail": {}, "token": new_id()}
+        for _ in range(9)
+    ]
+    await store._database.write(lambda connection: connection.execute(insert(execution_events), rows))
+
+    seen, before = [], None
+    while True:
+        page = await store.history.list_events(tool="Nope", before=before, patience=0.0)
+        seen.append(before)
+        if (before := page.older) is None:
+            break
+        assert before not in seen, "this page is asked for again and again"

@@ -119,6 +119,24 @@ def test_an_interrupted_export_leaves_nothing(cli: Cli, tmp_path: Path, number: 
     assert (code, list(tmp_path.iterdir())) == (130, [])
 
 
+def test_an_export_in_the_background_of_a_script_is_ended_as_well(cli: Cli, tmp_path: Path) -> None:
+    """Shells start those without Ctrl-C."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        export = cli.start("export", "--to", str(pipe))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with pipe.open("rb") as reader:
+        assert reader.read(1)
+        export.terminate()
+        while reader.read(65536):
+            pass
+    export.communicate(timeout=30)
+    assert export.returncode == 130
+
+
 @pytest.mark.parametrize(("of", "first"), [("attempts", "execution_id"), ("events", "id")])
 def test_attempts_and_events_are_listed_in_pages_and_exported_whole(
     cli: Cli, tmp_path: Path, of: str, first: str

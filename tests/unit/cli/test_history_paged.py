@@ -85,6 +85,7 @@ def test_a_page_goes_on_behind_an_execution_that_was_pruned(run: Run) -> None:
 def test_behind_the_oldest_there_is_nothing_older(run: Run) -> None:
     oldest = with_store(oldest_id)
     assert run("--before", oldest) == (0, "No execution is older.\n", "")
+    assert run("--before", oldest, "--tool", "Grep") == (0, "No older execution matches.\n", "")
     assert run("--of", "attempts")[1] == "No attempt has ended yet.\n"
 
 

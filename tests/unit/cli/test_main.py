@@ -79,6 +79,14 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"forge-tools {__version__}\n"
 
 
+def test_a_closed_output_is_no_mistake_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run("--version") == run("--help") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_an_unknown_command_is_a_usage_error_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("histroy") == 2
     assert "No such command: histroy. Did you mean history?" in capsys.readouterr().err

@@ -72,6 +72,19 @@ def test_an_unfinished_line_in_colours_hides_no_secret() -> None:
     assert text == "x" * 9000 + "[redacted]" + "x" * 9000
 
 
+@pytest.mark.parametrize(
+    "secret", ["user-me\r\npass-me", "user-me\rpass-me", "\x1b[1muser-me", "us\0er-me", "user\nme"]
+)
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_secret_that_a_terminal_shows_otherwise_is_hidden_as_well(secret: str, line_end: str) -> None:
+    token = CONCEALED.set(Scrubber([secret]))
+    try:
+        text = shown(f"is: {secret.replace(chr(10), line_end)}{line_end}".encode())
+    finally:
+        CONCEALED.reset(token)
+    assert text in ("is: [redacted]\n", "[redacted]\n")
+
+
 def test_a_line_of_100_mb_is_kept_within_the_limit() -> None:
     kept = HeadTail(1000)
     terminal = TerminalText(kept)

@@ -289,6 +289,17 @@ def test_secrets_are_taken_out_also_where_they_come_in_pieces(clock: Clock) -> N
     assert told[-1].text == "with [redacted]"
 
 
+def test_no_escape_hides_a_secret_and_none_is_told_of_a_line_that_is_cut(clock: Clock) -> None:
+    buffer = ReportBuffer(NOBODY, scrub=lambda text: text.replace("hunter22", "[redacted]"), clock=clock)
+    buffer.emit(b"pass hun\x1b[1mter\x1b[0m22\n")
+    buffer.emit("\x1b[1mhun\x1b[0mter22".ljust(PART_BYTES))
+    buffer.emit(b"x" * 4 * PART_BYTES)
+    told = buffer.close()
+
+    assert text(told).startswith("pass [redacted]\n[redacted]  ")
+    assert "\x1b" not in text(told)
+
+
 def test_a_context_tells_its_reporter_from_any_thread() -> None:
     heard: list[Report] = []
     context = ExecutionContext(working_dir=".").reporting_to(DirectReporter(heard.append))
