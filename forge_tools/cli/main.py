@@ -100,7 +100,7 @@ def _unexpected(error: Exception) -> str:
 def _let_go_of_a_full_output() -> None:
     """What could not be written was said; Python would try it once more at its end, and exit with a code of its own."""
     try:
-        if sys.stdout is not None:
+        if sys.stdout is not None and not sys.stdout.closed:
             sys.stdout.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -50,7 +50,7 @@ async def test_a_killed_worker_leaves_its_folder_no_longer_than_until_the_next_s
     pids = children(killed)
     killed.kill()
     wait_until(lambda: not any(map(is_alive, pids)), 30, "its children live on")
-    assert list(left.iterdir()) == [left / "engine.sock"]
+    assert list(left.iterdir()) == [left / "sock"]
 
     following = fresh_fleet.start("process", concurrency=1, from_nothing=True)
     [used] = folders(tmp)

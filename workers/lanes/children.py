@@ -95,7 +95,7 @@ class ChildrenLane:
         self._look_seconds = look_seconds
         self._children: dict[int, _Child] = {}
         self._scratch = ExitStack()
-        self.address = self._scratch.enter_context(scratch_folder("forge-lanes-")) / "engine.sock"
+        self.address = self._scratch.enter_context(scratch_folder("forge-lanes-")) / "sock"
         self._server: asyncio.Server | None = None
         self._lines: set[Line] = set()
         self._steps: set[asyncio.Task[Any]] = set()
