@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from forge_tools.cli import filters
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, face_of, printable
+from forge_tools.cli.face import Face, OutputOption, face_of, printable, standard_output
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.listed import KindOption, Listed, OfOption, Record, Rows, listed, narrowed
 from forge_tools.errors import ForgeError
@@ -122,26 +122,16 @@ class _Terminal:
 @contextmanager
 def _opened(path: Path | None, face: Face) -> Iterator[_Stream]:
     """Where rows go to. What is there already and is no file, such as a device or a pipe, is written to as it is."""
+    if path is None:
+        yield _Terminal() if face.out.is_terminal else standard_output()
+        return
     try:
-        if path is None:
-            with _standard_output(face) as stream:
-                yield stream
-        else:
-            with _whole(path.resolve()) if path.is_file() or not path.exists() else _written(path) as file:
-                yield file
+        with _whole(path.resolve()) if path.is_file() or not path.exists() else _written(path) as stream:
+            yield stream
     except BrokenPipeError:
         raise
     except OSError as error:
-        name = "The standard output" if path is None else path
-        raise ForgeError(f"{name} cannot be written: {error.strerror or error}.") from error
-
-
-@contextmanager
-def _standard_output(face: Face) -> Iterator[_Stream]:
-    if sys.stdout is None:
-        raise ForgeError("The standard output is closed. Name a file: forge-tools export --to FILE")
-    yield _Terminal() if face.out.is_terminal else sys.stdout
-    sys.stdout.flush()
+        raise ForgeError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def _written(path: Path) -> TextIO:
@@ -210,7 +200,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _quiet_when_nobody_reads() -> Iterator[None]:
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
         with suppress(OSError):
             sys.stdout.close()

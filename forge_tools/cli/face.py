@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -98,10 +98,20 @@ class Face:
 
     def _write(self, text: str) -> None:
         # Not Rich: it would wrap, and nothing here is to be styled.
-        if sys.stdout is None:
-            raise ForgeError("The standard output is closed.")
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-        sys.stdout.flush()
+        out = standard_output()
+        out.write(text if text.endswith("\n") else f"{text}\n")
+        out.flush()
+
+
+def standard_output() -> TextIO:
+    """Where output goes that Rich is not to touch.
+
+    Raises:
+        ForgeError: this process was started without.
+    """
+    if sys.stdout is None:
+        raise ForgeError("The standard output is closed.")
+    return sys.stdout
 
 
 class _Notices(logging.Handler):

@@ -220,8 +220,8 @@ class ExecutorClient(Past):
             ExecutionNotFoundError: SQL holds no such execution.
         """
         self._owner.require()
-        is_expected = self._waiter.expects(execution_id)
-        return await self._told(await (self._waiter.wait if is_expected else self._look_up)(execution_id))
+        find = self._waiter.wait if self._waiter.expects(execution_id) else self._look_up
+        return await self._told(await find(execution_id))
 
     def get_executions(self) -> list[ToolExecution]:
         """Calls this client has awaited, in order; the audit is `history`."""

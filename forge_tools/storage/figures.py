@@ -71,7 +71,7 @@ async def summed(connection: AsyncConnection, calls: Select[Any]) -> list[CallFi
     """One line a key of `calls`, whose columns are key, status, duration and wait in milliseconds; in the order of keys, None last.
 
     Percentiles are by nearest rank: a time that was measured, and the same one on every database. PostgreSQL ranks by
-    itself; SQLite has no function for it, and its rows are ranked here, in a third of the time that numbering them takes.
+    itself; SQLite has no function for it, and its rows are ranked here, in half the time that numbering them takes.
     """
     if connection.dialect.name == "sqlite":
         return await _ranked_here(connection, calls)

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, event, text
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage import Store
-from tests.contract.test_overview_plans import _AT, _ID, _NUMBERS, filled, plan
+from tests.contract.statements import Sent, noted, plan
+from tests.contract.test_overview_plans import _AT, _ID, _NUMBERS, filled
 
 PAGES = 800
 """PostgreSQL; the tables have more, and a row of a page costs a few."""
@@ -30,18 +31,9 @@ async def with_events(store: Store) -> None:
             await connection.exec_driver_sql("VACUUM ANALYZE")
 
 
-async def statement_of(store: Store, read: Any, filters: dict[str, Any]) -> tuple[str, Any]:
-    statements: list[tuple[str, Any]] = []
-
-    def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
-        statements.append((statement, arguments))
-
-    engine = store._database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", note)
-    try:
+async def statement_of(store: Store, read: Any, filters: dict[str, Any]) -> Sent:
+    with noted(store) as statements:
         assert await read(limit=20, **filters)
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
     return statements[-1]
 
 

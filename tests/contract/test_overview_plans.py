@@ -1,13 +1,11 @@
 """Whoever watches reads history from its end alone, however long it is and whatever the database knows of it."""
 
-import json
-from typing import Any
-
-from sqlalchemy import Connection, event, text
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import Overview
 from forge_tools.storage import Store
+from tests.contract.statements import Sent, noted, plan
 
 CALLS = 20_000
 """One a second, the last one now."""
@@ -53,30 +51,10 @@ async def filled(store: Store) -> None:
     await store._database.write(work)
 
 
-async def looked(store: Store) -> tuple[Overview, list[tuple[str, Any]]]:
+async def looked(store: Store) -> tuple[Overview, list[Sent]]:
     """Look once; what was seen, and the statements that it took."""
-    statements: list[tuple[str, Any]] = []
-
-    def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
-        statements.append((statement, arguments))
-
-    engine = store._database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", note)
-    try:
+    with noted(store) as statements:
         return await store.overviews.read(window=60, lease=15, patience=10), statements
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
-
-
-async def plan(connection: AsyncConnection, statement: str, arguments: Any) -> tuple[str, int]:
-    """The plan as text, and how many pages one run reads, where that is told."""
-    if connection.dialect.name == "sqlite":
-        rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", arguments)
-        return "\n".join(row[-1] for row in rows), 0
-    row = await connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", arguments)
-    found = row.scalar_one()
-    root = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
-    return json.dumps(root), root["Shared Hit Blocks"] + root["Shared Read Blocks"]
 
 
 async def test_a_look_reads_the_end_of_history_through_indexes(store: Store) -> None:

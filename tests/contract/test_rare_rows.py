@@ -1,15 +1,14 @@
 """A rare row is looked for in all of history, and no single statement reads more than a part of it."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
 
 from forge_tools.storage import Store, paging
+from tests.contract.statements import noted, plan
 from tests.contract.test_listing_plans import with_events
-from tests.contract.test_overview_plans import CALLS, plan
+from tests.contract.test_overview_plans import CALLS
 
 STEP = 1_000
 """Of 20,000 executions, as many attempts and as many events."""
@@ -36,22 +35,6 @@ RARE: dict[str, tuple[Callable[[Store], Any], dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "LONGEST_STEP", STEP)
-
-
-@contextmanager
-def noted(store: Store) -> Iterator[list[tuple[str, Any]]]:
-    """The statements that are sent meanwhile."""
-    statements: list[tuple[str, Any]] = []
-
-    def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
-        statements.append((statement, arguments))
-
-    engine = store._database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield statements
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
 
 
 async def with_coarse_statistics(store: Store) -> None:

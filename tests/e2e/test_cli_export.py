@@ -78,6 +78,15 @@ def test_a_standard_output_that_takes_nothing_is_named(cli: Cli, redirected: str
     assert (done.returncode, f"Error: The standard output {reason}" in done.stderr) == (1, True)
 
 
+def test_a_file_needs_no_standard_output(cli: Cli, tmp_path: Path) -> None:
+    command = shlex.join([*COMMAND, "export", "--session", "few", "--to", str(tmp_path / "file")])
+    done = subprocess.run(
+        f"{command} >&-", shell=True, cwd=cli.folder, env=cli.environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "file").read_text().splitlines()) == 3
+
+
 def test_a_link_leads_to_the_file_that_is_replaced(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "file")
     cli.run("export", "--session", "few", "--to", str(tmp_path / "link"))

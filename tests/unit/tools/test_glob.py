@@ -118,7 +118,10 @@ async def test_the_budget_cuts_between_paths(glob: Call, write: Write) -> None:
     assert result.metadata["next"] == {"offset": len(lines(result)) - 1}
 
 
-async def test_nothing_found_says_what_would_find_something(glob: Call, tree: Path) -> None:
+async def test_nothing_found_says_what_would_find_something(
+    glob: Call, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forge_tools.tools.file.glob._HINT_SECONDS", 30.0)  # how busy this machine is does not matter
     for pattern, said in (
         ("c.ts", "No files match 'c.ts' in the working directory. '**/c.ts' would match 1 file."),
         ("gen_*", "1 file hidden by ignore rules (respect_ignore=false shows them)."),

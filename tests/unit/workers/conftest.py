@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.config import Settings
-from forge_tools.storage import open_store
+from forge_tools.storage import Store, open_store
 from tests.migrated import migrated
 from tests.unit.workers.child_bench import Bench, Speaker, a_process
 from tests.unit.workers.watched_host import Host
@@ -40,6 +40,12 @@ async def other(bench: Bench) -> AsyncIterator[Speaker]:
         other = await bench.connect(pid)
         yield other
         other.die()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with await open_store(migrated(f"sqlite:///{tmp_path / 'forge.db'}")) as opened:
+        yield opened
 
 
 @pytest.fixture

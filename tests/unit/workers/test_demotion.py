@@ -2,16 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import Scope, ToolCategory, ToolSpec, new_id
-from forge_tools.storage import Store, open_store
+from forge_tools.storage import Store
 from forge_tools.storage.looks import Question
-from forge_tools.storage.migrate import upgrade
 from tests.contract.calls import SCOPE, boot, scope, submitted
 from workers import demotion as module
 from workers.demotion import Demotion, leave
@@ -21,14 +19,10 @@ READ = ToolSpec(name="Read", description="Read.", category=ToolCategory.FILE, la
 BOTH = scope(tool_keys=("Grep@1", "Read@1"))
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    url = f"sqlite:///{tmp_path / 'forge.db'}"
-    await asyncio.to_thread(upgrade, url)
-    async with await open_store(url) as store:
-        await store.workers.register(boot())
-        await store.catalogue.publish([GREP, READ], "boot-1")
-        yield store
+@pytest.fixture(autouse=True)
+async def _published(store: Store) -> None:
+    await store.workers.register(boot())
+    await store.catalogue.publish([GREP, READ], "boot-1")
 
 
 def banning(*specs: ToolSpec) -> tuple[Demotion, set[str]]:

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -19,7 +18,7 @@ from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack, unpack
 from forge_tools.config import Settings
 from forge_tools.errors import SandboxError
 from forge_tools.records import Artifact
-from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage import Store
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.artifacts import ArtifactDesk, to_text
 from workers.lanes.base import Body
@@ -36,14 +35,6 @@ def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place := tmp_path / "spools").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     return place
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    url = f"sqlite:///{tmp_path / 'forge.db'}"
-    await asyncio.to_thread(migrate.upgrade, url)
-    async with await open_store(url) as opened:
-        yield opened
 
 
 def open_in(tmp: Path) -> int:

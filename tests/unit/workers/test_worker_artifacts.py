@@ -16,7 +16,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SandboxError
 from forge_tools.records import ExecutionContext, PageWish
 from forge_tools.sandbox.journal import EXECUTION_ID
-from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage import Store
 from forge_tools.storage.artifact_tables import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
 from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts, from_text, to_text
@@ -31,14 +31,6 @@ ANYTHING = "0" * 32
 async def chunks(data: bytes = BYTES, size: int = 100_000) -> AsyncIterator[bytes]:
     for start in range(0, len(data), size):
         yield data[start : start + size]
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    url = f"sqlite:///{tmp_path / 'forge.db'}"
-    await asyncio.to_thread(migrate.upgrade, url)
-    async with await open_store(url) as opened:
-        yield opened
 
 
 @pytest.fixture

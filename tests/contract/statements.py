@@ -1,0 +1,41 @@
+"""The statements that a store sends, and how the database goes about them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, event
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.storage import Store
+
+Sent = tuple[str, Any]
+"""A statement and its arguments."""
+
+
+@contextmanager
+def noted(store: Store) -> Iterator[list[Sent]]:
+    """What is sent meanwhile."""
+    statements: list[Sent] = []
+
+    def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
+        statements.append((statement, arguments))
+
+    engine = store._database._engine.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+async def plan(connection: AsyncConnection, statement: str, arguments: Any) -> tuple[str, int]:
+    """The plan as text, and how many pages one run reads, where that is told."""
+    if connection.dialect.name == "sqlite":
+        rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", arguments)
+        return "\n".join(row[-1] for row in rows), 0
+    row = await connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", arguments)
+    found = row.scalar_one()
+    root = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
+    return json.dumps(root), root["Shared Hit Blocks"] + root["Shared Read Blocks"]
