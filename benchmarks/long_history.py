@@ -1,5 +1,6 @@
 """A history of millions of calls by bulk load, on PostgreSQL and on SQLite, in a folder that may be kept for later runs."""
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -9,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -20,8 +21,9 @@ from benchmarks.processes import ROOT
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
 from forge_tools.records import id_floor
-from forge_tools.storage import migrate
+from forge_tools.storage import migrate, open_store
 from forge_tools.storage.models import MOMENT_FORMAT
+from forge_tools.storage.rollups import hour_at
 from tests import services
 from tests.services import PostgresServer
 
@@ -172,6 +174,7 @@ def load(folder: Path, administration: str, history: LongHistory, tell: Tell) ->
     _copy(url, folder / "history.db", history)
     tell("SQLite: sealing")
     _seal(folder)
+    _roll_up(url, folder / "history.db", tell)
     history.note(folder)
     tell(f"loaded in {time.monotonic() - began:.0f} s")
 
@@ -180,6 +183,7 @@ def renew(administration: str, history: LongHistory) -> None:
     """Put those back that a prune took away."""
     url = history_url(administration)
     _fill(url, history, 1, history.old)
+    in_database(url, partial(_unroll, history.moment(0), history.moment(history.old)))
     _settle(url)
 
 
@@ -209,6 +213,7 @@ def fit(folder: Path, administration: str, tell: Tell) -> None:
     if in_database(url, partial(_clear, LongHistory.of_folder(folder))):
         tell("PostgreSQL: clearing what earlier measures left")
         _settle(url)
+    _roll_up(url, file, tell)
 
 
 def history_url(administration: str) -> str:
@@ -218,12 +223,19 @@ def history_url(administration: str) -> str:
 async def _clear(history: LongHistory, connection: Any) -> bool:
     """Take away what is newer than the history; whether there was anything."""
     beyond = id_floor(history.newest_ms / 1000 + 1)
+    await _unroll(history.newest, history.newest + timedelta(days=400), connection)
     for table in ("executions", "execution_attempts", "execution_queue", "execution_events"):
         key = "id" if table in ("executions", "execution_queue") else "execution_id"
         done = await connection.execute(f"DELETE FROM {table} WHERE {key} >= $1::uuid", beyond, timeout=LOAD_SECONDS)
         if table == "executions" and done == "DELETE 0":
             return False
     return True
+
+
+async def _unroll(start: datetime, end: datetime, connection: Any) -> None:
+    """Have hours counted again whose calls came or went by other ways than those of the product."""
+    bounds = hour_at(start), hour_at(end)
+    await connection.execute("DELETE FROM rollup_hours WHERE hour BETWEEN $1 AND $2", *bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +323,18 @@ def _as_sqlite_keeps_it(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     return value.strftime(MOMENT_FORMAT) if isinstance(value, datetime) else str(value)
+
+
+def _roll_up(url: str, file: Path, tell: Tell) -> None:
+    """As workers have done it in the months of a history."""
+
+    async def roll_up(database: str) -> int:
+        async with await open_store(database) as store:
+            return len([one async for one in store.rollups.sweep()])
+
+    for name, database in (("PostgreSQL", url), ("SQLite", f"sqlite:///{file}")):
+        if hours := asyncio.run(roll_up(database)):
+            tell(f"{name}: {hours:,} hours rolled up")
 
 
 def _seal(folder: Path) -> None:

@@ -38,6 +38,7 @@ from workers.recorder import Recorder
 from workers.recovery import Recovery
 from workers.reports import ReportDesk
 from workers.retention import Keeper
+from workers.rolling import Rolling
 from workers.sealing import Sealing, signer_of
 from workers.shells import Book, ShellWatch
 from workers.tidying import Tidying
@@ -269,6 +270,7 @@ class Engine:
             self._artifacts.purge_for_ever(),
             sealing.keep(),
             Keeper(*past).keep(),
+            Rolling(self._store, self.boot, lambda: recovery.living).keep(),
             self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
         )
         self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(beat))

@@ -56,7 +56,8 @@ GRANT INSERT, DELETE ON idempotency_keys TO forge_client;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO forge_worker;
 GRANT INSERT ON executions, execution_attempts, execution_events TO forge_worker;
 GRANT INSERT, UPDATE, DELETE ON execution_queue, execution_reports, tools, workers, leases, shells, workspaces,
-  session_workspaces, sealing_keys, artifacts, artifact_parts, artifact_owners, idempotency_keys TO forge_worker;
+  session_workspaces, sealing_keys, artifacts, artifact_parts, artifact_owners, idempotency_keys, rollup_hours,
+  rollup_figures TO forge_worker;
 GRANT INSERT ON audit_batches, audit_executions, audit_events TO forge_worker;
 
 -- What a keeper may do: prune. Give it to the people who run `forge-tools prune`, and to workers with FORGE_RETENTION.
@@ -67,13 +68,13 @@ GRANT DELETE ON executions, execution_attempts, execution_events, execution_repo
 GRANT INSERT ON execution_events, audit_batches, audit_executions, audit_events TO forge_keeper;
 GRANT UPDATE (pruned_by) ON audit_executions, audit_events TO forge_keeper;
 GRANT UPDATE (expires_at) ON artifacts TO forge_keeper;
-GRANT INSERT, UPDATE ON leases TO forge_keeper;
+GRANT INSERT, UPDATE ON leases, rollup_hours TO forge_keeper;
 
 -- What an auditor may do: read, but not what is sealed for workers.
 
 GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions, tools, workers,
   workspaces, session_workspaces, sealing_keys, shells, artifacts, artifact_owners, idempotency_keys, leases,
-  audit_batches, audit_executions, audit_events TO forge_auditor;
+  audit_batches, audit_executions, audit_events, rollup_hours, rollup_figures TO forge_auditor;
 GRANT SELECT (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, owner, hostname, pid, not_before,
   expires_at, expires_in, started_at, cancel_requested_at) ON execution_queue TO forge_auditor;
 

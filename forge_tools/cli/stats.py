@@ -43,6 +43,9 @@ def stats(  # noqa: PLR0913 one option a filter
     session: filters.SessionOption = None,
     since: filters.SinceOption = None,
     until: filters.UntilOption = None,
+    from_rows: Annotated[
+        bool, typer.Option("--from-rows", help="Count every call anew, also in hours that are rolled up.")
+    ] = False,
     output: OutputOption = None,
 ) -> None:
     """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""
@@ -52,7 +55,7 @@ def stats(  # noqa: PLR0913 one option a filter
     async def read(store: Store) -> _Numbers:
         workers = [one for one in await store.workers.list() if one.stopped_at is None]
         return _Numbers(
-            calls=await store.history.figures(by, **chosen),
+            calls=await store.history.figures(by, from_rows=from_rows, **chosen),
             queues=await store.history.backlog(),
             stuck=await store.history.stuck(lease=settings.lease, patience=stuck.BEATS * settings.heartbeat),
             workers=[one for one in workers if one.silent_seconds <= settings.lease],

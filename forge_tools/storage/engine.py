@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError
@@ -29,8 +30,12 @@ BUSY_SECONDS = 1.0
 STATEMENT_SECONDS = 8.0
 """What one statement may take on the server."""
 
-CLIENT_SECONDS = STATEMENT_SECONDS + 2
+ANSWER_SECONDS = 2.0
+CLIENT_SECONDS = STATEMENT_SECONDS + ANSWER_SECONDS
 """When the client gives a statement up: the server is frozen, or the network swallows."""
+
+LONG_SECONDS = 300.0
+"""What one statement may take that reads calls of years, on the server; the client waits a little longer."""
 
 PARTING_SECONDS = 3.0
 """How long a close waits for statements under way; their connections are closed when they end."""
@@ -92,10 +97,13 @@ class Address:
 class Database:
     """The SQLAlchemy side of a database: everything that is not a hot statement."""
 
-    def __init__(self, address: Address, engine: AsyncEngine, *, write_lock: asyncio.Lock | None = None) -> None:
+    def __init__(
+        self, address: Address, engine: AsyncEngine, patient: AsyncEngine, *, write_lock: asyncio.Lock | None = None
+    ) -> None:
         self.address = address
         self.dialect = address.dialect
         self._engine = engine
+        self._patient = patient
         self._writer = engine.execution_options(forge_write=True)
         self._write_lock = write_lock or asyncio.Lock()
         self._pid = os.getpid()
@@ -107,7 +115,9 @@ class Database:
 
     @classmethod
     def open(cls, address: Address, *, connect_timeout: float, write_lock: asyncio.Lock | None = None) -> "Database":
-        return cls(address, create_engine(address, connect_timeout=connect_timeout), write_lock=write_lock)
+        engine = create_engine(address, connect_timeout=connect_timeout)
+        patient = engine if address.dialect == "sqlite" else _patient_engine(address, connect_timeout)
+        return cls(address, engine, patient, write_lock=write_lock)
 
     def guard(self) -> None:
         """Refuse use after a fork, or from another event loop: connections survive neither."""
@@ -124,11 +134,11 @@ class Database:
         return postgresql.insert(table) if self.dialect == "postgresql" else sqlite.insert(table)
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection to read with; nothing it does is kept."""
+    async def reading(self, *, is_long: bool = False) -> AsyncIterator[AsyncConnection]:
+        """A connection to read with; nothing it does is kept. Statements of a long read may take minutes."""
         self.guard()
         with translated(self.address.shown):
-            async with self._connection(self._engine) as connection:
+            async with self._connection(self._patient if is_long else self._engine) as connection:
                 yield connection
 
     async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
@@ -206,6 +216,7 @@ class Database:
                 async with asyncio.timeout(PARTING_SECONDS):
                     await self._is_unused.wait()
         await self._engine.dispose()
+        await self._patient.dispose()
 
 
 def create_engine(address: Address, *, connect_timeout: float, create: bool = False) -> AsyncEngine:
@@ -226,6 +237,17 @@ def create_engine(address: Address, *, connect_timeout: float, create: bool = Fa
         pool_pre_ping=True,
         pool_timeout=connect_timeout + STATEMENT_SECONDS,
     )
+
+
+def _patient_engine(address: Address, connect_timeout: float) -> AsyncEngine:
+    """PostgreSQL by a connection for each long read: its limits are those of a connection."""
+
+    async def connect() -> Any:
+        limit = {"statement_timeout": str(int(LONG_SECONDS * 1000))}
+        command_timeout = LONG_SECONDS + ANSWER_SECONDS
+        return await connect_postgres(address, timeout=connect_timeout, settings=limit, command_timeout=command_timeout)
+
+    return create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
 
 
 def _sqlite_engine(address: Address, *, create: bool) -> AsyncEngine:

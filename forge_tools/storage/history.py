@@ -89,11 +89,16 @@ class History:
             for row in await self._rows(execution_id, query)
         ]
 
-    async def figures(self, by: Grouping = Grouping.TOOL, **filters: Any) -> list[CallFigures]:
-        """Calls, ends and times of what `Selection` takes, a line for each tool or whatever they are told apart by."""
+    async def figures(
+        self, by: Grouping = Grouping.TOOL, *, from_rows: bool = False, **filters: Any
+    ) -> list[CallFigures]:
+        """Calls, ends and times of what `Selection` takes, a line for each tool or whatever they are told apart by.
+
+        Whole hours are taken from their roll-ups, unless `from_rows` has every call read.
+        """
         selection, by = Selection(**filters), Grouping(by)
-        async with self._database.reading() as connection:
-            return await read_figures(connection, selection, by)
+        async with self._database.reading(is_long=True) as connection:
+            return await read_figures(connection, selection, by, from_rows=from_rows)
 
     async def backlog(self) -> list[QueueDepth]:
         """What waits and runs now, per queue and lane."""

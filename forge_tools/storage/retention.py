@@ -22,6 +22,7 @@ from forge_tools.storage.audit.checkpoints import Portion
 from forge_tools.storage.audit.tables import audit_events, audit_executions
 from forge_tools.storage.engine import Database
 from forge_tools.storage.key_tables import idempotency_keys
+from forge_tools.storage.measured import hour_of
 from forge_tools.storage.models import (
     execution_attempts,
     execution_events,
@@ -30,6 +31,7 @@ from forge_tools.storage.models import (
     from_now,
 )
 from forge_tools.storage.report_tables import execution_reports
+from forge_tools.storage.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean
 
 KIND = "prune"
@@ -129,7 +131,8 @@ class Retention:
             reach = await _reach(connection, what, after)
             if reach is None:
                 return Pruned()
-            ids = (await connection.scalars(_matching(what, after, reach).order_by(asked.id).limit(most))).all()
+            found = (await connection.execute(_matching(what, after, reach).order_by(asked.id).limit(most))).all()
+            ids = [row.id for row in found]
             chosen = await _chosen(connection, ids)
             now = await chain.now(connection)
         end = ids[-1] if len(ids) == most else reach
@@ -138,6 +141,7 @@ class Retention:
         checkpoint = _checkpoint(chosen, what, run, now)
 
         async def work(connection: AsyncConnection) -> Pruned:
+            await unroll(self._database, connection, (row.hour for row in found))
             if checkpoint is None:
                 await chain.require_none(self._database, connection)
             else:
@@ -163,7 +167,9 @@ async def _reach(connection: AsyncConnection, what: Pruning, after: str | None) 
 
 def _matching(what: Pruning, after: str | None, reach: str) -> Any:
     is_live = select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
-    query = select(asked.id).join(execution_attempts, (last.execution_id == asked.id) & last.final)
+    query = select(asked.id, hour_of(asked.queued_at).label("hour")).join(
+        execution_attempts, (last.execution_id == asked.id) & last.final
+    )
     bounds = (asked.id > (after or _BEGINNING), asked.id <= reach, last.completed_at < what.ended_before)
     return query.where(*bounds, ~is_live, *_filters(what))
 

@@ -38,6 +38,14 @@ def id_bounds(selection: Selection, id_: ColumnElement[Any]) -> list[ColumnEleme
     return found
 
 
+def queued_within(selection: Selection) -> Iterator[ColumnElement[bool]]:
+    """What the time bounds say of when it was queued."""
+    if selection.since is not None:
+        yield asked.c.queued_at >= selection.since
+    if selection.until is not None:
+        yield asked.c.queued_at < selection.until
+
+
 def _id_at(moment: datetime, seconds: float) -> str:
     return id_floor(max(0.0, moment.timestamp() + seconds))
 
@@ -65,10 +73,7 @@ def _of_status(status: str | None) -> Iterator[ColumnElement[bool]]:
 
 def _bounds(selection: Selection) -> Iterator[ColumnElement[bool]]:
     yield from id_bounds(selection, asked.c.id)
-    if selection.since is not None:
-        yield asked.c.queued_at >= selection.since
-    if selection.until is not None:
-        yield asked.c.queued_at < selection.until
+    yield from queued_within(selection)
     if selection.min_ms is not None:
         yield last.c.duration_ms >= selection.min_ms
     if selection.max_ms is not None:

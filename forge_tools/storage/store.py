@@ -22,6 +22,7 @@ from forge_tools.storage.queue import ExecutionQueue
 from forge_tools.storage.remnants import Remnants
 from forge_tools.storage.reports import Reports
 from forge_tools.storage.retention import Retention
+from forge_tools.storage.rollups import Rollups
 from forge_tools.storage.sealing import SealingKeys
 from forge_tools.storage.shells import Shells
 from forge_tools.storage.sqlite import SqliteHotPath
@@ -92,6 +93,7 @@ class Store:
         self.sealing = SealingKeys(database)
         self.remnants = Remnants(database)
         self.retention = Retention(database)
+        self.rollups = Rollups(database)
         self.shells = Shells(database)
         self.workers = Workers(hot, database, patience=patience)
         self.workspaces = Workspaces(database)

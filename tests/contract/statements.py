@@ -22,12 +22,14 @@ def noted(store: Store) -> Iterator[list[Sent]]:
     def note(_connection: Connection, _cursor: Any, statement: str, arguments: Any, *_: Any) -> None:
         statements.append((statement, arguments))
 
-    engine = store._database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", note)
+    engines = {engine.sync_engine for engine in (store._database._engine, store._database._patient)}
+    for engine in engines:
+        event.listen(engine, "before_cursor_execute", note)
     try:
         yield statements
     finally:
-        event.remove(engine, "before_cursor_execute", note)
+        for engine in engines:
+            event.remove(engine, "before_cursor_execute", note)
 
 
 async def plan(connection: AsyncConnection, statement: str, arguments: Any) -> tuple[str, int]:

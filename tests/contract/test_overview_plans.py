@@ -1,5 +1,7 @@
 """Whoever watches reads history from its end alone, however long it is and whatever the database knows of it."""
 
+import time
+
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,9 +15,10 @@ CALLS = 20_000
 PAGES = 1500
 """PostgreSQL; both tables have more, and a call in the window costs a few."""
 
+_MS = f"({int(time.time() * 1000)} - 1000 * ({CALLS} - n))"
 _ID = {
-    "postgresql": "(lpad(to_hex(n), 8, '0') || '-0000-7000-8000-000000000000')::uuid",
-    "sqlite": "printf('%08x-0000-7000-8000-000000000000', n)",
+    "postgresql": f"(lpad(to_hex({_MS}), 12, '0') || '70008000' || lpad(to_hex(n), 12, '0'))::uuid",
+    "sqlite": f"printf('%08x-%04x-7000-8000-%012x', {_MS} >> 16, {_MS} & 65535, n)",
 }
 _NUMBERS = {
     "postgresql": f"generate_series(1, {CALLS}) AS n",

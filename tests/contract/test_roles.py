@@ -18,6 +18,7 @@ from forge_tools.storage.retention import PruneRun
 from tests.contract.calls import SCOPE, beat, boot, call, ended
 from tests.contract.sealed import seal_all, verified
 from tests.contract.test_retention import everything
+from tests.contract.test_rollups import HOUR, OLD, put_back, rolled_hours
 from tests.services import admin
 
 ROLES = (Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sql").read_text()
@@ -193,6 +194,9 @@ HOSTILE = [
     "DROP POLICY client_reads ON executions",
     "CREATE TABLE public.mine (x int)",
     "CREATE OR REPLACE FUNCTION public.forge_owns(id_ uuid) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+    "SELECT * FROM rollup_figures",
+    "INSERT INTO rollup_hours (hour, rolled_at, calls) VALUES (now(), now(), 0)",
+    "DELETE FROM rollup_hours",
     "SELECT * FROM pg_authid",
 ]
 COPY = """INSERT INTO executions (tool, tool_key, tool_version, tool_digest, category, parameters, context, options, queue, lane,
@@ -293,3 +297,19 @@ async def test_a_worker_seals_an_auditor_verifies_and_a_keeper_prunes(
     async with await open_store(logins.urls["kim"]) as kim:
         assert (await kim.retention.prune(what, PruneRun(new_id(), "kim"))).executions == 1
         assert (await verified(kim)).is_intact
+
+
+async def test_a_worker_rolls_up_what_no_client_reads_and_a_keeper_takes_back(
+    logins: Logins, scene: Scene, alice: Store, mallory: Store, walter: Store
+) -> None:
+    await worked_off(walter, scene.words["theirs"])
+    async with await open_store(logins.owner) as owner:
+        for name in ("theirs", "mine"):
+            await put_back(owner, scene.words[name], OLD)
+    assert OLD in await rolled_hours(walter)
+    async with await open_store(logins.urls["ada"]) as ada, await open_store(logins.urls["kim"]) as kim:
+        assert [one.calls for one in await ada.history.figures(until=OLD + HOUR)] == [2]
+        for client in (alice, mallory):
+            assert [one.calls for one in await client.history.figures(until=OLD + HOUR)] == [1]
+        assert (await kim.retention.prune(everything(), PruneRun(new_id(), "kim"))).executions == 2
+        assert await ada.history.figures(until=OLD + HOUR) == []

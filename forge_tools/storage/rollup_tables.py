@@ -1,0 +1,62 @@
+"""The tables of figures that are kept by the hour."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, Column, Dialect, Float, Integer, Table, Text
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from forge_tools.storage.models import Identifier, Moment, metadata
+
+
+class Numbers(TypeDecorator[Sequence[float]]):
+    """A list of floats: `double precision[]` on PostgreSQL, a JSON array in TEXT on SQLite."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(ARRAY(Float(53)) if dialect.name == "postgresql" else Text())
+
+    def process_bind_param(self, value: Sequence[float] | None, dialect: Dialect) -> Any:
+        listed = None if value is None else list(value)
+        return listed if listed is None or dialect.name == "postgresql" else json.dumps(listed, separators=(",", ":"))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Sequence[float] | None:
+        numbers: Sequence[float] | None = value
+        return numbers if value is None or dialect.name == "postgresql" else list(json.loads(value))
+
+
+rollup_hours = Table(
+    "rollup_hours",
+    metadata,
+    Column("hour", Moment, primary_key=True),
+    Column("token", Identifier),
+    Column("rolled_at", Moment),
+    Column("calls", BigInteger),
+)
+"""One row an hour that was counted, or is to be again: then `rolled_at` is NULL. `token` is of who counts it at the moment."""
+
+rollup_figures = Table(
+    "rollup_figures",
+    metadata,
+    Column("grouped_by", Text, primary_key=True),
+    Column("hour", Moment, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("tool", Text),
+    Column("category", Text),
+    Column("queue", Text),
+    Column("agent_id", Text),
+    Column("session_id", Text),
+    Column("calls", BigInteger, nullable=False),
+    Column("succeeded", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("rejected", BigInteger, nullable=False),
+    Column("durations", Numbers, nullable=False),
+    Column("waits", Numbers, nullable=False),
+)
+"""The calls that were queued in an hour, once told apart by `tool` (and category and queue), once by `agent`, once by `session`.
+
+`durations` and `waits` are milliseconds, in ascending order. A row counts only while its hour is rolled up.
+"""
