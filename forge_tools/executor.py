@@ -27,8 +27,8 @@ from forge_tools.records import (
 )
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
-from forge_tools.secrecy import CONCEALED, LEAST_IN_FAILURES, Concealment, Scrubber, scrubber_of
+from forge_tools.sandbox.reports import DirectReporter, telling
+from forge_tools.secrecy import CONCEALED, LEAST_IN_FAILURES, Concealment, scrubber_of
 from forge_tools.truncation import is_overlong, limit_output
 from forge_tools.validation import clean_text, shown, suggestion
 
@@ -119,12 +119,12 @@ class ToolExecutor:
         """
         if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
             return _refusal(f"Invalid arguments: expected an object with names as keys, not {shown(repr(arguments))}")
-        telling = REPORTER.set(DirectReporter(on_report)) if on_report is not None else None
+        listening = REPORTER.set(DirectReporter(on_report)) if on_report is not None else None
         try:
             return await self._call(name, dict(arguments), context or self._default_context, options)
         finally:
-            if telling is not None:
-                REPORTER.reset(telling)
+            if listening is not None:
+                REPORTER.reset(listening)
 
     async def execute_with_context(
         self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, options: CallOptions | None = None
@@ -226,7 +226,8 @@ class ToolExecutor:
         concealed = CONCEALED.set(scrubber) if scrubber is not None else None
         try:
             _log_start(tool.spec, arguments, context)
-            result = await _attempts(tool, arguments, self._reporting(context, scrubber), options)
+            with telling(context, self._reporter(), scrubber) as own:
+                result = await _attempts(tool, arguments, own, options)
             if scrubber is not None:
                 result = scrubber.result(result)
             if is_overlong(result, context.max_output_size):
@@ -242,13 +243,6 @@ class ToolExecutor:
                 CONCEALED.reset(concealed)
         self._record(tool, arguments, context, result)
         return result
-
-    def _reporting(self, context: ExecutionContext, scrubber: Scrubber | None) -> ExecutionContext:
-        """The context as the body gets it, if anybody listens to what it reports."""
-        reporter = self._reporter()
-        if reporter is None:
-            return context
-        return context.reporting_to(reporter if not scrubber else ScrubbingReporter(reporter, scrubber.text))
 
     def _reporter(self) -> Reporter | None:
         return REPORTER.get()

@@ -16,7 +16,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.records import CallOptions, ExecutionContext, Report, Reporter, ToolExecution, ToolResult
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.reports import DirectReporter
+from forge_tools.sandbox.reports import DirectReporter, ScrubbingReporter
 from forge_tools.validation import encode_json
 
 MAX_BYTES = 10_000_000
@@ -131,6 +131,8 @@ class InlineExecutor(ToolExecutor):
 
     def _reporter(self) -> Reporter:
         listener = super()._reporter()
+        if isinstance(listener, ScrubbingReporter):  # of the call that this one is part of: it notes already
+            return listener
 
         def note(report: Report) -> None:
             self.reports.append(report)

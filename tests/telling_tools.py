@@ -209,6 +209,26 @@ def tell_sync(context: ExecutionContext, word: str) -> str:
     return word
 
 
+def _tell_apart(context: ExecutionContext, pin: str) -> None:
+    for part in (f"is {pin[:3]}", f"{pin[3:5]}\x1b[1", f"m{pin[5:]}", f" not {pin[:4]}"):
+        context.emit(part)
+        time.sleep(0.4)
+
+
+@tool(sensitive=["pin"])
+async def tell_apart_async(context: ExecutionContext, pin: str) -> str:
+    """Tell a secret in parts, so slowly that they are written apart."""
+    await asyncio.to_thread(_tell_apart, context, pin)
+    return pin
+
+
+@tool(sensitive=["pin"])
+def tell_apart_sync(context: ExecutionContext, pin: str) -> str:
+    """Tell a secret in parts, so slowly that they are written apart."""
+    _tell_apart(context, pin)
+    return pin
+
+
 TOOLS = (
     Count,
     CountBlocking,
@@ -224,4 +244,6 @@ TOOLS = (
     TellAndLeaveAThread,
     tell_async,
     tell_sync,
+    tell_apart_async,
+    tell_apart_sync,
 )

@@ -2,12 +2,39 @@
 
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, TextIO
 
+from forge_tools.sandbox.streams import ScrubbedText
 from forge_tools.secrecy import CONCEALED, Scrubber
 
-_running: list[Scrubber] = []
+
+class _Call:
+    """What one call that runs has written so far; what it writes in parts is one text for each stream."""
+
+    def __init__(self, scrubber: Scrubber) -> None:
+        self.scrubber = scrubber
+        self.is_over = False
+        self._texts: dict[tuple[int, int], tuple[Scrubber, ScrubbedText]] = {}
+
+    def text(self, stream: TextIO, scrubber: Scrubber) -> ScrubbedText:
+        """What takes these secrets out of what the call writes to that stream."""
+        key = id(stream), id(scrubber)
+        if (known := self._texts.get(key)) is None:
+            known = self._texts.setdefault(key, (scrubber, ScrubbedText(scrubber, stream.write)))
+        return known[1]
+
+    def end(self) -> None:
+        """Write what was held back."""
+        self.is_over = True
+        for _, text in tuple(self._texts.values()):
+            with suppress(OSError, ValueError):  # nobody reads it any more, which is no fault of the call
+                text.end()
+
+
+_running: list[_Call] = []
+_CALL: ContextVar[_Call | None] = ContextVar("forge_workers_call", default=None)
 
 
 @contextmanager
@@ -16,13 +43,15 @@ def concealed(secrets: Collection[str]) -> Iterator[None]:
     if not secrets:
         yield
         return
-    scrubber = Scrubber(secrets)
-    CONCEALED.set(scrubber)  # in this task and what it starts; its end is theirs
-    _running.append(scrubber)
+    call = _Call(Scrubber(secrets))
+    CONCEALED.set(call.scrubber)  # in this task and what it starts; its end is theirs
+    _CALL.set(call)
+    _running.append(call)
     try:
         yield
     finally:
-        _running.remove(scrubber)
+        _running.remove(call)
+        call.end()
 
 
 class RedactedStream:
@@ -32,11 +61,18 @@ class RedactedStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write all of it but the secrets."""
-        scrubber, clean = CONCEALED.get(), text
-        for one in tuple(_running) if scrubber is None else (scrubber,):
-            clean = one.text(clean)
-        self._stream.write(clean)
+        """Write all of it but the secrets; what may be the beginning of one waits for the next, or the end of the call."""
+        call, scrubber, running = _CALL.get(), CONCEALED.get(), tuple(_running)
+        if scrubber is None and len(running) == 1:  # nobody else's secrets are here
+            (call,) = running
+            scrubber = call.scrubber
+        if scrubber and call is not None and not call.is_over:
+            call.text(self._stream, scrubber).put(text)
+        else:
+            clean = text
+            for one in (scrubber,) if scrubber is not None else (other.scrubber for other in running):
+                clean = one.text(clean)
+            self._stream.write(clean)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from forge_tools.errors import ForgeError
 from forge_tools.records import Claim, NewReport, Outcome, Told
 from forge_tools.sandbox.reports import ReportBuffer
-from forge_tools.secrecy import Scrubber
 from forge_tools.storage import Store
 
 WRITE_SECONDS = 0.25
@@ -54,8 +53,7 @@ class ReportDesk:
 
     def begin(self, claim: Claim) -> ReportBuffer:
         """Make the buffer of an attempt, for as long as that lasts."""
-        scrub = Scrubber(claim.secrets).text if claim.secrets else None
-        buffer = ReportBuffer(partial(self._hear, claim.token), scrub=scrub, interval=self._every)
+        buffer = ReportBuffer(partial(self._hear, claim.token), interval=self._every)
         self._begun[claim.token] = claim, buffer
         return buffer
 

@@ -22,7 +22,7 @@ from forge_tools.sandbox.handles import Handle
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Recent, Spool
-from forge_tools.secrecy import scrubbed_chunks
+from forge_tools.sandbox.streams import scrubbed_chunks
 
 NOT_FOUND = "ARTIFACT_NOT_FOUND"
 UNAVAILABLE = "ARTIFACTS_UNAVAILABLE"

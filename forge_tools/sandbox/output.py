@@ -1,26 +1,16 @@
 """What a command wrote, as text for a reader: escapes and progress lines taken out, the middle of too much left out."""
 
 import codecs
-import re
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
-from forge_tools.sandbox.shells.withholding import Withholding
 from forge_tools.sandbox.spools import Spool
+from forge_tools.sandbox.streams import withholding
+from forge_tools.sandbox.terminals import CONTROL, plain
 from forge_tools.secrecy import CONCEALED
-from forge_tools.secrecy.forms import LEAST, Finder
 
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
-_ESCAPE = re.compile(
-    r"\x1b(?:"
-    r"\[[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
-    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # strings: titles, links
-    r"|[ -/]+[0-~]"  # character sets
-    r"|[0-Z\\`-~]"  # single functions
-    r")"
-)
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _OTHERWISE = "; filter the output or write it to a file"
 _MAX_HELD = 8192  # characters of an unfinished line or escape that may still be taken back
 
@@ -152,7 +142,8 @@ class TerminalText:
 
     def __init__(self, kept: HeadTail) -> None:
         self._kept = kept
-        self._withholding = _withholding()
+        scrubber = CONCEALED.get()
+        self._withholding = withholding(scrubber) if scrubber else None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._is_clean = True
@@ -185,34 +176,7 @@ class TerminalText:
             self._give(rest)
             rest = ""
         self._held = rest
-        self._is_clean = self._is_clean or not _CONTROL.search(rest)
+        self._is_clean = self._is_clean or not CONTROL.search(rest)
 
     def _plain(self, text: str) -> str:
         return text if self._is_clean else plain(text)
-
-
-def _withholding() -> Withholding | None:
-    scrubber = CONCEALED.get()
-    if not scrubber:
-        return None
-    forms = scrubber.forms
-    forms += set(_left_of(forms)).difference(forms)
-    return Withholding(forms, Finder(forms).found_in)
-
-
-def _left_of(forms: Iterable[bytes]) -> Iterator[bytes]:
-    """What a terminal leaves of secrets: those with line ends of Windows, or with escapes, would be looked for in vain."""
-    for form in forms:
-        left = plain(form.decode("utf-8", "surrogatepass"))
-        if len(left) >= LEAST:
-            yield left.encode("utf-8", "surrogatepass")
-
-
-def plain(text: str) -> str:
-    """Turn whole lines of a terminal's output into what a person would be left with."""
-    if not _CONTROL.search(text):
-        return text
-    text = _ESCAPE.sub("", text)
-    if "\r" in text:
-        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -4,12 +4,14 @@ import codecs
 import math
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
-from forge_tools.records import Output, Progress, Report, Reporter, Told
-from forge_tools.sandbox.output import plain
+from forge_tools.records import REPORTER, ExecutionContext, Output, Progress, Report, Reporter, Told
+from forge_tools.sandbox.streams import ScrubbedText, scrubbed_text
+from forge_tools.sandbox.terminals import plain
+from forge_tools.secrecy import Scrubber
 
 PART_BYTES = 16_384
 """Of the output between two takes so much is kept from its beginning, and as much from its end."""
@@ -18,8 +20,6 @@ MOST_BYTES = 1 << 20
 """Of the output of one attempt; of what comes after, only the end is kept."""
 
 MESSAGE_CHARS = 500
-HELD_CHARS = 4_096
-"""Of a line that is not whole."""
 
 ROWS_PER_STEP = 500
 """After so many rows of output they come half as often, again and again: a call that talks for days has thousands."""
@@ -31,36 +31,22 @@ class ReportBuffer(Reporter):
     """One attempt's reports. Its body tells from any thread; whoever holds it takes, at most every `interval` seconds.
 
     `news` is called, on the thread that tells, when there is something to take and before there was nothing: it must not
-    block. Between two takes the newest progress replaces older, and output is cut in its middle. `scrub` takes out of it
-    what nobody may read; then a line is held back until it is whole, so that nothing is read in two halves.
+    block. Between two takes the newest progress replaces older, and output is cut in its middle.
     """
 
     __slots__ = (
-        *(
-            "_clock",
-            "_decoder",
-            "_due",
-            "_head",
-            "_held",
-            "_interval",
-            "_is_closed",
-            "_is_split",
-            "_is_told",
-            "_left_out",
-        ),
-        *("_lock", "_news", "_number", "_progress", "_room", "_rows", "_scrub", "_tail"),
+        *("_clock", "_decoder", "_due", "_head", "_interval", "_is_closed", "_is_split", "_is_told", "_left_out"),
+        *("_lock", "_news", "_number", "_progress", "_room", "_rows", "_tail"),
     )
 
     def __init__(
         self,
         news: Callable[[], None],
         *,
-        scrub: Callable[[str], str] | None = None,
         interval: float = 0.25,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._news = news
-        self._scrub = scrub
         self._interval = interval
         self._clock = clock
         self._lock = threading.RLock()
@@ -75,7 +61,6 @@ class ReportBuffer(Reporter):
         self._due = 0.0
         self._rows = self._number = 0
         self._decoder: Any = None
-        self._held = ""
 
     @property
     def is_waiting(self) -> bool:
@@ -85,7 +70,7 @@ class ReportBuffer(Reporter):
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         if self._is_closed:
             return
-        text = None if message is None else self._scrubbed(str(message))[:MESSAGE_CHARS]
+        text = None if message is None else str(message)[:MESSAGE_CHARS]
         with self._lock:
             before = self._progress[0] if self._progress else 0.0
             self._progress = _or(_number(done), before), _positive(total), text
@@ -97,7 +82,7 @@ class ReportBuffer(Reporter):
         data = text if isinstance(text, bytes | bytearray | memoryview) else str(text)
         with self._lock:
             if isinstance(data, str):
-                self._add_text(self._scrubbed(data))
+                self._add_text(data)
             else:
                 self._add(bytes(data))
         self._tell()
@@ -197,7 +182,7 @@ class ReportBuffer(Reporter):
         self._left_out, self._is_split = 0, False
         if not left_out:
             return self._row(self._decoded(head + tail, is_last=is_last))
-        told = self._row(self._decoded(head) + self._release())
+        told = self._row(self._decoded(head))
         left_out += len(self._decoder.getstate()[0]) if self._decoder else 0
         self._decoder = None
         start = next((at for at, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), 0)
@@ -208,27 +193,7 @@ class ReportBuffer(Reporter):
         """Keep back the first bytes of a character whose others are still to come."""
         if self._decoder is None:
             self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        text: str = self._decoder.decode(data, is_last)
-        return plain(text) if self._scrub is None else self._readable(self._whole_lines(text, is_last=is_last))
-
-    def _whole_lines(self, text: str, *, is_last: bool) -> str:
-        text = self._held + text
-        end = len(text) if is_last else text.rfind("\n") + 1
-        if len(text) - end > HELD_CHARS:
-            end = len(text)
-        self._held = text[end:]
-        return text[:end]
-
-    def _release(self) -> str:
-        held, self._held = self._held, ""
-        return self._readable(held)
-
-    def _readable(self, text: str) -> str:
-        """Scrubbed twice: escapes may be part of a secret, and may stand in the middle of one."""
-        return self._scrubbed(plain(self._scrubbed(text)))
-
-    def _scrubbed(self, text: str) -> str:
-        return text if self._scrub is None else self._scrub(text)
+        return plain(self._decoder.decode(data, is_last))
 
     def _row(self, text: str, left_out: int = 0) -> list[Told]:
         return [Told(self._next(), text=text, left_out=min(left_out, _MOST_COUNTED))] if text or left_out else []
@@ -260,18 +225,46 @@ class DirectReporter(Reporter):
 
 
 class ScrubbingReporter(Reporter):
-    """Takes out of texts what nobody may read, before another reporter has them."""
+    """Takes out of what one call tells what nobody may read, before another reporter has it.
 
-    def __init__(self, reporter: Reporter, scrub: Callable[[str], str]) -> None:
+    What it puts out is one stream, until `end`. Progress does not wait for what that holds back: no bar stands still.
+    """
+
+    def __init__(self, reporter: Reporter, scrubber: Scrubber) -> None:
         self._reporter = reporter
-        self._scrub = scrub
+        self.scrubber = scrubber
+        self._output = ScrubbedText(scrubber, reporter.emit)
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        self._reporter.progress(done, total, None if message is None else self._scrub(str(message)))
+        self._reporter.progress(done, total, None if message is None else scrubbed_text(self.scrubber, str(message)))
 
     def emit(self, text: str | bytes) -> None:
-        data = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-        self._reporter.emit(self._scrub(data))
+        self._output.put(text)
+
+    def end(self) -> None:
+        """Put out what was held back: the call is over."""
+        self._output.end()
+
+
+def telling(
+    context: ExecutionContext, reporter: Reporter | None, scrubber: Scrubber | None
+) -> AbstractContextManager[ExecutionContext]:
+    """While a call runs, its context tells `reporter` what its body tells, without the secrets; so do those that it makes."""
+    if reporter is None:
+        return nullcontext(context)
+    if not scrubber or (isinstance(reporter, ScrubbingReporter) and reporter.scrubber is scrubber):
+        return nullcontext(context.reporting_to(reporter))
+    return _telling_the_rest(context, ScrubbingReporter(reporter, scrubber))
+
+
+@contextmanager
+def _telling_the_rest(context: ExecutionContext, reporter: ScrubbingReporter) -> Iterator[ExecutionContext]:
+    token = REPORTER.set(reporter)
+    try:
+        yield context.reporting_to(reporter)
+    finally:
+        REPORTER.reset(token)
+        reporter.end()
 
 
 def _number(value: Any) -> float | None:

@@ -13,7 +13,6 @@ from forge_tools.secrecy.scrubbing import (
     Scrubber,
     leaves,
     scrubbed,
-    scrubbed_chunks,
     scrubber_of,
 )
 from forge_tools.secrecy.sealing import Opener, Sealer
@@ -36,6 +35,5 @@ __all__ = [
     "key_id",
     "leaves",
     "scrubbed",
-    "scrubbed_chunks",
     "scrubber_of",
 ]

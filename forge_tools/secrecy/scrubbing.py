@@ -1,7 +1,6 @@
 """Takes a call's own secrets out of everything it leaves behind, in the forms in which texts quote them."""
 
-import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property
 from types import MappingProxyType
@@ -30,7 +29,7 @@ class Scrubber:
 
     @property
     def forms(self) -> list[bytes]:
-        """What is looked for, in bytes: for programs that write down what the call has started, and outlive it."""
+        """What is looked for, in bytes, for what passes in parts."""
         return [form.encode("utf-8", "surrogatepass") for form in self._forms]
 
     def __bool__(self) -> bool:
@@ -66,20 +65,6 @@ class Scrubber:
                 "metadata": self.value(result.metadata),
             }
         )
-
-    async def chunks(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Hand on a stream of bytes without the secrets, also where one begins in a chunk and ends in a later one."""
-        forms = Finder(self.forms)
-        held, keep = b"", forms.longest - 1
-        async for chunk in chunks:
-            held += chunk
-            # What begins further behind may go on in the next chunk, as a longer form than the one that is here.
-            clean, at = _without(forms, held, len(held) - keep)
-            held = held[at:]
-            if clean:
-                yield clean
-        if held:
-            yield _without(forms, held, len(held))[0]
 
     def _key(self, key: Any) -> Any:
         """What is no text cannot be stored as a key, and the refusal quotes it."""
@@ -138,27 +123,8 @@ def scrubbed(value: Any) -> Any:
     return value if scrubber is None else scrubber.value(value)
 
 
-def scrubbed_chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Hand on a stream without the secrets of the call that runs."""
-    scrubber = CONCEALED.get()
-    return chunks if not scrubber else scrubber.chunks(chunks)
-
-
 def _longest_first(form: AnyStr) -> tuple[int, AnyStr]:
     return -len(form), form
-
-
-def _without(forms: Finder[bytes], data: bytes, end: int) -> tuple[bytes, int]:
-    """The beginning of `data` without `forms`, and how much of it that was: to `end`, or a form across it."""
-    parts, at, end = list[bytes](), 0, max(0, end)
-    there = sorted(forms.found_in(data), key=_longest_first)  # nearly always none, which is seen much faster
-    for match in re.finditer(b"|".join(map(re.escape, there)), data) if there else ():
-        if match.start() >= end:
-            break
-        parts += data[at : match.start()], REDACTED.encode()
-        at = match.end()
-    parts.append(data[at : max(at, end)])
-    return b"".join(parts), max(at, end)
 
 
 def leaves(value: Any, depth: int = 0) -> Iterable[str]:

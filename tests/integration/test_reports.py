@@ -93,6 +93,15 @@ async def test_a_function_is_heard_even_if_it_returns_at_once(
         assert text(events) == "hello"
 
 
+@pytest.mark.parametrize("tool", ["tell_apart_async", "tell_apart_sync"])
+async def test_a_secret_that_is_told_in_parts_is_in_no_row(
+    client: ExecutorClient, context: ExecutionContext, tool: str
+) -> None:
+    events = await heard(await client.submit(tool, context, {"pin": "hunter22"}))
+
+    assert [event.text for event in events if isinstance(event, Output)] == ["is ", "[redacted]", " not ", "hunt"]
+
+
 async def test_who_comes_late_and_who_comes_again_hear_the_same(
     client: ExecutorClient, context: ExecutionContext
 ) -> None:

@@ -8,10 +8,33 @@ import pytest
 
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.executor import ToolExecutor
+from forge_tools.plugins import tool
 from forge_tools.records import Output, Progress, Report
 from forge_tools.registry import ScopedRegistry
 
 WORD = ToolParameter(name="word", type="string", description="What to say.")
+
+
+class Piecemeal(BaseTool):
+    """Put out a password in parts, and then end in that way."""
+
+    name = "Piecemeal"
+    category = ToolCategory.OTHER
+    parameters = (WORD, WORD.model_copy(update={"name": "password", "sensitive": True}))
+
+    async def _execute(self, context: ExecutionContext, word: str, password: str) -> ToolResult:
+        context.emit(f"it is {password[:3]}")
+        thread = threading.Thread(target=context.emit, args=(password[3:5],))
+        thread.start()
+        thread.join()
+        context.progress(1, 2)
+        ExecutionContext(working_dir=".").emit(password[5:])
+        context.emit(f", not {password[:6]}")
+        if word == "fail":
+            raise RuntimeError(word)
+        if word == "wait":
+            await asyncio.sleep(60)
+        return ToolResult.ok(word)
 
 
 class Teller(BaseTool):
@@ -69,6 +92,53 @@ async def test_secrets_are_not_reported(executor: ToolExecutor) -> None:
     await executor.call("Teller", {"word": "x", "password": "hunter22"}, on_report=heard.append)
 
     assert heard == told("x", "x [redacted]")
+
+
+@pytest.mark.parametrize("word", ["succeed", "fail", "wait", "cancel"])
+async def test_a_secret_in_parts_is_reported_in_none_and_nothing_else_is_lost_however_it_ends(
+    executor: ToolExecutor, registry: ScopedRegistry, word: str
+) -> None:
+    registry.register(Piecemeal())
+    heard: list[Report] = []
+    parameters = {"word": "wait" if word == "cancel" else word, "password": "hunter22"}
+    context = ExecutionContext(working_dir=".", timeout=60.0 if word == "cancel" else 0.2)
+    call = asyncio.ensure_future(executor.call("Piecemeal", parameters, context, on_report=heard.append))
+    if word == "cancel":
+        while len(heard) < 4:
+            await asyncio.sleep(0)
+        call.cancel()
+    await asyncio.wait([call])
+
+    texts = [report.text if isinstance(report, Output) else report.done for report in heard]
+    assert texts == ["it is ", 1.0, "[redacted]", ", not ", "hunter"]
+
+
+async def test_a_call_within_a_call_is_part_of_its_stream(executor: ToolExecutor, registry: ScopedRegistry) -> None:
+    @tool(sensitive=["pin"])
+    async def outer(context: ExecutionContext, pin: str) -> None:
+        """Let another tool tell the rest."""
+        context.emit(f"it is {pin[:4]}")
+        await executor.execute("Teller", ExecutionContext(working_dir="."), word=pin[4:])
+        context.emit("the end, hunt")
+
+    registry.register(outer)
+    heard: list[Report] = []
+
+    await executor.call("outer", {"pin": "hunter22"}, on_report=heard.append)
+
+    texts = [report.text for report in heard if isinstance(report, Output)]
+    assert texts == ["it is ", "[redacted]", "er22 in a thread", "er22 in a bare one", "the end, ", "hunt"]
+
+
+async def test_without_a_secret_every_part_is_reported_as_it_came(
+    executor: ToolExecutor, registry: ScopedRegistry
+) -> None:
+    registry.register(Piecemeal())
+    heard: list[Report] = []
+
+    await executor.call("Piecemeal", {"word": "x", "password": "short"}, on_report=heard.append)
+
+    assert [report.text for report in heard if isinstance(report, Output)] == ["it is sho", "rt", "", ", not short"]
 
 
 async def test_the_record_of_a_call_holds_the_context_alone(executor: ToolExecutor, context: ExecutionContext) -> None:

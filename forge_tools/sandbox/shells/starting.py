@@ -25,6 +25,7 @@ from forge_tools.sandbox.shells.keeping import find
 from forge_tools.sandbox.shells.layout import LEASE, ORDERS, RECORD, WRITE, replace
 from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.sandbox.spawner import UMASK, Forker
+from forge_tools.sandbox.streams import forms_in_streams
 from forge_tools.sandbox.trees import KEEPS, SHELL
 from forge_tools.secrecy import CONCEALED, scrubbed
 
@@ -158,8 +159,7 @@ def _ask(
     place: int,
     stdin: bytes,
 ) -> None:
-    scrubber = CONCEALED.get()
-    withheld = [base64.b64encode(form).decode() for form in scrubber.forms] if scrubber is not None else []
+    withheld = [base64.b64encode(form).decode() for form in forms_in_streams(CONCEALED.get())]
     fields = [str(shell.lease_seconds), str(shell.spool_bytes), str(UMASK), str(len(command)), str(len(withheld))]
     fields += [*command, *withheld]
     fields += [f"{name}={value}" for name, value in environment.items()]

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from forge_tools.sandbox.launcher import Status, keep_private, receive, spawn, status_of
 from forge_tools.sandbox.shells.layout import LEASE, ORDERS, STATUS, kernel_id, replace, restate
 from forge_tools.sandbox.shells.segments import Segments
-from forge_tools.sandbox.shells.withholding import Withholding
 from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, reap, start_ticks
+from forge_tools.sandbox.withholding import Withholding
 
 _CHUNK = 1 << 20
 _PIPE_BYTES = 1 << 20

@@ -22,6 +22,7 @@ def shown(*chunks: bytes, limit: int = 100_000) -> str:
     [
         (b"\x1b[1;31mred\x1b[0m\n", "red\n"),
         (b"\x1b]0;title\x07x\x1b]8;;http://a\x1b\\link\n", "xlink\n"),
+        (b"\x1b]0;no title\nlost\x07\n", "\\x1b]0;no title\nlost\\x07\n"),
         (b"\x1b(Bx\x1b7\x1b[6n\x1bMy", "xy"),
         (b"10%\r50%\r100%\n", "100%\n"),
         (b"10%\r100%\r\n", "100%\n"),

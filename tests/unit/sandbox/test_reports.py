@@ -17,7 +17,6 @@ from forge_tools.sandbox.reports import (
     ROWS_PER_STEP,
     DirectReporter,
     ReportBuffer,
-    ScrubbingReporter,
 )
 
 NOBODY: Callable[[], None] = lambda: None  # noqa: E731  shorter than a function
@@ -275,31 +274,6 @@ def test_no_count_is_more_than_a_column_holds(clock: Clock) -> None:
     assert buffer.take()[0].left_out < 2**63
 
 
-def test_secrets_are_taken_out_also_where_they_come_in_pieces(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, scrub=lambda text: text.replace("hunter22", "[redacted]"), clock=clock)
-    told = []
-    for part in ("pass hunter22\nand hun", "ter22 again", "\nhunter", "22"):
-        buffer.emit(part)
-        told += buffer.take()
-        clock.now += 1
-    buffer.progress(1, None, "with hunter22")
-    told += buffer.close()
-
-    assert text(told) == "pass [redacted]\nand [redacted] again\n[redacted]"
-    assert told[-1].text == "with [redacted]"
-
-
-def test_no_escape_hides_a_secret_and_none_is_told_of_a_line_that_is_cut(clock: Clock) -> None:
-    buffer = ReportBuffer(NOBODY, scrub=lambda text: text.replace("hunter22", "[redacted]"), clock=clock)
-    buffer.emit(b"pass hun\x1b[1mter\x1b[0m22\n")
-    buffer.emit("\x1b[1mhun\x1b[0mter22".ljust(PART_BYTES))
-    buffer.emit(b"x" * 4 * PART_BYTES)
-    told = buffer.close()
-
-    assert text(told).startswith("pass [redacted]\n[redacted]  ")
-    assert "\x1b" not in text(told)
-
-
 def test_a_context_tells_its_reporter_from_any_thread() -> None:
     heard: list[Report] = []
     context = ExecutionContext(working_dir=".").reporting_to(DirectReporter(heard.append))
@@ -345,15 +319,6 @@ def test_what_a_listener_raises_is_its_own_affair() -> None:
 
     DirectReporter(fail).emit("x")
     DirectReporter(fail).progress(1, None, None)
-
-
-def test_texts_are_scrubbed_before_they_are_handed_on() -> None:
-    heard: list[Report] = []
-    reporter = ScrubbingReporter(DirectReporter(heard.append), lambda text: text.replace("secret", "***"))
-    reporter.emit(b"a secret")
-    reporter.progress(1, None, "secret")
-
-    assert heard == [Output(text="a ***"), Progress(done=1.0, message="***")]
 
 
 def test_a_forked_copy_stays_silent_even_if_the_lock_was_held() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools import records
-from forge_tools.sandbox.shells.withholding import REDACTED, Withholding
+from forge_tools.sandbox.withholding import MOST_UNSEEN, REDACTED, Withholding
 
 FORMS = (b"hunter2secret", b"hunter2", b"aab", b"ba")
 SHORT = st.binary(min_size=1, max_size=6).map(lambda data: bytes(b"abc"[byte % 3] for byte in data))
@@ -63,6 +63,20 @@ def test_what_can_be_no_secret_is_written_at_once() -> None:
     assert (stream.feed(b"the end, hun"), stream.rest()) == (b"the end, ", b"hun")
 
 
+def test_an_escape_that_nobody_finishes_holds_up_no_more_than_its_line() -> None:
+    stream = Withholding([b"hunter2"])
+    assert (stream.feed(b"a\x1b]0;ti"), stream.feed(b"tle")) == (b"a", b"")
+    assert stream.feed(b"\npassword: ") == b"\x1b]0;title\npassword: "
+    assert stream.feed(b"\x1b]" + b"x" * MOST_UNSEEN).endswith(b"x")
+
+
+def test_escapes_without_end_after_the_beginning_of_a_secret_are_held_back_up_to_a_limit() -> None:
+    stream, escapes = Withholding([b"hunter2"]), b"\x1b[1m" * 500
+    assert (stream.feed(b"hun"), stream.feed(escapes)) == (b"", b"")
+    assert stream.feed(escapes * 2) == b"hun" + escapes * 3
+    assert stream.feed(b"ter2") == b"ter2"
+
+
 def test_the_longer_of_two_that_begin_alike_is_waited_for() -> None:
     stream = Withholding(FORMS)
     assert (stream.feed(b"hunter2"), stream.feed(b"secret!")) == (b"", b"[redacted]!")
@@ -78,3 +92,33 @@ def test_without_secrets_nothing_is_held_or_copied(forms: tuple[bytes, ...]) -> 
 
 def test_it_shows_what_everything_else_shows() -> None:
     assert REDACTED.decode() == records.REDACTED
+
+
+def shown(data: bytes) -> bytes:
+    """What a terminal shows of it, in the simplest of ways."""
+    return re.sub(rb"\r*\n", b"\n", re.sub(rb"\x1b\[[0-9;]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)", b"", data))
+
+
+SEEN = (b"mother7", b"1;mk", b"K\nhunter2", b"hunter2", b"hunter2secret")
+PIECES = [b"hun", b"ter2", b"sec", b"ret", b"mother", b"7", b"K", b"1;", b"mk", b"\n", b"\r\n", b"\r", b"x"]
+ESCAPES = [b"\x1b[1m", b"\x1b[K", b"\x1b]0;hun\x07", b"\x1b]8;;u\x1b\\", b"\x1b", b"\x1b["]
+
+
+@given(st.lists(st.sampled_from([*PIECES, *ESCAPES])), st.lists(st.integers(0, 200)))
+def test_with_escapes_too_it_does_not_matter_how_it_is_cut(parts: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(parts)
+    assert written(data, cuts, SEEN) == written(data, [], SEEN)
+
+
+@given(st.lists(st.sampled_from([*PIECES, *ESCAPES[:4]])), st.lists(st.integers(0, 200)))
+def test_neither_what_is_written_nor_what_a_terminal_shows_of_it_has_a_secret(
+    parts: list[bytes], cuts: list[int]
+) -> None:
+    clean = written(b"".join(parts), cuts, SEEN)
+    assert not [form for form in SEEN if form in clean or form in shown(clean)]
+
+
+@given(st.lists(st.sampled_from([*PIECES, *ESCAPES])), st.lists(st.integers(0, 200)))
+def test_what_is_no_secret_is_written_as_it_came(parts: list[bytes], cuts: list[int]) -> None:
+    data = b"".join(parts)
+    assert written(data, cuts, (b"hunter3", b"mother8\nx")) == data

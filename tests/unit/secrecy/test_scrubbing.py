@@ -3,7 +3,6 @@
 import base64
 import json
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.records import REDACTED, ToolCategory, ToolParameter, ToolResult, ToolSpec
-from forge_tools.secrecy import CONCEALED, Scrubber, leaves, scrubbed, scrubbed_chunks, scrubber_of
+from forge_tools.secrecy import CONCEALED, Scrubber, leaves, scrubbed, scrubber_of
 
 SECRET = 'p4ss "word"\\ é+/&='
 SPEC = ToolSpec(
@@ -97,27 +96,10 @@ def test_depth_without_end_is_left_as_it_is() -> None:
     assert list(leaves(deep)) == []
 
 
-async def _stream(*chunks: bytes) -> AsyncIterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 10_000])
-async def test_a_secret_that_is_cut_by_chunks_is_found(size: int) -> None:
-    data = b"x" * 50 + b"s3cret-key" + b"y" * 50 + b"s3cret-key"
-    chunks = [data[at : at + size] for at in range(0, len(data), size)]
-
-    clean = b"".join([chunk async for chunk in Scrubber(["s3cret-key"]).chunks(_stream(*chunks))])
-
-    assert clean == b"x" * 50 + b"[redacted]" + b"y" * 50 + b"[redacted]"
-
-
-async def test_without_a_secret_nothing_is_copied() -> None:
-    value, stream = {"a": ["b"]}, _stream(b"x")
+def test_without_a_secret_nothing_is_copied() -> None:
+    value = {"a": ["b"]}
 
     assert scrubbed(value) is value
-    assert scrubbed_chunks(stream) is stream
-    assert [chunk async for chunk in stream] == [b"x"]
 
 
 def test_what_is_ambient_counts_for_whatever_is_said_meanwhile() -> None:
@@ -143,17 +125,6 @@ def test_a_misspelt_name_may_be_that_of_the_secret() -> None:
 
     assert scrubber is not None
     assert scrubber.text("s3cret-key") == "[redacted]"
-
-
-@pytest.mark.parametrize("size", [1, 3, 12, 25, 10_000])
-async def test_of_two_secrets_that_begin_alike_the_longer_one_is_taken_out_wherever_it_is_cut(size: int) -> None:
-    data = b"x" * 20 + b"s3cret-key-and-what-follows" + b"y" * 200 + b"s3cret-key"
-    chunks = [data[at : at + size] for at in range(0, len(data), size)]
-
-    scrubber = Scrubber(["s3cret-key", "s3cret-key-and-what-follows"])
-    clean = b"".join([chunk async for chunk in scrubber.chunks(_stream(*chunks))])
-
-    assert clean == b"x" * 20 + b"[redacted]" + b"y" * 200 + b"[redacted]"
 
 
 def test_what_can_be_read_only_once_is_left_to_the_tool() -> None:
@@ -184,20 +155,6 @@ def test_very_many_secrets_are_taken_out_as_if_each_was_looked_for(secrets: set[
         many = Scrubber(secrets, least=3)
 
         assert many.text(text) == one_by_one(few._forms, text) == few.text(text)
-
-
-@given(st.sets(PIECES, max_size=12), st.lists(PIECES, max_size=12), st.integers(1, 9))
-async def test_very_many_secrets_are_taken_out_of_a_stream_as_few_are(
-    secrets: set[str], parts: list[str], size: int
-) -> None:
-    data = "".join([*parts, *secrets]).encode()
-    chunks = [data[at : at + size] for at in range(0, len(data), size)]
-    few = [chunk async for chunk in Scrubber(secrets, least=3).chunks(_stream(*chunks))]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("forge_tools.secrecy.forms.FEW", 0)
-        many = [chunk async for chunk in Scrubber(secrets, least=3).chunks(_stream(*chunks))]
-
-    assert many == few
 
 
 def test_ten_thousand_secrets_cost_a_text_hardly_more_than_one() -> None:

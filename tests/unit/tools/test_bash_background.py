@@ -96,6 +96,31 @@ async def test_nothing_that_a_shell_leaves_has_the_secrets_of_its_call(calls: Se
     assert book.shells[handle].command == command.replace("not-told-canary", "[redacted]")
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [(r"canary-\e", r"[1mof-\e[0mus"), (r"canary\r", r"\nof us"), (r"can\e[0mary\e[K\r\e[", r"m\nof us")],
+)
+async def test_no_escape_and_no_line_end_hides_a_secret_in_the_log_of_a_shell(
+    calls: Session, first: str, then: str
+) -> None:
+    registry = ScopedRegistry()
+    registry.register(Bash())
+    command = f"printf 'one %b' '{first}'; sleep 0.1; printf '%b two\\r\\n50%%\\r99%%' '{then}'"
+    asked = {"command": command, "env": {"API_TOKEN": "canary-of-us", "PIN_SECRET": "canary\nof us"}}
+    context = ExecutionContext(working_dir=".", session_id="s1", metadata={"execution_id": "e1"})
+    result = await ToolExecutor(registry).execute("Bash", context, **asked, run_in_background=True)
+    handle = result.metadata["bash_id"]
+    read = await calls.ended(handle)
+    assert read.output.startswith("one [redacted] two\n99%")
+    log = b"".join(path.read_bytes() for path in sorted((calls.folder / handle).glob("*.out")))
+    assert log == b"one [redacted] two\r\n50%\r99%"
+    assert [(await calls.output(handle, since=at)).output.partition("\n")[0] for at in (4, 15, 20)] == [
+        "[redacted] two",
+        "two",
+        "99%",
+    ]
+
+
 async def test_variables_and_input_are_given(calls: Session) -> None:
     handle = await calls.start("cat; echo $A $FORGE_BOOT.", stdin="tëxt\n", env={"A": "1 2"})
     assert (await calls.ended(handle)).output.startswith("tëxt\n1 2 .\n")

@@ -66,6 +66,45 @@ class Client:
         return "Client(key='s3cret-key')"
 
 
+def test_what_is_printed_in_parts_is_scrubbed_and_written_at_the_latest_when_the_call_is_over() -> None:
+    under = io.StringIO()
+    stream = RedactedStream(under)
+
+    def run() -> None:
+        with concealed(["s3cret key"]):
+            print("a s3cret", "key", file=stream)
+            thread = threading.Thread(
+                target=print, args=("in a thread s3c", "s3cret"), kwargs={"file": stream, "end": ""}
+            )
+            thread.start()
+            thread.join()
+            assert under.getvalue() == "a [redacted]\nin a thread s3c "
+
+    contextvars.copy_context().run(run)
+
+    assert under.getvalue() == "a [redacted]\nin a thread s3c s3cret"
+
+
+def test_calls_that_print_at_once_are_each_rid_of_their_own_secret() -> None:
+    under = io.StringIO()
+    stream = RedactedStream(under)
+    steps = [_printing(stream, secret) for secret in ("first-secret", "other-secret")]
+    contexts = [contextvars.copy_context() for _ in steps]
+    for _ in range(3):
+        for context, step in zip(contexts, steps, strict=True):
+            context.run(next, step, None)
+
+    assert under.getvalue() == "[redacted]\n[redacted]\n"
+
+
+def _printing(stream: RedactedStream, secret: str) -> Iterator[None]:
+    with concealed([secret]):
+        print(secret[:7], end="", file=stream)
+        yield
+        print(secret[7:], file=stream)
+        yield
+
+
 def test_what_quotes_a_secret_only_when_it_is_written_is_scrubbed_too(log: io.StringIO) -> None:
     logging.getLogger("tests.redaction").warning("made %s", Client(), extra={"client": Client(), "all": {Client()}})
 

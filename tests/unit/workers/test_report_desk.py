@@ -8,11 +8,23 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError, UnstorableRowError
-from forge_tools.records import Claim, ExecutionStatus, NewReport, Outcome
+from forge_tools.executor import ToolExecutor
+from forge_tools.plugins import tool
+from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, NewReport, Outcome
+from forge_tools.registry import ScopedRegistry
 from tests.unit.workers.test_recorder import CLAIM
+from workers.lanes.base import execute
 from workers.reports import WRITE_BYTES, ReportDesk
 
 EVERY = 0.05
+
+
+@tool(lane="async")
+async def tell_apart(context: ExecutionContext, pin: str) -> None:
+    """Tell a text in parts."""
+    context.emit(f"it is {pin[:10]}")
+    await asyncio.sleep(3 * EVERY)
+    ExecutionContext(working_dir=".").emit(f"{pin[10:]}, that is {pin[:5]}")
 
 
 class Store:
@@ -187,9 +199,12 @@ async def test_one_write_is_bounded_and_nobody_is_passed_over(desk: ReportDesk, 
     assert all(sum(len(row.told.text or "") for row in write) <= WRITE_BYTES + 40_000 for write in store.writes)
 
 
-async def test_secrets_of_a_call_are_not_written(desk: ReportDesk, store: Store) -> None:
-    one = claim(secrets=("correct horse battery",))
-    desk.begin(one).emit("it is correct horse battery\n")
+async def test_secrets_of_a_call_are_not_written_in_parts_either(desk: ReportDesk, store: Store) -> None:
+    registry = ScopedRegistry()
+    registry.register(tell_apart)
+    asked = {"parameters": '{"pin": "known to the worker alone"}', "context": '{"working_dir": "."}'}
+    one = claim(tool="tell_apart", secrets=("to the worker",), **asked)
+    await execute(ToolExecutor(registry), one, 1000, reporter=desk.begin(one))
     await desk.settle([end(one)])
 
-    assert "horse" not in store.texts[0]
+    assert "".join(store.texts) == "it is known [redacted] alone, that is known"

@@ -1,0 +1,35 @@
+"""What tools of the server's own process report is told to its client, without secrets."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from forge_tools.executor import ToolExecutor
+from forge_tools.mcp.progress import told_here
+from forge_tools.plugins import tool
+from forge_tools.records import ExecutionContext
+from forge_tools.registry import ScopedRegistry
+
+
+@tool(sensitive=["pin"])
+async def apart(context: ExecutionContext, pin: str) -> str:
+    """Tell a secret in parts."""
+    context.emit(f"it is {pin[:4]}")
+    context.progress(1, 2, f"with {pin}")
+    context.emit(f"{pin[4:]}, not {pin[:4]}")
+    return "done"
+
+
+async def test_a_secret_that_is_told_in_parts_is_told_in_no_notification() -> None:
+    told: list[str | None] = []
+
+    async def report_progress(number: float, total: float | None, message: str | None) -> None:
+        told.append(message)
+
+    registry = ScopedRegistry()
+    registry.register(apart)
+    ctx: Any = SimpleNamespace(session=SimpleNamespace(report_progress=report_progress))
+
+    result = await told_here(ctx, lambda: ToolExecutor(registry).call("apart", {"pin": "hunter22"}))
+
+    assert result.output == "done"
+    assert told == ["it is [redacted], not hunt", "with [redacted]"]
