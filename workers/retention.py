@@ -48,9 +48,18 @@ class Keeper:
         """Clear away and prune by every rule, if it is this worker's to do; returns how many executions went."""
         if not is_eldest(self._boot, self._living()):
             return 0
-        if count := await self._store.remnants.clear(shells_kept=self._shells_kept):
-            logger.info("Cleared away what workers, shells and sessions left behind", extra={"rows": count})
+        await self._clear()
         return sum([await self._apply(rule) for rule in self._rules])
+
+    async def _clear(self) -> None:
+        """What cannot be cleared away keeps nothing else from being pruned."""
+        try:
+            count = await self._store.remnants.clear(shells_kept=self._shells_kept)
+        except ForgeError as error:
+            logger.warning("What others left behind is not cleared away yet", extra={"error": str(error)})
+            return
+        if count:
+            logger.info("Cleared away what workers, shells and sessions left behind", extra={"rows": count})
 
     async def _apply(self, rule: RetentionRule) -> int:
         before = datetime.now(UTC) - timedelta(days=rule.days)

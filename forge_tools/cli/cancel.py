@@ -13,6 +13,7 @@ from forge_tools.client.telling import tell_submitter
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.storage import Store
+from forge_tools.storage.rows import is_id
 
 app = command_app()
 
@@ -35,12 +36,13 @@ def cancel(
     settings = Settings.load()
 
     async def ask(store: Store) -> tuple[str, str]:
-        record = await store.history.get(execution_id)
-        answer = await store.queue.cancel(record.id, actor=whoami(), reason=reason)
+        whole = execution_id.lower()  # which need not be read: somebody else may have written it
+        id_ = whole if is_id(whole) else (await store.history.get(execution_id)).id
+        answer = await store.queue.cancel(id_, actor=whoami(), reason=reason)
         if answer == "cancelled":  # no worker knows of it that would ring
             with suppress(ForgeError):  # cancelled it is; its submitter polls, too
-                await tell_submitter(store, settings.broker, record.id)
-        return record.id, answer
+                await tell_submitter(store, settings.broker, id_)
+        return id_, answer
 
     face = face_of(context)
     found, answer = with_store(ask, settings)

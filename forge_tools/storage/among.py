@@ -4,22 +4,26 @@ import json
 from collections.abc import Iterable
 from typing import Any, Self
 
-from sqlalchemy import Boolean, ColumnElement, Dialect, Text, literal
+from sqlalchemy import Boolean, ColumnElement, Dialect, LargeBinary, Text, cast, literal
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.operators import OperatorType
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
+
+from forge_tools.storage.foreign import NoText
 
 
 def among(column: ColumnElement[Any], keys: Iterable[Any]) -> ColumnElement[bool]:
     """Whether a column has one of these keys: as `column.in_(keys)`, which compiles and binds each of them by itself."""
     listed = list(keys)
-    blobs = [key for key in listed if isinstance(key, bytes)]  # SQLite takes them from a forger, and JSON has none
-    if not blobs:
+    if not any(isinstance(key, bytes | NoText) for key in listed):
         return _Among(column, literal(listed, _Keys(column.type)))
-    return among(column, (key for key in listed if not isinstance(key, bytes))) | column.in_(blobs)
+    # SQLite takes them from a forger, and JSON has none: such a key is worth a look through the whole table.
+    blobs = [key for key in listed if isinstance(key, bytes | NoText)]
+    rest = among(column, (key for key in listed if not isinstance(key, bytes | NoText)))
+    return rest | cast(column, LargeBinary).in_([literal(key, NullType()) for key in blobs])
 
 
 class _Keys(TypeDecorator[list[Any]]):

@@ -12,12 +12,17 @@ from forge_tools.records import ExecutionStatus, Switches, ToolSpec, ToolVersion
 from forge_tools.storage import alive
 from forge_tools.storage.definitions import Reader, chosen, defaults, keep_first, switches_query, version_of
 from forge_tools.storage.engine import Database
+from forge_tools.storage.foreign import Form
 from forge_tools.storage.models import execution_queue, from_now, tools, workers
 from forge_tools.storage.rows import clean
+from forge_tools.storage.workers import FORM
 from forge_tools.validation import shown, suggestion
 
 LIVE_SECONDS = 60.0
 """A boot silent for longer is not asked what it hosts."""
+
+
+_TOOLS = Form(tools.c)
 
 
 class _Host(NamedTuple):
@@ -79,7 +84,7 @@ class Catalogue:
         Of several definitions the one that the tool is pinned to counts, else the one seen last.
         """
         async with self._database.reading() as connection:
-            rows = (await connection.execute(defaults())).all()
+            rows = await _TOOLS.fitting(connection, defaults())
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
         for row in rows:
             if (spec := self._reader.spec_of(row)) is not None:
@@ -100,14 +105,15 @@ class Catalogue:
         """One definition as it was published, such as the one that an execution was accepted with; None if none was."""
         found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
         async with self._database.reading() as connection:
-            row = (await connection.execute(select(tools).where(*found))).first()
+            row = next(iter(await _TOOLS.fitting(connection, select(tools).where(*found))), None)
         return None if row is None else self._reader.spec_of(row, is_as_published=True)
 
     async def hosted(self, boot: str, name: str) -> tuple[str, str] | None:
         """Version and digest of a tool as that boot of a worker hosts it; None if it is not known."""
         async with self._database.reading() as connection:
-            known = await connection.scalar(select(workers.c.tools).where(workers.c.id == boot))
-        version, _, digest = (known or {}).get(name, "").partition(" ")
+            query = select(workers.c.id, workers.c.tools).where(workers.c.id == boot)
+            known: dict[str, str] = next((row.tools for row in await FORM.fitting(connection, query)), {})
+        version, _, digest = str(known.get(name, "")).partition(" ")
         return (version, digest) if digest else None
 
     async def hosts_of(self, name: str, digest: str) -> list[str]:
@@ -187,10 +193,11 @@ class Catalogue:
         return known[name]
 
     async def _versions(self, connection: AsyncConnection, tool: str) -> list[ToolVersion]:
-        rows = await connection.execute(
+        rows = await _TOOLS.fitting(
+            connection,
             select(tools)
             .where(tools.c.name == tool)
-            .order_by(tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc())
+            .order_by(tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc()),
         )
         return [
             version_of(row, spec, is_default=not place)
@@ -255,7 +262,8 @@ def _diverted(keys: Sequence[str]) -> Update:
 
 async def _live(connection: AsyncConnection) -> list[_Host]:
     rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(alive.is_alive(LIVE_SECONDS))
-    return [_Host(*row) for row in await connection.execute(rows.order_by(workers.c.id))]
+    hosts = await FORM.fitting(connection, rows.order_by(workers.c.id))
+    return [_Host(row.id, row.hostname, row.tools) for row in hosts]
 
 
 def _disagreements(hosts: Sequence[_Host], boot: str | None = None) -> list[str]:

@@ -1,16 +1,20 @@
 """What moves an execution from outside its body: cancel, expiry, recovery of dead workers."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Row, bindparam, case, cast, delete, func, insert, or_, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Loss, moment
+from forge_tools.records import ExecutionStatus, Loss, Outcome, moment
 from forge_tools.records.places import serving_command
 from forge_tools.storage import alive
+from forge_tools.storage.among import among
 from forge_tools.storage.engine import Database
+from forge_tools.storage.foreign import Form, sparing, tell, unreadable
 from forge_tools.storage.models import (
     execution_attempts,
     execution_events,
@@ -116,6 +120,19 @@ class Endings:
 
         return await self._database.write(work)
 
+    async def settle(self, outcome: Outcome) -> bool:
+        """End what cannot be finished, because an attempt of its number is there that its worker did not write."""
+
+        async def work(connection: AsyncConnection) -> bool:
+            is_its_own = (live.id == outcome.id) & (live.attempt == outcome.attempt) & (live.token == outcome.token)
+            rows = await _lock(connection, is_its_own & (live.status == RUNNING))
+            error = f"Attempt {outcome.attempt} ended, but somebody else had written a row of that number; its result is not kept."
+            ends = [_attempt(row, row.attempt, ExecutionStatus.FAILED, error, ErrorCode.UNSTORABLE) for row in rows]
+            await _end_unstarted(connection, ends)
+            return bool(rows)
+
+        return await self._database.write(work)
+
     async def submitters(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """(submitter, id) of those `ids` whose submitter can be rung."""
         asked = executions.c
@@ -125,6 +142,8 @@ class Endings:
 
 
 _ADD_ATTEMPTS = insert(execution_attempts).values(completed_at=from_now(0.0))
+_FORM = Form(execution_queue.c)
+
 _ADD_EVENTS = insert(execution_events).values(at=from_now(0.0))
 _REQUEUE = (
     update(execution_queue)
@@ -167,9 +186,16 @@ def _is_over(limit: int) -> ColumnElement[bool]:
 async def _lock(
     connection: AsyncConnection, condition: ColumnElement[bool], *, limit: int | None = None
 ) -> Sequence[Row[Any]]:
-    """Lock the rows in id order; with a limit, skip those that someone else holds."""
+    """Lock the rows in id order; with a limit, skip those that someone else holds. What somebody else wrote ends at once."""
     query = select(execution_queue).where(condition).order_by(live.id).limit(limit)
-    return (await connection.execute(query.with_for_update(skip_locked=limit is not None))).all()
+    with sparing():
+        rows = (await connection.execute(query.with_for_update(skip_locked=limit is not None))).all()
+    misfits = [(row, why) for row in rows if (why := _FORM.misfit(row)) is not None]
+    if not misfits:
+        return rows
+    await _end_unstarted(connection, [_misfit(row, why) for row, why in misfits])
+    gone = {row.id for row, _ in misfits}
+    return [row for row in rows if row.id not in gone]
 
 
 async def _require(connection: AsyncConnection, execution_id: str) -> None:
@@ -192,6 +218,31 @@ async def _end_unstarted(connection: AsyncConnection, ends: Sequence[dict[str, A
     await _end(connection, ends, [end["execution_id"] for end in ends])
 
 
+async def _end(connection: AsyncConnection, ends: Sequence[dict[str, Any]], over: Sequence[Any]) -> None:
+    """Add the attempts and take what is over out of the queue, from which a careless restore may have brought it back."""
+    if ends and (kept := await _numbered(connection, ends)):
+        await connection.execute(_ADD_ATTEMPTS, kept)
+    if over:
+        await connection.execute(delete(execution_queue).where(among(live.id, over)))
+
+
+async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The attempts to add: none to what has its end, and none under the number of one that somebody else wrote."""
+    ended = execution_attempts.c
+    query = select(ended.execution_id, ended.attempt, ended.final)
+    there: dict[Any, set[int]] = defaultdict(set)
+    has_ended = set()
+    for row in await connection.execute(query.where(among(ended.execution_id, [end["execution_id"] for end in ends]))):
+        there[row.execution_id].add(row.attempt if _is_count(row.attempt) else 0)
+        if row.final:
+            has_ended.add(row.execution_id)
+    return [
+        end | {"attempt": max(numbers) + 1} if end["attempt"] in (numbers := there[end["execution_id"]]) else end
+        for end in ends
+        if end["execution_id"] not in has_ended
+    ]
+
+
 async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail: dict[str, Any]) -> None:
     """Put what a dead worker left back in its queue, out of the async lane where that can be."""
     served = await _served_in_processes(connection) if any(row.lane == "async" for row in rows) else {}
@@ -206,13 +257,13 @@ async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail
 
 async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[str]]:
     """The tool keys that live workers of the process lane host, by queue."""
-    query = select(workers.c.queues, workers.c.tools).where(
+    query = select(workers.c.id, workers.c.queues, workers.c.tools).where(
         workers.c.lane == "process", alive.is_alive(SERVING_SECONDS)
     )
     served: dict[str, set[str]] = {}
-    for queues, tools in await connection.execute(query):
-        for queue in queues:
-            served.setdefault(queue, set()).update(alive.hosted_keys(tools))
+    for row in await Form(workers.c).fitting(connection, query):
+        for queue in row.queues:
+            served.setdefault(queue, set()).update(alive.hosted_keys(row.tools))
     return served
 
 
@@ -224,15 +275,9 @@ async def _beat(connection: AsyncConnection, boot: str) -> int:
 
 async def _silence(connection: AsyncConnection, boot: str, reason: str) -> str:
     """What is known of the end of a worker."""
-    seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == boot))
-    return f"its last heartbeat was at {moment(seen)}" if seen else reason
-
-
-async def _end(connection: AsyncConnection, ends: Sequence[dict[str, Any]], over: Sequence[str]) -> None:
-    if ends:
-        await connection.execute(_ADD_ATTEMPTS, list(ends))
-    if over:
-        await connection.execute(delete(execution_queue).where(live.id.in_(over)))
+    with sparing():
+        seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == boot))
+    return f"its last heartbeat was at {moment(seen)}" if isinstance(seen, datetime) else reason
 
 
 async def _add_events(
@@ -257,6 +302,19 @@ def _lost(row: Row[Any], loss: Loss) -> dict[str, Any]:
     started = {"started_at": row.started_at, "worker_id": row.owner, "hostname": row.hostname, "pid": row.pid}
     end = _attempt(row, row.attempt, ExecutionStatus.LOST, str(loss), ErrorCode.LOST)
     return end | started | {"final": not loss.may_run_again}
+
+
+def _misfit(row: Row[Any], why: str) -> dict[str, Any]:
+    """The end of what no worker could run, and nobody knows whether one did."""
+    attempt = row.attempt if _is_count(row.attempt) else 0
+    error = unreadable("execution_queue", row.id, why)
+    tell(error)
+    return _attempt(row, attempt + 1, ExecutionStatus.LOST, error.message, ErrorCode.LOST)
+
+
+def _is_count(attempt: Any) -> bool:
+    """Whether there can be a number above it."""
+    return isinstance(attempt, int) and 0 <= attempt < 2**31 - 1
 
 
 _WAITED_FOR = {QUEUED: "before it started", AWAITING: "before anybody approved it"}

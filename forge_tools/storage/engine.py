@@ -20,6 +20,7 @@ from sqlalchemy.pool import NullPool
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError
 from forge_tools.storage.faults import translated, unreachable
+from forge_tools.storage.foreign import lenient
 from forge_tools.storage.models import MOMENT_FORMAT
 
 T = TypeVar("T")
@@ -36,6 +37,8 @@ CLIENT_SECONDS = STATEMENT_SECONDS + ANSWER_SECONDS
 
 LONG_SECONDS = 300.0
 """What one statement may take that reads calls of years, on the server; the client waits a little longer."""
+
+FIRST_MOMENT, LAST_MOMENT = "0001-01-01 00:00:00.000000", "9999-12-31 23:59:59.999999"
 
 PARTING_SECONDS = 3.0
 """How long a close waits for statements under way; their connections are closed when they end."""
@@ -108,7 +111,7 @@ class Database:
         self._write_lock = write_lock or asyncio.Lock()
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._abandoned: set[asyncio.Task[None]] = set()
+        self._abandoned: set[asyncio.Future[Any]] = set()
         self._users = 0
         self._is_unused = asyncio.Event()
         self._is_closed = False
@@ -160,16 +163,30 @@ class Database:
 
     async def _write_once(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         with translated(self.address.shown):
-            async with self._turn(), self._connection(self._writer) as connection, connection.begin():
-                return await work(connection)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        if self.dialect == "sqlite":
+            if self.dialect == "postgresql":
+                return await self._transact(work)
             async with self._write_lock:
-                yield
-        else:
-            yield
+                return await self._transact_to_its_end(work)
+
+    async def _transact(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        async with self._connection(self._writer) as connection, connection.begin():
+            return await work(connection)
+
+    async def _transact_to_its_end(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Also if it is cancelled: half of a transaction in SQLite stays open until its last cursor is garbage, and nobody can write."""
+        transaction = asyncio.ensure_future(self._transact(work))
+        try:
+            return await asyncio.shield(transaction)
+        except asyncio.CancelledError:
+            self._abandoned.add(transaction)
+            transaction.add_done_callback(self._forget)
+            await asyncio.wait([transaction])
+            raise
+
+    def _forget(self, done: "asyncio.Future[Any]") -> None:
+        self._abandoned.discard(done)
+        if not done.cancelled():
+            done.exception()  # whoever waited for it was cancelled
 
     @asynccontextmanager
     async def _connection(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
@@ -264,7 +281,8 @@ def _sqlite_engine(address: Address, *, create: bool) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.create_function("forge_now", 1, forge_now)
+    connection.create_function("forge_now", 1, _now_of_row)
+    connection.driver_connection.text_factory = lenient
     cursor = connection.cursor()
     for statement in SQLITE_SETUP:
         cursor.execute(statement)
@@ -318,3 +336,11 @@ async def connect_postgres(
 def forge_now(seconds: float = 0.0) -> str:
     """SQLite's clock is its process's; its own functions stop at milliseconds."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(MOMENT_FORMAT)
+
+
+def _now_of_row(seconds: float) -> str:
+    """The same for seconds that are in a row: whoever wrote those, a statement over many rows does not fail by one of them."""
+    try:
+        return forge_now(seconds)
+    except OverflowError:
+        return LAST_MOMENT if seconds > 0 else FIRST_MOMENT

@@ -9,6 +9,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from forge_tools.errors import DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError, RefusedError, UnreachableError
+from forge_tools.storage.foreign import WAY_OUT, ForeignRowError
 
 UPGRADE = "Run `forge-tools db upgrade`."
 
@@ -25,6 +26,7 @@ _CORRUPT = ("XX001", "XX002")
 _VALUES = ("22", "23", "54")
 _NEVER_BEGAN = ("28", "3D", "25", "53", "57P03")
 _GONE = ("08", "57P", "58")
+_FORBIDDEN = "42501"
 _FULL = "53100"
 
 
@@ -46,6 +48,8 @@ def translated(shown: str) -> Iterator[None]:
 def explain(error: BaseException, shown: str) -> ForgeError:
     """Name what went wrong and the way out."""
     origin = _origin(error)
+    if is_no_text(origin):
+        return ForeignRowError(f"{shown} has a row with a text that is no UTF-8 ({origin}). {WAY_OUT}")
     if isinstance(origin, sqlite3.Error):
         return _explain_sqlite(origin, shown)
     state = getattr(origin, "sqlstate", None)
@@ -62,6 +66,11 @@ def _origin(error: BaseException) -> BaseException:
         inner = error.orig
         return inner.__cause__ if inner.__cause__ is not None and _is_from_asyncpg(inner.__cause__) else inner
     return error
+
+
+def is_no_text(error: BaseException) -> bool:
+    """Whether a text was read that is no UTF-8: it does not come from SQLite, but from the module that reads it."""
+    return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
 
 def _is_from_asyncpg(error: BaseException) -> bool:
@@ -109,7 +118,8 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
         return unreachable(shown, error, maybe_committed=False)
     if state.startswith(_GONE):
         return unreachable(shown, error, maybe_committed=True)
-    return StorageError(f"{shown}: {error} (SQLSTATE {state})")
+    way_out = ". After an upgrade, run deploy/postgres/roles.sql again." if state == _FORBIDDEN else ""
+    return StorageError(f"{shown}: {error} (SQLSTATE {state}){way_out}")
 
 
 def _full(shown: str, error: BaseException) -> UnreachableError:

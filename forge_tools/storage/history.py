@@ -1,7 +1,7 @@
 """What was asked and what came of it: reads on the view `tool_executions`."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -24,10 +24,13 @@ from forge_tools.records import (
 )
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
+from forge_tools.storage.foreign import Form, readable, sparing, unreadable
 from forge_tools.storage.listing import (
     Listing,
     R,
+    attempt,
     attempts_listed,
+    event,
     events_listed,
     execution_record,
     executions_listed,
@@ -65,9 +68,12 @@ class History:
         """
         query = select(tool_executions).where(*_id_range(execution_id)).order_by(seen.id).limit(2)
         async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).all()
+            with sparing():
+                rows = (await connection.execute(query)).all()
         if not rows:
             raise ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
+        if len(rows) > 1 and rows[0].id == rows[1].id:
+            raise unreadable("execution_attempts", rows[0].id, "more than one of them is final")
         if len(rows) > 1:
             raise ExecutionNotFoundError(
                 f"Several executions begin with {execution_id}; give more characters of the id."
@@ -78,16 +84,13 @@ class History:
         """The attempts of one execution that have ended, in order."""
         columns = execution_attempts.c
         query = select(execution_attempts).where(columns.execution_id == execution_id).order_by(columns.attempt)
-        return [_attempt(row) for row in await self._rows(execution_id, query)]
+        return readable(await self._rows(execution_id, query), attempt)
 
     async def events(self, execution_id: str) -> list[Event]:
         """What was done to one execution, in order."""
         columns = execution_events.c
         query = select(execution_events).where(columns.execution_id == execution_id).order_by(columns.id)
-        return [
-            Event(at=row.at, kind=row.kind, actor=row.actor, detail=row.detail)
-            for row in await self._rows(execution_id, query)
-        ]
+        return readable(await self._rows(execution_id, query), event)
 
     async def figures(
         self, by: Grouping = Grouping.TOOL, *, from_rows: bool = False, **filters: Any
@@ -117,7 +120,7 @@ class History:
             .order_by(live.queue, live.lane)
         )
         async with self._database.reading() as connection:
-            return [QueueDepth(**row) for row in (await connection.execute(query)).mappings()]
+            return [QueueDepth(**row._asdict()) for row in await Form(live).fitting(connection, query)]
 
     async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
         """Calls that do not move though they should, the worst first.
@@ -175,7 +178,8 @@ class History:
         if not is_id(execution_id):
             return []
         async with self._database.reading() as connection:
-            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
+            with sparing():
+                rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
         return rows
 
     async def list(
@@ -245,8 +249,3 @@ def _id_range(prefix: str) -> list[ColumnElement[bool]]:
 
 
 _EXTREMES = tuple("-".join(digit * length for length in (8, 4, 4, 4, 12)) for digit in "0f")
-
-
-def _attempt(row: Row[Any]) -> Attempt:
-    values = {field.name: getattr(row, field.name) for field in fields(Attempt)}
-    return Attempt(**values | {"status": ExecutionStatus(row.status)})

@@ -1,7 +1,7 @@
 """Lists over all of history, executions, attempts or events: a page at a time, each going on behind the last row of the one before."""
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
@@ -15,14 +15,17 @@ from sqlalchemy.types import Boolean
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import (
     TERMINAL,
+    Attempt,
     AttemptRecord,
+    Event,
     EventRecord,
     ExecutionRecord,
     ExecutionStatus,
     Selection,
     id_time,
 )
-from forge_tools.storage.models import execution_events
+from forge_tools.storage.foreign import NO_STATUS, Form, unreadable
+from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
 from forge_tools.storage.rows import clean, is_id
 from forge_tools.storage.selecting import conditions, id_bounds
 from forge_tools.storage.view import asked, joined, last, live
@@ -73,7 +76,7 @@ class Listing(Generic[R]):
     query: Select[Any]
     order: Order
     place: Callable[[str], Place]
-    place_of: Callable[[R], Place]
+    place_of: Callable[[Row[Any]], Place]
     record: Callable[[Row[Any]], R]
     twin: ColumnElement[Any] | None = None
 
@@ -90,9 +93,11 @@ class Listing(Generic[R]):
 
 
 def moment_of(place: Place) -> datetime:
-    """The time at which a place is."""
+    """The time at which a place is; that of what has none, since somebody else wrote it, is over all others."""
     major: Any = place[0]
-    return major if isinstance(major, datetime) else datetime.fromtimestamp(id_time(major), UTC)
+    if isinstance(major, str) and is_id(major):
+        return datetime.fromtimestamp(id_time(major), UTC)
+    return major if isinstance(major, datetime) else datetime.max.replace(tzinfo=UTC)
 
 
 def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
@@ -132,14 +137,43 @@ def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord
 
 
 def execution_record(row: Row[Any]) -> ExecutionRecord:
-    """One row of the view."""
+    """One row of the view.
+
+    Raises:
+        ForeignRowError: somebody else wrote it.
+    """
+    if row.status is None:
+        raise unreadable("executions", row.id, NO_STATUS)
+    _EXECUTION.require(row, _EXECUTION_FIELDS)
     values = {name: getattr(row, name) for name in _EXECUTION_FIELDS}
     return ExecutionRecord(**values | {"status": ExecutionStatus(row.status), "metadata": row.metadata or {}})
 
 
-_EXECUTION_FIELDS, _ATTEMPT_FIELDS, _EVENT_FIELDS = (
-    tuple(field.name for field in fields(record)) for record in (ExecutionRecord, AttemptRecord, EventRecord)
+def attempt(row: Row[Any]) -> Attempt:
+    """One attempt.
+
+    Raises:
+        ForeignRowError: somebody else wrote it.
+    """
+    return Attempt(**_attempt_values(row, _BARE_ATTEMPT_FIELDS))
+
+
+def event(row: Row[Any]) -> Event:
+    """One event.
+
+    Raises:
+        ForeignRowError: somebody else wrote it.
+    """
+    return Event(**_event_values(row, _BARE_EVENT_FIELDS))
+
+
+_EXECUTION_FIELDS, _ATTEMPT_FIELDS, _EVENT_FIELDS, _BARE_ATTEMPT_FIELDS, _BARE_EVENT_FIELDS = (
+    tuple(field.name for field in fields(record))
+    for record in (ExecutionRecord, AttemptRecord, EventRecord, Attempt, Event)
 )
+_EXECUTION = Form(executions.c, optional=(*execution_queue.c, *execution_attempts.c))
+_ATTEMPT = Form((*execution_attempts.c, *executions.c))
+_EVENT = Form(execution_events.c, optional=executions.c)
 
 
 def _of_events(selection: Selection, kind: str | None) -> Iterator[ColumnElement[bool]]:
@@ -173,16 +207,16 @@ def _event_place(cursor: str) -> Place:
     return before.scalar_subquery(), number
 
 
-def _by_id(record: ExecutionRecord) -> Place:
-    return (record.id,)
+def _by_id(row: Row[Any]) -> Place:
+    return (row.id,)
 
 
-def _by_number(record: AttemptRecord) -> Place:
-    return record.execution_id, record.attempt
+def _by_number(row: Row[Any]) -> Place:
+    return row.execution_id, row.attempt
 
 
-def _by_time(record: EventRecord) -> Place:
-    return record.at, record.id
+def _by_time(row: Row[Any]) -> Place:
+    return row.at, row.id
 
 
 def _is_number(text: str, most_digits: int) -> bool:
@@ -190,9 +224,18 @@ def _is_number(text: str, most_digits: int) -> bool:
 
 
 def _attempt_record(row: Row[Any]) -> AttemptRecord:
-    values = {name: getattr(row, name) for name in _ATTEMPT_FIELDS}
-    return AttemptRecord(**values | {"status": ExecutionStatus(row.status)})
+    return AttemptRecord(**_attempt_values(row, _ATTEMPT_FIELDS))
+
+
+def _attempt_values(row: Row[Any], names: Sequence[str]) -> dict[str, Any]:
+    _ATTEMPT.require(row, names)
+    return {name: getattr(row, name) for name in names} | {"status": ExecutionStatus(row.status)}
 
 
 def _event_record(row: Row[Any]) -> EventRecord:
-    return EventRecord(**{name: getattr(row, name) for name in _EVENT_FIELDS})
+    return EventRecord(**_event_values(row, _EVENT_FIELDS))
+
+
+def _event_values(row: Row[Any], names: Sequence[str]) -> dict[str, Any]:
+    _EVENT.require(row, names)
+    return {name: getattr(row, name) for name in names}

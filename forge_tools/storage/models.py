@@ -24,6 +24,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from forge_tools.storage.foreign import Foreign, foreign
+
 SCHEMA_REVISION = "0004"
 """The newest migration; revisions are numbers, so they compare as text."""
 
@@ -39,24 +41,31 @@ class Moment(TypeDecorator[datetime]):
 
     impl = Text
     cache_ok = True
+    holds = (datetime,)
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
             return dialect.type_descriptor(postgresql.TIMESTAMP(timezone=True))
         return dialect.type_descriptor(Text())
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        if isinstance(value, Foreign):
+            return value.value
         if value is None or dialect.name == "postgresql":
             return value
         return value.astimezone(UTC).strftime(MOMENT_FORMAT)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         if value is None:
             return None
-        if isinstance(value, str):
-            return datetime.fromisoformat(value).replace(tzinfo=UTC)
-        moment: datetime = value
-        return moment.astimezone(UTC)
+        try:
+            if isinstance(value, str):
+                return datetime.fromisoformat(value).replace(tzinfo=UTC)
+            if value.tzinfo is not None:  # as PostgreSQL's infinite ones have none
+                return value.astimezone(UTC)
+        except (AttributeError, OverflowError, ValueError):
+            pass
+        return foreign(value, "a time")
 
 
 class JsonText(TypeDecorator[Any]):
@@ -67,6 +76,7 @@ class JsonText(TypeDecorator[Any]):
 
     impl = Text
     cache_ok = True
+    holds = (dict, list, str, int, float, bool)
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
@@ -77,7 +87,12 @@ class JsonText(TypeDecorator[Any]):
         return value if value is None or dialect.name == "postgresql" else json.dumps(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return value if value is None or dialect.name == "postgresql" else json.loads(value)
+        if value is None or dialect.name == "postgresql":
+            return value
+        try:
+            return json.loads(value)
+        except (RecursionError, TypeError, ValueError):
+            return foreign(value, "JSON")
 
 
 Identifier = Text(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic
 
-from sqlalchemy import ColumnElement, Dialect, Select, func, literal, select, text
+from sqlalchemy import ColumnElement, Dialect, Row, Select, func, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import TERMINAL, ExecutionStatus, Selection
 from forge_tools.storage.engine import Database
+from forge_tools.storage.foreign import readable, sparing
 from forge_tools.storage.listing import NEWEST_FIRST, OLDEST_FIRST, Direction, Listing, Place, R, done, moment_of
 from forge_tools.storage.models import DEFAULT_QUEUE, execution_attempts, execution_events, execution_queue, executions
 from forge_tools.storage.rows import clean
@@ -85,10 +86,9 @@ async def read_all(database: Database, listing: Listing[R], index: Index, size: 
         async with database.reading() as connection:
             await _hold_still(connection)
             rows = await walk.step(connection, size)
-        place = walk.place or (listing.place_of(rows[-1]) if rows else None)
-        if place is not None:
+        if walk.reached is not None:
             stretch: Stretch[R] = Stretch(rows)
-            stretch.until = moment_of(place)
+            stretch.until = moment_of(walk.reached)
             yield stretch
 
 
@@ -107,6 +107,8 @@ class _Walk(Generic[R]):
         self, listing: Listing[R], index: Index, direction: Direction, longest: int, place: Place | None = None
     ) -> None:
         self.place = place
+        self.reached = place
+        """Up to where it has come, at the end as well."""
         self.is_over = False
         self._listing: Listing[R] = listing
         self._index, self._direction = index, direction
@@ -117,12 +119,13 @@ class _Walk(Generic[R]):
         entries = select(self._index.place).where(*self._index.entries, *self._index.bounds, *self._reached())
         entries = entries.order_by(self._direction.orders(self._index.place))
         count = self._entries + self._is_whole  # the one that the place is at was counted before
-        edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
+        with sparing():
+            edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
         window = self._window(entries.limit(count), edge, connection.dialect)
-        found = await connection.execute(self._listing.first(limit, self._direction).where(*window))
-        rows = [self._listing.record(row) for row in found]
-        self._move(rows, edge, is_full=len(rows) == limit)
-        return rows
+        with sparing():
+            found = (await connection.execute(self._listing.first(limit, self._direction).where(*window))).all()
+        self._move(found, edge, is_full=len(found) == limit)
+        return readable(found, self._listing.record)
 
     @property
     def _is_whole(self) -> bool:
@@ -151,12 +154,13 @@ class _Walk(Generic[R]):
         if self._index.entries or (len(columns) > 1 and dialect.name == "postgresql"):
             yield listing.order[0].in_(entries)
 
-    def _move(self, rows: list[R], edge: Any, *, is_full: bool) -> None:
+    def _move(self, rows: Sequence[Row[Any]], edge: Any, *, is_full: bool) -> None:
         if is_full:
-            self.place = self._listing.place_of(rows[-1])
+            self.place = self.reached = self._listing.place_of(rows[-1])
             self._entries = max(FIRST_STEP, self._entries // GROWTH)
             return
         self.place, self.is_over = (None, True) if edge is None else ((edge,), False)
+        self.reached = self.place or (self._listing.place_of(rows[-1]) if rows else None)
         self._entries = min(self._entries * GROWTH, self._longest)
 
 

@@ -23,6 +23,7 @@ from forge_tools.storage.rows import (
     late_detail,
     outcome_values,
     skewed,
+    status_of,
     stored_result,
 )
 
@@ -250,7 +251,7 @@ class PostgresHotPath:
     async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]:
         found: list[ExecutionStatus | None] = [None] * len(ids)
         for ord_, status in await self.fetch(_STATUSES, ids):
-            found[ord_ - 1] = ExecutionStatus(status)
+            found[ord_ - 1] = status_of(status)
         return found
 
     async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:

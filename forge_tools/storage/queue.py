@@ -101,7 +101,9 @@ class ExecutionQueue:
         except asyncio.CancelledError:
             future.add_done_callback(self._give_back)
             raise
-        return [claim for claim in _values(outcomes) if claim is not None]
+        claims = [claim for claim in outcomes if isinstance(claim, Claim)]
+        # What was claimed beside a row that the database refuses is this worker's, and has to run.
+        return claims or [claim for claim in _values(outcomes) if claim is not None]
 
     async def due(self, scope: Scope, limit: int) -> list[Ring]:
         """Up to `limit` executions that `scope` could claim now: those that are due longest, by id."""
@@ -122,7 +124,8 @@ class ExecutionQueue:
         refused = {index: error for index, error in enumerate(settled) if isinstance(error, UnstorableRowError)}
         replaced = await self._finishes.add_many([unstorable(rows[index], error) for index, error in refused.items()])
         for index, result in zip(refused, replaced, strict=True):
-            settled[index] = result
+            is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt that somebody else wrote
+            settled[index] = await self._endings.settle(rows[index]) if is_taken else result
         effects = dict(zip(known, _values(settled), strict=True))
         return [effects.get(index, False) for index in range(len(outcomes))]
 
@@ -215,7 +218,12 @@ def bad_id(execution_id: str) -> UnstorableRowError | None:
 
 def _is_plausible(ring: Ring) -> bool:
     """Rings come from the broker, to which others may write."""
-    return is_id(ring.id) and 0 <= ring.attempt <= MAX_ATTEMPT
+    return (
+        isinstance(ring.id, str)
+        and is_id(ring.id)
+        and isinstance(ring.attempt, int)
+        and 0 <= ring.attempt <= MAX_ATTEMPT
+    )
 
 
 def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Table, delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
@@ -16,11 +16,12 @@ from forge_tools.records.audit import Pruned, Pruning
 from forge_tools.storage.among import among
 from forge_tools.storage.artifact_tables import artifact_owners, artifacts
 from forge_tools.storage.audit import Signer, chain
-from forge_tools.storage.audit.canonical import line, root_of
+from forge_tools.storage.audit.canonical import line, raw, root_of
 from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError
 from forge_tools.storage.audit.checkpoints import Portion
 from forge_tools.storage.audit.tables import audit_events, audit_executions
 from forge_tools.storage.engine import Database
+from forge_tools.storage.foreign import Form, unreadable
 from forge_tools.storage.key_tables import idempotency_keys
 from forge_tools.storage.measured import hour_of
 from forge_tools.storage.models import (
@@ -183,12 +184,13 @@ def _filters(what: Pruning) -> Iterable[ColumnElement[bool]]:
 
 
 async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
-    entry, event = audit_executions.c, audit_events.c
-    entries = select(entry.execution_id.label("key"), entry.batch, entry.hashes).where(
+    entry, event, dialect = audit_executions.c, audit_events.c, connection.dialect.name
+    hashes = raw(entry.hashes, dialect).label("hashes")
+    entries = select(entry.execution_id.label("key"), entry.batch, hashes).where(
         among(entry.execution_id, ids), entry.pruned_by.is_(None)
     )
     events = (
-        select(event.event_id.label("key"), event.batch, event.hashes)
+        select(event.event_id.label("key"), event.batch, raw(event.hashes, dialect).label("hashes"))
         .join(execution_events, execution_events.c.id == event.event_id)
         .where(among(execution_events.c.execution_id, ids), event.pruned_by.is_(None))
     )
@@ -196,10 +198,19 @@ async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
     return _Chosen(
         await chain.newest(connection),
         ids,
-        (await connection.execute(entries)).all(),
-        (await connection.execute(events)).all(),
+        _fitting(audit_executions, (await connection.execute(entries)).all()),
+        _fitting(audit_events, (await connection.execute(events)).all()),
         is_busy,
     )
+
+
+def _fitting(table: Table, rows: Sequence[Row[Any, Any, Any]]) -> Sequence[Row[Any, Any, Any]]:
+    """Entries that a checkpoint can account for: where somebody else wrote one, what it proves is not deleted."""
+    form = Form(table.c)
+    for row in rows:
+        if (why := form.misfit(row)) is not None:
+            raise unreadable(table.name, row.key, why)
+    return rows
 
 
 def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batch | None:
@@ -234,7 +245,7 @@ def _portions(chosen: _Chosen, checkpoint: int) -> list[Portion]:
     lines: dict[int, list[str]] = defaultdict(list)
     for kind, rows in (("execution", chosen.entries), ("event", chosen.events)):
         for row in rows:
-            lines[row.batch].append(line(kind, row.key, bytes(row.hashes)))
+            lines[row.batch].append(line(kind, row.key, row.hashes))
     executions, events = (Counter(row.batch for row in rows) for rows in (chosen.entries, chosen.events))
     return [
         Portion(checkpoint, batch, executions[batch], events[batch], root_of(lines[batch])) for batch in sorted(lines)

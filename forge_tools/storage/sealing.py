@@ -10,10 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import SealingKey
 from forge_tools.storage.engine import Database
+from forge_tools.storage.foreign import Form, readable, said, sparing, unreadable
 from forge_tools.storage.models import execution_queue, from_now
 from forge_tools.storage.sealing_tables import sealing_keys
 
 known = sealing_keys.c
+_FORM = Form(known)
 
 
 class SealingKeys:
@@ -33,17 +35,23 @@ class SealingKeys:
         await self._database.write(work)
 
     async def current(self) -> SealingKey | None:
-        """The key that clients seal with; None where there is none."""
+        """The key that clients seal with; None where there is none.
+
+        Raises:
+            ForeignRowError: its row is not ours. An older key is no way out: it may have been retired by whoever wrote there.
+        """
         newest = _keys().where(known.retired_at.is_(None)).order_by(known.created_at.desc(), known.id).limit(1)
         async with self._database.reading() as connection:
-            row = (await connection.execute(newest)).one_or_none()
+            with sparing():
+                row = (await connection.execute(newest)).one_or_none()
         return None if row is None else _key(row)
 
     async def list(self) -> list[SealingKey]:
         """All keys, the newest first, with the number of executions under way that each is needed for."""
         async with self._database.reading() as connection:
-            rows = (await connection.execute(_keys().order_by(known.created_at.desc(), known.id))).all()
-            return [_key(row, await _live(connection, row.id)) for row in rows]
+            rows = await _FORM.fitting(connection, _keys().order_by(known.created_at.desc(), known.id))
+            live = {row.id: await _live(connection, row.id) for row in rows}
+        return readable(rows, lambda row: _key(row, live[row.id]))
 
     async def retire(self, ids: Sequence[str]) -> None:
         """Have clients use these no more; workers go on opening what was sealed with them."""
@@ -58,7 +66,8 @@ class SealingKeys:
         """
 
         async def work(connection: AsyncConnection) -> None:
-            row = (await connection.execute(_keys().where(known.id == id))).one_or_none()
+            with sparing():
+                row = (await connection.execute(_keys().where(known.id == id))).one_or_none()
             if row is not None and row.retired_at is None:
                 raise ConfigurationError(f"Key {id} is in use. Retire it first: forge-tools keys retire {id}")
             if live := await _live(connection, id):
@@ -75,7 +84,12 @@ def _keys() -> Select[Any]:
 
 
 def _key(row: Row[Any], live: int = 0) -> SealingKey:
-    return SealingKey(row.id, base64.b64decode(row.public), row.created_at, row.retired_at, live)
+    _FORM.require(row)
+    try:
+        public = base64.b64decode(row.public)
+    except ValueError as error:
+        raise unreadable("sealing_keys", row.id, f"its public is {said(row.public)}") from error
+    return SealingKey(row.id, public, row.created_at, row.retired_at, live)
 
 
 async def _live(connection: AsyncConnection, id: str) -> int:

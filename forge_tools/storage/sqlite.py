@@ -13,7 +13,8 @@ from typing import TypeVar
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
 from forge_tools.storage.engine import BUSY_SECONDS, SQLITE_SETUP, Address, forge_now
-from forge_tools.storage.faults import translated
+from forge_tools.storage.faults import is_no_text, translated
+from forge_tools.storage.foreign import lenient
 from forge_tools.storage.looks import Look, Question, sqlite_due, sqlite_look
 from forge_tools.storage.rows import (
     EXECUTION_COLUMNS,
@@ -25,6 +26,7 @@ from forge_tools.storage.rows import (
     late_detail,
     outcome_values,
     skewed,
+    status_of,
     stored_result,
 )
 
@@ -138,7 +140,18 @@ class _Thread:
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with translated(self._address.shown):
-            return work(self._connect())
+            connection = self._connect()
+            try:
+                return work(connection)
+            except sqlite3.OperationalError as error:
+                if not is_no_text(error):
+                    raise
+            # Work is safe to repeat, and only now, since what reads any bytes reads texts at half the speed.
+            connection.text_factory = lenient
+            try:
+                return work(connection)
+            finally:
+                connection.text_factory = str
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -225,8 +238,11 @@ def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) ->
     return claims
 
 
-def _claimed(connection: sqlite3.Connection, id_: str, attempt: int, token: str) -> Claim:
+def _claimed(connection: sqlite3.Connection, id_: str, attempt: int, token: str) -> Claim | None:
     row = connection.execute(_CLAIMED, (id_,)).fetchone()
+    if row is None:  # nobody asked for it: the row in the queue is all there is
+        connection.execute("DELETE FROM execution_queue WHERE id = ?", (id_,))
+        return None
     tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to, options, started_at, sealed = row
     return Claim(
         id=id_,
@@ -292,5 +308,5 @@ def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredR
 
 
 def _statuses(ids: Sequence[str], connection: sqlite3.Connection) -> list[ExecutionStatus | None]:
-    found = {id_: ExecutionStatus(status) for id_, status in connection.execute(_STATUSES, (json.dumps(ids),))}
+    found = {id_: status_of(status) for id_, status in connection.execute(_STATUSES, (json.dumps(ids),))}
     return [found.get(id_) for id_ in ids]

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, String, case, cast, false, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, String, case, cast, false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, StuckCalls, StuckReason
 from forge_tools.records.tools import tool_key
 from forge_tools.storage import alive
+from forge_tools.storage.foreign import Form
 from forge_tools.storage.load import RUNNING, Load, live, read_load
 from forge_tools.storage.models import execution_queue, executions, from_now, seconds_between, tools, workers
 
@@ -23,14 +24,19 @@ async def find_stuck(connection: AsyncConnection, *, lease: float, patience: flo
 async def stuck_among(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:
     """Those of a `load` that was read before, grouped, the worst first."""
     is_alive = alive.is_alive(lease)
-    halted = (await connection.execute(_halted_groups(is_alive, lease))).mappings()
-    found = [StuckCalls(**{**row, "reason": StuckReason(row["reason"])}) for row in halted]
+    halted = await Form(live).fitting(connection, _halted_groups(is_alive, lease))
+    found = [StuckCalls(**_told(row)) for row in halted if isinstance(row.tool, str)]
     stale = [one for one in load if one.stale]
     if stale:
         serving = await _serving(connection, is_alive, load)
         rules = await _rules(connection)
         found += [stuck for one in stale if (stuck := _untaken(one, serving, rules)) is not None]
     return sorted(found, key=lambda one: -one.seconds)
+
+
+def _told(row: Row[Any]) -> dict[str, Any]:
+    """A group as what is stuck; of one that somebody else gave no time to start at, nobody knows since when."""
+    return {**row._asdict(), "reason": StuckReason(row.reason), "seconds": row.seconds or 0.0}
 
 
 def _halted_groups(is_alive: ColumnElement[bool], lease: float) -> Select[Any]:
@@ -70,7 +76,7 @@ async def _serving(connection: AsyncConnection, is_alive: ColumnElement[bool], l
     columns = (workers.c.id, workers.c.lane, workers.c.queues, workers.c.tools, workers.c.concurrency)
     return [
         _Serving(row.lane, tuple(row.queues), row.tools, row.concurrency - busy[row.id])
-        for row in await connection.execute(select(*columns).where(is_alive))
+        for row in await Form(workers.c).fitting(connection, select(*columns).where(is_alive))
     ]
 
 

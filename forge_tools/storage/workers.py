@@ -11,6 +11,7 @@ from forge_tools.records import WorkerRecord
 from forge_tools.storage import alive
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
+from forge_tools.storage.foreign import Form, is_sound, readable, unreadable
 from forge_tools.storage.looks import Look, Question
 from forge_tools.storage.models import execution_queue, from_now, leases, seconds_between, workers
 from forge_tools.storage.queue import HotPath
@@ -19,6 +20,7 @@ LONGEST_LEASES = 4
 """Workers may be configured with leases of different lengths, but hardly by more than this factor."""
 
 boots = workers.c
+FORM = Form(boots)
 
 
 class Workers:
@@ -66,9 +68,9 @@ class Workers:
 
     async def live_queues(self, within: float) -> Counter[tuple[str, str]]:
         """How many boots serve each (queue, lane): those that have not stopped and were seen `within` seconds."""
-        query = select(boots.queues, boots.lane).where(alive.is_alive(within))
+        query = select(boots.id, boots.queues, boots.lane).where(alive.is_alive(within))
         async with self._database.reading() as connection:
-            return Counter((queue, row.lane) for row in await connection.execute(query) for queue in row.queues)
+            return Counter((queue, row.lane) for row in await FORM.fitting(connection, query) for queue in row.queues)
 
     async def silence_of(self, hostname: str, lane: str) -> float | None:
         """Seconds since a worker of that lane was last seen on a host, stopped or not; None if none ever was."""
@@ -84,9 +86,9 @@ class Workers:
         """
         owners = select(execution_queue.c.owner).where(execution_queue.c.owner.is_not(None)).distinct()
         async with self._database.reading() as connection:
-            owning = set((await connection.scalars(owners)).all())
+            owning = {owner for owner in await connection.scalars(owners) if _is_name(owner)}
             query = select(boots.id, boots.beat).where(or_(boots.stopped_at.is_(None), boots.id.in_(owning)))
-            known = dict(tuple(row) for row in await connection.execute(query))
+            known = {row.id: row.beat for row in await connection.execute(query) if _is_name(row.id)}
         return dict.fromkeys(owning, -1) | known
 
     async def stopped(self, among: Collection[str]) -> set[str]:
@@ -125,7 +127,11 @@ class Workers:
 async def read_workers(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[WorkerRecord]:
     """Boots that meet the conditions, the one started last first."""
     query = select(workers, _silence()).where(*conditions).order_by(boots.started_at.desc(), boots.id)
-    return [_worker(row) for row in await connection.execute(query)]
+    return readable(await FORM.fitting(connection, query), _worker)
+
+
+def _is_name(boot: Any) -> bool:
+    return isinstance(boot, str) and is_sound(boot)
 
 
 def _silence() -> ColumnElement[float]:
@@ -133,6 +139,8 @@ def _silence() -> ColumnElement[float]:
 
 
 def _worker(row: Row[Any]) -> WorkerRecord:
+    if row.silent_seconds is None:
+        raise unreadable("workers", row.id, f"its last_seen_at is {row.last_seen_at}")
     return WorkerRecord(
         id=row.id,
         hostname=row.hostname,

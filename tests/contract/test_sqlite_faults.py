@@ -1,5 +1,6 @@
 """What a SQLite file that is damaged, locked, missing or read-only does to a Store."""
 
+import asyncio
 import os
 import sqlite3
 import threading
@@ -7,12 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import DatabaseCorruptError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.records import Ring
 from forge_tools.storage import engine, migrate, open_store, sqlite
 from forge_tools.storage.faults import explain
 from tests.contract.calls import SCOPE, call, submitted
+from tests.contract.sealed import forge
 
 
 def file_of(url: str) -> Path:
@@ -130,3 +133,22 @@ async def test_a_read_only_file_is_said_to_be_so() -> None:
     assert isinstance(error, DatabaseUnavailableError)
     assert "readonly" in str(error)
     assert "both it and its folder" in str(error)
+
+
+async def test_a_write_that_is_cancelled_keeps_nobody_else_from_writing(migrated_sqlite: str) -> None:
+    async with await open_store(migrated_sqlite) as store:
+        await forge(store, "CREATE TABLE filled (text TEXT)")
+        rows = [("x" * 20_000,)] * 1000
+
+        async def fill(connection: AsyncConnection) -> None:
+            await connection.exec_driver_sql("INSERT INTO filled VALUES (?)", rows)
+
+        held = []  # as whoever logs a failure holds it, and all that it refers to
+        for number in range(12):
+            writing = asyncio.create_task(store._database.write(fill))
+            await asyncio.sleep(number * 0.0007)
+            writing.cancel()
+            held += await asyncio.gather(writing, return_exceptions=True)
+            async with asyncio.timeout(4):
+                await forge(store, "DELETE FROM filled")
+        assert {type(one) for one in held} == {asyncio.CancelledError}

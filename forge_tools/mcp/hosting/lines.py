@@ -5,7 +5,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from forge_tools.sandbox.output import plain
+from forge_tools.sandbox.terminals import plain
 
 SHOWN_CHARS = 200
 """How much of one line logs and errors show."""

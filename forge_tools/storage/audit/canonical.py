@@ -85,7 +85,8 @@ def moment_of(value: Any) -> datetime | None:
     if isinstance(value, str) and _MOMENT.fullmatch(value):
         with suppress(ValueError):
             return datetime.fromisoformat(value).replace(tzinfo=UTC)
-    return value if isinstance(value, datetime) else None
+    # PostgreSQL's infinite ones come without a zone.
+    return value if isinstance(value, datetime) and value.tzinfo is not None else None
 
 
 def raw(column: Column[Any], dialect: str) -> ColumnElement[Any]:

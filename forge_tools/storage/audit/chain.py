@@ -25,6 +25,8 @@ BELOW_ALL = -(2**63)
 _FIRST_BATCH = 0x466F726765  # a lock of PostgreSQL's, named by a number
 
 batch = audit_batches.c
+_IS_NUMBERED = batch.sequence.between(1, 2**62)
+"""As sealers number batches. SQLite keeps others, and has texts and blobs come behind all numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,7 @@ async def append(database: Database, connection: AsyncConnection, new: Batch) ->
     """
     if new.sequence == 1:
         await require_none(database, connection)
-    there = await connection.scalar(select(func.max(batch.sequence)))
+    there = await connection.scalar(select(func.max(batch.sequence)).where(_IS_NUMBERED))
     values = {name: getattr(new, name) for name in _FIELDS} | {"detail": json.loads(new.detail)}
     row = database.upsert(audit_batches).values(**values)
     added = await connection.scalar(row.on_conflict_do_nothing().returning(batch.sequence))
@@ -113,7 +115,7 @@ async def require_none(database: Database, connection: AsyncConnection) -> None:
     """
     if database.dialect == "postgresql":
         await connection.execute(select(func.pg_advisory_xact_lock(_FIRST_BATCH)))
-    if await connection.scalar(select(batch.sequence).limit(1)) is not None:
+    if await connection.scalar(select(batch.sequence).where(_IS_NUMBERED).limit(1)) is not None:
         raise OvertakenError("Another process has begun the audit chain at the same moment. Try again.")
 
 
@@ -139,7 +141,7 @@ async def _read(connection: AsyncConnection, *, after: int | None, limit: int) -
     columns = (raw(batch[name], connection.dialect.name).label(name) for name in _FIELDS)
     query = select(*columns).limit(limit)
     if after is None:
-        query = query.order_by(batch.sequence.desc())
+        query = query.where(_IS_NUMBERED).order_by(batch.sequence.desc())
     else:
         query = query.where(batch.sequence > after).order_by(batch.sequence)
     return [_batch(row._asdict()) for row in await connection.execute(query)]

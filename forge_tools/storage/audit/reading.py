@@ -29,24 +29,11 @@ _WIDE = {
 
 @asynccontextmanager
 async def reading_raw(database: Database) -> AsyncIterator[AsyncConnection]:
-    """A connection to read with, on which nothing changes meanwhile.
-
-    On SQLite a text that is no UTF-8 is read all the same: somebody has put it there.
-    """
+    """A connection to read with, on which nothing changes meanwhile."""
     async with database.reading() as connection:
         if database.dialect != "sqlite":
-            yield await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            return
-        driver: Any = (await connection.get_raw_connection()).driver_connection
-        driver.text_factory = _lenient
-        try:
-            yield connection
-        finally:
-            driver.text_factory = str
-
-
-def _lenient(data: bytes) -> str:
-    return data.decode(errors="surrogateescape")
+            await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        yield connection
 
 
 async def hashes_of_executions(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, bytes]:

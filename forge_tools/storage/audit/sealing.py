@@ -34,6 +34,11 @@ class Unsealed:
     events: Sequence[int]
 
 
+# RETURNING makes one statement of many rows: asyncpg's executemany, cancelled half way, first waits for its time limit.
+_ADD_EXECUTIONS = insert(audit_executions).returning(audit_executions.c.execution_id)
+_ADD_EVENTS = insert(audit_events).returning(audit_events.c.event_id)
+
+
 async def seal(
     database: Database, signer: Signer | None, sealer: str, most: int, *, behind: datetime | None
 ) -> Batch | None:
@@ -58,10 +63,10 @@ async def seal(
             await _require_unpruned(connection, ends)
         if ends:
             rows = [{"execution_id": id_, "hashes": hashes} for id_, hashes in ends.items()]
-            await connection.execute(insert(audit_executions).values(batch=new.sequence), rows)
+            await connection.execute(_ADD_EXECUTIONS.values(batch=new.sequence), rows)
         if events:
             entries = [{"event_id": id_, "hashes": hashes} for id_, hashes in events.items()]
-            await connection.execute(insert(audit_events).values(batch=new.sequence), entries)
+            await connection.execute(_ADD_EVENTS.values(batch=new.sequence), entries)
 
     await database.write(work)
     return new
@@ -89,7 +94,7 @@ async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | N
     completed_at = raw(ended.completed_at, connection.dialect.name).label("completed_at")
     ends = select(ended.execution_id, completed_at).where(ended.final, ~entry)
     if behind is None and head is not None and head.frontier is not None:
-        behind = min(head.frontier, now) - OVERLAP  # the clock may have been set back
+        behind = max(EVER, min(head.frontier, now)) - OVERLAP  # the clock may have been set back
     if behind not in (None, EVER):
         ends = ends.where(ended.completed_at >= behind)
     entry = exists().where(audit_events.c.event_id == event.id)
@@ -114,7 +119,7 @@ async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
         looked_at = moment_of(await connection.scalar(sealed_at.order_by(batch.sequence.desc()).limit(1)))
     if looked_at is None or looked_at == EPOCH:
         return 0
-    before = select(batch.event_frontier).where(batch.kind == SEAL, batch.sealed_at <= looked_at - OVERLAP)
+    before = select(batch.event_frontier).where(batch.kind == SEAL, batch.sealed_at <= max(EVER, looked_at) - OVERLAP)
     return await connection.scalar(before.order_by(batch.sequence.desc()).limit(1)) or 0
 
 

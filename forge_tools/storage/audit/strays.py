@@ -14,7 +14,7 @@ from forge_tools.storage.audit.canonical import EPOCH, moment_of, raw
 from forge_tools.storage.audit.chain import Batch
 from forge_tools.storage.audit.sealing import event_floor
 from forge_tools.storage.audit.tables import audit_batches, audit_events, audit_executions
-from forge_tools.storage.looks import OVERLAP
+from forge_tools.storage.looks import EVER, OVERLAP
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
 
 _PAGE = 10_000
@@ -46,7 +46,7 @@ class Strays:
         """
         now = await chain.now(self._connection)
         frontier = last.frontier if last else None
-        since = frontier and min(frontier, now) - OVERLAP
+        since = frontier and max(EVER, min(frontier, now)) - OVERLAP
         async for row in self._pages(partial(_unsealed_executions, self._connection.dialect.name), asked.id):
             if row.completed_at is None:
                 self._note_unfinished(row, now - _SETTLED)
