@@ -29,7 +29,7 @@ class Rolling:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await self.step()
-            except (ForgeError, TypeError, ValueError) as error:  # the latter of rows that somebody else wrote
+            except ForgeError as error:
                 logger.warning("Hours that are over are not rolled up yet", extra={"error": str(error)})
 
     async def step(self) -> int:

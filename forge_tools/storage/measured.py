@@ -50,11 +50,12 @@ KEYS: dict[Grouping, ColumnElement[Any]] = {
 
 
 async def open_up(connection: AsyncConnection, selection: Selection) -> None:
-    """Have PostgreSQL join what `measured` reads of this selection as it should.
+    """Begin to read: all of one moment, and PostgreSQL joins what `measured` reads of this selection as it should.
 
     It takes what lies between two ids for one row, and would then compare each call of an hour with each attempt of it.
     """
     if connection.dialect.name == "postgresql":
+        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         await connection.execute(text(f"SET LOCAL work_mem = '{SORTED_IN}'"))
         await connection.execute(text(f"SET LOCAL enable_nestloop = {'off' if _is_of_all(selection) else 'on'}"))
 

@@ -6,19 +6,20 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Column, ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, Grouping, Selection
-from forge_tools.storage.measured import HOUR_FORMAT
+from forge_tools.storage.measured import HOUR_FORMAT, KEYS
+from forge_tools.storage.models import from_now
 from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
 from forge_tools.storage.rows import clean
 from forge_tools.storage.tallies import Tallies, Tally
 
 HOUR = timedelta(hours=1)
 
-MOST_HELD = 25_000_000
-"""Calls whose times are held at once, 16 bytes each. PostgreSQL ranks those of more, out of its memory if it has to."""
+MOST_HELD = 15_000_000
+"""Calls whose times are held at once, 16 bytes each, and 32 more of a group that is ranked. Those of more PostgreSQL ranks itself."""
 
 ROWS = 100
 
@@ -31,13 +32,8 @@ SETS: Mapping[Grouping, tuple[str, ...]] = {
 
 COLUMNS = tuple(name for names in SETS.values() for name in names)
 
-_KEYS: Mapping[Grouping, str] = {
-    Grouping.TOOL: "tool",
-    Grouping.CATEGORY: "category",
-    Grouping.QUEUE: "queue",
-    Grouping.AGENT: "agent_id",
-    Grouping.SESSION: "session_id",
-}
+_KEYS = {by: column.name for by, column in KEYS.items() if isinstance(column, Column)}
+"""The columns of the tables of figures have the names of those of executions."""
 
 hours, figures = rollup_hours.c, rollup_figures.c
 
@@ -63,6 +59,11 @@ async def rolled_up(connection: AsyncConnection, selection: Selection, by: Group
     return Rolled(groups, list(_rest(selection, sorted(known))))
 
 
+def is_rolled_up() -> ColumnElement[bool]:
+    """Whether an hour counts: not if a clock that was ahead said that it was over."""
+    return (hours.rolled_at <= from_now(0.0)) & (hours.hour < from_now(0.0))
+
+
 def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
     """The set that tells apart all that is asked for."""
     bounds = {"since", "until"}
@@ -80,13 +81,17 @@ async def _may_read(connection: AsyncConnection) -> bool:
 
 async def _hours_within(connection: AsyncConnection, selection: Selection) -> Mapping[datetime, int]:
     """The number of calls of each."""
-    query = select(hours.hour, hours.calls).where(hours.rolled_at.is_not(None))
+    query = select(hours.hour, hours.calls).where(is_rolled_up())
     if selection.since is not None:
         query = query.where(hours.hour >= selection.since)
     if selection.until is not None:
         query = query.where(hours.hour < selection.until)
     found = await connection.execute(query)
-    return {row.hour: row.calls for row in found if selection.until is None or row.hour + HOUR <= selection.until}
+    return {
+        row.hour: row.calls
+        for row in found
+        if isinstance(row.calls, int) and (selection.until is None or row.hour + HOUR <= selection.until)
+    }
 
 
 async def _read(
@@ -107,8 +112,8 @@ async def _read(
         ),
     )
     groups: Tallies = Tallies(Tally)
-    async with connection.stream(query) as rows:
-        async for part in rows.partitions(ROWS):
+    async with connection.stream(query, execution_options={"yield_per": ROWS}) as rows:
+        async for part in rows.partitions():
             for row in part:
                 if row.hour in known:
                     _add(row, groups[key_of(row)])

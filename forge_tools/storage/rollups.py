@@ -5,8 +5,8 @@ calls are pruned, and whoever prunes says so, in the same transaction. Counting 
 its hour, reads, and writes only if the token is still there.
 """
 
+import asyncio
 import time
-from array import array
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,10 +20,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, Grouping, Selection, id_floor, id_time, new_id
 from forge_tools.storage.engine import Database
+from forge_tools.storage.foreign import ForeignRowError
 from forge_tools.storage.measured import HOUR_FORMAT, measured, open_up
 from forge_tools.storage.models import execution_queue, executions, from_now
-from forge_tools.storage.rolled import COLUMNS, HOUR, SETS, figures, hours
-from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
+from forge_tools.storage.rolled import COLUMNS, HOUR, SETS, figures, hours, is_rolled_up
+from forge_tools.storage.rollup_tables import in_form, rollup_figures, rollup_hours
 from forge_tools.storage.rows import MAX_SKEW, is_id
 from forge_tools.storage.selecting import id_bounds, queued_within
 from forge_tools.storage.tallies import Tallies, Tally, count
@@ -39,6 +40,10 @@ SKEW = timedelta(seconds=MAX_SKEW)
 
 WRITTEN = 50
 """Rows of figures that one statement writes."""
+
+
+_WRITE = insert(rollup_figures).returning(figures.number)
+"""RETURNING makes one statement of many rows: asyncpg's `executemany`, cancelled half way, first waits for its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,48 +62,66 @@ class Rollups:
         self._database = database
 
     async def sweep(self) -> AsyncIterator[RolledHour]:
-        """Roll up each hour that is ready and not rolled up, the newest first; drop those from before the oldest call."""
+        """Roll up each hour that is ready and not rolled up, the newest first; drop those that cannot be.
+
+        Raises:
+            ForeignRowError: in one of the hours are rows that somebody else wrote; all others are rolled up.
+        """
         async with self._database.reading() as connection:
             settled: datetime = (await connection.execute(select(from_now(-SETTLED_SECONDS)))).scalar_one()
             oldest = await connection.scalar(select(executions.c.id).order_by(executions.c.id).limit(1))
         first = hour_at(min(settled, settled if oldest is None else _time_of(oldest) - SKEW))
         await self._drop_before(first)
         missing = await self._missing(max(first, hour_at(settled) - REACH), hour_at(settled))
+        failure: ForeignRowError | None = None
         while missing:
             reach = await self._last_call_before(missing[0] + HOUR)
             if empty := _behind(reach, missing):
                 await self._database.write(partial(_let_be_empty, self._database, empty))
-            elif (rolled := await self.roll(missing[0])) is not None:
-                yield rolled
+            else:
+                try:
+                    rolled = await self.roll(missing[0])
+                except ForeignRowError as error:
+                    rolled, failure = None, error
+                if rolled is not None:
+                    yield rolled
             missing = missing[len(empty) or 1 :]
+        if failure is not None:
+            raise failure
 
     async def roll(self, hour: datetime) -> RolledHour | None:
-        """Count the calls of one hour. None if one of them is not over, or some were pruned meanwhile: it can be tried again."""
+        """Count the calls of one hour. None if it or one of them is not over, or some were pruned meanwhile: it can be tried again."""
         began = time.monotonic()
-        within, token = Selection(since=hour, until=hour + HOUR), new_id()
+        within, token, dialect = Selection(since=hour, until=hour + HOUR), new_id(), self._database.dialect
         if await self._is_anything_live(within):
             return None
         await self._database.write(partial(_mark, self._database, [hour], token=token))
-        groups: Tallies = Tallies(Tally)
-        async with self._database.reading(is_long=True) as connection:
-            await open_up(connection, within)
-            query = measured(within, *(asked.c[name] for name in COLUMNS))
-            await count(connection, query, itemgetter(slice(len(COLUMNS))), groups)
+        groups = await self._counted(within)
         calls = sum(group.calls for group in groups.values())
-        rows = [row for grouped_by in SETS for row in _rows(grouped_by, hour, groups)]
+        # On a thread: of 200,000 calls it would keep the loop, and the writers of an SQLite file, for a second.
+        rows = await asyncio.to_thread(lambda: [row for one in SETS for row in _rows(one, hour, groups, dialect)])
 
         async def work(connection: AsyncConnection) -> bool:
-            is_mine = (hours.hour == hour) & (hours.token == token)
-            done = update(rollup_hours).where(is_mine).values(token=None, rolled_at=from_now(0.0), calls=calls)
-            if not (await connection.execute(done)).rowcount:
+            is_mine, is_over = (hours.hour == hour) & (hours.token == token), from_now(-SETTLED_SECONDS) >= hour + HOUR
+            known = {"token": None, "rolled_at": from_now(0.0), "calls": calls}
+            if not (await connection.execute(update(rollup_hours).where(is_mine, is_over).values(known))).rowcount:
                 return False
             await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour == hour))
             for start in range(0, len(rows), WRITTEN):
-                await connection.execute(insert(rollup_figures), rows[start : start + WRITTEN])
+                await connection.execute(_WRITE, rows[start : start + WRITTEN])
             return True
 
         is_written = await self._database.write(work)
         return RolledHour(hour, calls, time.monotonic() - began) if is_written else None
+
+    async def _counted(self, within: Selection) -> Tallies:
+        """Its calls by `COLUMNS`."""
+        groups: Tallies = Tallies(Tally)
+        query = measured(within, *(asked.c[name] for name in COLUMNS))
+        async with self._database.reading(is_long=True) as connection:
+            await open_up(connection, within)
+            await count(connection, query, itemgetter(slice(len(COLUMNS))), groups)
+        return groups
 
     async def _is_anything_live(self, within: Selection) -> bool:
         live = execution_queue.join(asked, asked.c.id == execution_queue.c.id)
@@ -109,7 +132,7 @@ class Rollups:
 
     async def _missing(self, first: datetime, end: datetime) -> list[datetime]:
         """The hours from `first` to `end` that are not rolled up, the newest first."""
-        query = select(hours.hour).where(hours.hour >= first, hours.rolled_at.is_not(None))
+        query = select(hours.hour).where(hours.hour >= first, is_rolled_up())
         async with self._database.reading() as connection:
             known = set((await connection.scalars(query)).all())
         every = (end - number * HOUR for number in range(1, (end - first) // HOUR + 1))
@@ -127,7 +150,8 @@ class Rollups:
     async def _drop_before(self, first: datetime) -> None:
         async def work(connection: AsyncConnection) -> None:
             await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour < first))
-            await connection.execute(delete(rollup_hours).where(hours.hour < first))
+            # By a clock that was ahead some are rolled up that are not over, or have yet to begin.
+            await connection.execute(delete(rollup_hours).where((hours.hour < first) | ~is_rolled_up()))
 
         await self._database.write(work)
 
@@ -184,7 +208,9 @@ def _is_of_sets() -> ColumnElement[bool]:
     return figures.grouped_by.in_([one.value for one in SETS])
 
 
-def _rows(grouped_by: Grouping, hour: datetime, groups: Mapping[tuple[Any, ...], Tally]) -> Iterator[dict[str, Any]]:
+def _rows(
+    grouped_by: Grouping, hour: datetime, groups: Mapping[tuple[Any, ...], Tally], dialect: str
+) -> Iterator[dict[str, Any]]:
     names = SETS[grouped_by]
     places = [COLUMNS.index(name) for name in names]
     together: Tallies = Tallies(Tally)
@@ -201,6 +227,6 @@ def _rows(grouped_by: Grouping, hour: datetime, groups: Mapping[tuple[Any, ...],
             "succeeded": group.ends[ExecutionStatus.SUCCEEDED],
             "failed": group.failed,
             "rejected": group.ends[ExecutionStatus.REJECTED],
-            "durations": array("d", sorted(group.durations)),
-            "waits": array("d", sorted(group.waits)),
+            "durations": in_form(group.durations, dialect),
+            "waits": in_form(group.waits, dialect),
         }
