@@ -13,6 +13,7 @@ ForgeError
 │   ├── SchemaVersionError      not migrated, or newer than this code
 │   ├── ArtifactDamagedError    its bytes are not those that were kept
 │   ├── ArtifactFolderError     the folder of artifacts cannot be used
+│   ├── ForeignRowError         a row that no forge-tools wrote
 │   └── UnstorableRowError      one row the database refuses; its batch is unharmed
 ├── BrokerUnavailableError      rings cannot be sent; what SQL accepted still runs
 ├── SubmitOutcomeUnknownError   the connection broke while a submit was being committed
@@ -44,6 +45,7 @@ class ErrorCode(StrEnum):
     BLOCKED = "BLOCKED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     UNSTORABLE = "UNSTORABLE"
+    FOREIGN_ROW = "FOREIGN_ROW"
     STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     WORKSPACE_NOT_FOUND = "WORKSPACE_NOT_FOUND"
@@ -153,6 +155,12 @@ class ArtifactFolderError(StorageError):
     """The folder that holds the bytes of artifacts cannot be used."""
 
     code = "ARTIFACT_FOLDER"
+
+
+class ForeignRowError(StorageError):
+    """A row holds what its columns cannot: no forge-tools wrote it."""
+
+    code = ErrorCode.FOREIGN_ROW
 
 
 class UnstorableRowError(StorageError):

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from forge_tools.errors import DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
+from forge_tools.errors import DatabaseCorruptError, ForeignRowError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError, RefusedError, UnreachableError
-from forge_tools.storage.foreign import WAY_OUT, ForeignRowError
+from forge_tools.storage.foreign import WAY_OUT
 
 UPGRADE = "Run `forge-tools db upgrade`."
 

@@ -16,7 +16,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, LargeBinary,
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import TypeEngine
 
-from forge_tools.errors import StorageError
+from forge_tools.errors import ForeignRowError
 from forge_tools.records import Claim, ExecutionStatus, ShellStatus
 
 T = TypeVar("T")
@@ -48,12 +48,6 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 logger = logging.getLogger(__name__)
 
 _is_sparing: ContextVar[bool] = ContextVar("_is_sparing", default=False)
-
-
-class ForeignRowError(StorageError):
-    """A row holds what its columns cannot: somebody else wrote it."""
-
-    code = "FOREIGN_ROW"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from forge_tools.errors import ForeignRowError
 from forge_tools.records import ExecutionStatus, Grouping, Selection, id_floor, id_time, new_id
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import ForeignRowError
 from forge_tools.storage.measured import HOUR_FORMAT, measured, open_up
 from forge_tools.storage.models import execution_queue, executions, from_now
 from forge_tools.storage.rolled import COLUMNS, HOUR, SETS, figures, hours, is_rolled_up

@@ -121,7 +121,7 @@ GUARANTEES = (
     Guarantee(
         "Failures are results",
         "A bad call never raises out of the executor: it returns a failed result that names the thing, the limit and the way "
-        "out. One bad row never fails its batch.",
+        "out. One bad row never fails its batch, and one that no forge-tools wrote ends no worker.",
         (
             "tests/integration/test_calls_on_workers.py::test_bad_parameters_are_rejected_with_a_sentence_and_recorded",
             "tests/integration/test_calls_on_workers.py::test_whatever_a_tool_returns_comes_back_as_it_was",
@@ -129,6 +129,8 @@ GUARANTEES = (
             "tests/unit/test_executor.py::test_a_tool_that_replaces_execute_cannot_raise_either",
             "tests/contract/test_queue.py::test_a_row_that_the_database_refuses_fails_alone",
             "tests/contract/test_queue.py::test_a_result_that_the_database_refuses_becomes_a_failed_result_alone",
+            "tests/contract/test_foreign_rows.py::test_a_list_leaves_a_foreign_row_out_and_the_log_names_it",
+            "tests/unit/workers/test_foreign_calls.py::test_a_worker_ends_foreign_calls_and_runs_the_others",
         ),
     ),
     Guarantee(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from forge_tools.errors import ErrorCode, ForgeError
+from forge_tools.errors import ErrorCode, ForeignRowError, ForgeError
 from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.foreign import MOST_TOLD, ForeignRowError, is_sound, misfit
+from forge_tools.storage.foreign import MOST_TOLD, is_sound, misfit
 from forge_tools.storage.looks import Question
 from forge_tools.storage.retention import PruneRun
 from tests.contract.calls import SCOPE, boot, ended, finished, overdue, running, scope, submitted
