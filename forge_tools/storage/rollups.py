@@ -41,7 +41,6 @@ SKEW = timedelta(seconds=MAX_SKEW)
 WRITTEN = 50
 """Rows of figures that one statement writes."""
 
-
 _WRITE = insert(rollup_figures).returning(figures.number)
 """RETURNING makes one statement of many rows: asyncpg's `executemany`, cancelled half way, first waits for its time limit."""
 
@@ -71,7 +70,7 @@ class Rollups:
             settled: datetime = (await connection.execute(select(from_now(-SETTLED_SECONDS)))).scalar_one()
             oldest = await connection.scalar(select(executions.c.id).order_by(executions.c.id).limit(1))
         first = hour_at(min(settled, settled if oldest is None else _time_of(oldest) - SKEW))
-        await self._drop_before(first)
+        await self._drop_stale(first)
         missing = await self._missing(max(first, hour_at(settled) - REACH), hour_at(settled))
         failure: ForeignRowError | None = None
         while missing:
@@ -147,10 +146,11 @@ class Rollups:
             )
         return None if id_ is None else _time_of(id_) + SKEW
 
-    async def _drop_before(self, first: datetime) -> None:
+    async def _drop_stale(self, first: datetime) -> None:
+        """Hours from before the `first`, and those that do not count."""
+
         async def work(connection: AsyncConnection) -> None:
             await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour < first))
-            # By a clock that was ahead some are rolled up that are not over, or have yet to begin.
             await connection.execute(delete(rollup_hours).where((hours.hour < first) | ~is_rolled_up()))
 
         await self._database.write(work)
