@@ -2,12 +2,13 @@
 
 import re
 
+# No two alternatives match the same, so that there is nothing to try twice. (Possessive quantifiers lose matches before 3.11.5.)
 _ESCAPE = (
     r"\x1b(?:"
     r"\[[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor
     r"|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # strings of one line: titles, links
     r"|[ -/]+[0-~]"  # character sets
-    r"|[0-Z\\`-~]"  # single functions
+    r"|[PX](?![^\x07\x1b\n]*(?:\x07|\x1b\\))|[0-OQ-WYZ\\`-~]"  # single functions, and strings without an end
     r")"
 )
 _UNFINISHED = r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)"
@@ -16,9 +17,9 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """A character that says something to a terminal, or nothing at all."""
 
 _ESCAPES = re.compile(_ESCAPE)
-_RUN = re.compile(rf"(?:{_ESCAPE}|\r)++".encode())
+_RUN = re.compile(rf"(?:{_ESCAPE}|\r)+".encode())
 _ESCAPES_IN_RUN = re.compile(_ESCAPE.encode())
-_UNDECIDED = re.compile(rf"(?:\r(?:{_ESCAPE}|\r)*+(?:{_UNFINISHED})?|{_UNFINISHED})\Z".encode())
+_UNDECIDED = re.compile(rf"(?:(?<!\r)\r(?:{_ESCAPE}|\r)*(?:{_UNFINISHED})?|{_UNFINISHED})\Z".encode())
 
 
 def plain(text: str) -> str:
