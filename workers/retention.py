@@ -1,6 +1,5 @@
 """Prunes what the settings no longer want kept, and clears away what is left behind: one worker at a time, never in a hurry."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Set
@@ -13,6 +12,7 @@ from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store
 from forge_tools.storage.audit import Signer
 from forge_tools.storage.retention import PruneRun
+from workers.duties import repeat
 from workers.recovery import is_eldest
 
 LEASE = "retention"
@@ -37,12 +37,7 @@ class Keeper:
 
     async def keep(self) -> None:
         """Clear away and prune for ever."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self.step()
-            except ForgeError as error:
-                logger.warning("What is too old is not pruned yet", extra={"error": str(error)})
+        await repeat(self.step, LOOK_SECONDS, "What is too old is not pruned yet")
 
     async def step(self) -> int:
         """Clear away and prune by every rule, if it is this worker's to do; returns how many executions went."""

@@ -1,18 +1,15 @@
 """Rolls up the figures of hours that are over: one worker at a time, beside the calls."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Set
 
-from forge_tools.errors import ForgeError
 from forge_tools.storage import Store
+from workers.duties import repeat
 from workers.recovery import is_eldest
 
 LOOK_SECONDS = 300.0
 REST = 4.0
 """An hour is followed by a rest of so many times what it took: a fifth of one processor at most, while there are many."""
-
-logger = logging.getLogger(__name__)
 
 
 class Rolling:
@@ -25,12 +22,7 @@ class Rolling:
 
     async def keep(self) -> None:
         """Roll up for ever."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self.step()
-            except ForgeError as error:
-                logger.warning("Hours that are over are not rolled up yet", extra={"error": str(error)})
+        await repeat(self.step, LOOK_SECONDS, "Hours that are over are not rolled up yet")
 
     async def step(self) -> int:
         """Roll up all hours that are ready, if it is this worker's to do; returns how many those were."""

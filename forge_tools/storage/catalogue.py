@@ -12,17 +12,13 @@ from forge_tools.records import ExecutionStatus, Switches, ToolSpec, ToolVersion
 from forge_tools.storage import alive
 from forge_tools.storage.definitions import Reader, chosen, defaults, keep_first, switches_query, version_of
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import Form
+from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import execution_queue, from_now, tools, workers
 from forge_tools.storage.rows import clean
-from forge_tools.storage.workers import FORM
 from forge_tools.validation import shown, suggestion
 
 LIVE_SECONDS = 60.0
 """A boot silent for longer is not asked what it hosts."""
-
-
-_TOOLS = Form(tools.c)
 
 
 class _Host(NamedTuple):
@@ -84,7 +80,7 @@ class Catalogue:
         Of several definitions the one that the tool is pinned to counts, else the one seen last.
         """
         async with self._database.reading() as connection:
-            rows = await _TOOLS.fitting(connection, defaults())
+            rows = await fitting(tools, connection, defaults())
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
         for row in rows:
             if (spec := self._reader.spec_of(row)) is not None:
@@ -105,14 +101,14 @@ class Catalogue:
         """One definition as it was published, such as the one that an execution was accepted with; None if none was."""
         found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
         async with self._database.reading() as connection:
-            row = next(iter(await _TOOLS.fitting(connection, select(tools).where(*found))), None)
+            row = next(iter(await fitting(tools, connection, select(tools).where(*found))), None)
         return None if row is None else self._reader.spec_of(row, is_as_published=True)
 
     async def hosted(self, boot: str, name: str) -> tuple[str, str] | None:
         """Version and digest of a tool as that boot of a worker hosts it; None if it is not known."""
         async with self._database.reading() as connection:
             query = select(workers.c.id, workers.c.tools).where(workers.c.id == boot)
-            known: dict[str, str] = next((row.tools for row in await FORM.fitting(connection, query)), {})
+            known: dict[str, str] = next((row.tools for row in await fitting(workers, connection, query)), {})
         version, _, digest = str(known.get(name, "")).partition(" ")
         return (version, digest) if digest else None
 
@@ -193,7 +189,8 @@ class Catalogue:
         return known[name]
 
     async def _versions(self, connection: AsyncConnection, tool: str) -> list[ToolVersion]:
-        rows = await _TOOLS.fitting(
+        rows = await fitting(
+            tools,
             connection,
             select(tools)
             .where(tools.c.name == tool)
@@ -262,7 +259,7 @@ def _diverted(keys: Sequence[str]) -> Update:
 
 async def _live(connection: AsyncConnection) -> list[_Host]:
     rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(alive.is_alive(LIVE_SECONDS))
-    hosts = await FORM.fitting(connection, rows.order_by(workers.c.id))
+    hosts = await fitting(workers, connection, rows.order_by(workers.c.id))
     return [_Host(row.id, row.hostname, row.tools) for row in hosts]
 
 

@@ -14,7 +14,7 @@ from forge_tools.records.places import serving_command
 from forge_tools.storage import alive
 from forge_tools.storage.among import among
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import Form, sparing, tell, unreadable
+from forge_tools.storage.foreign import fitting, form_of, sparing, tell, unreadable
 from forge_tools.storage.models import (
     execution_attempts,
     execution_events,
@@ -142,8 +142,6 @@ class Endings:
 
 
 _ADD_ATTEMPTS = insert(execution_attempts).values(completed_at=from_now(0.0))
-_FORM = Form(execution_queue.c)
-
 _ADD_EVENTS = insert(execution_events).values(at=from_now(0.0))
 _REQUEUE = (
     update(execution_queue)
@@ -179,8 +177,8 @@ def _is_over(limit: int) -> ColumnElement[bool]:
         select(live.id).where(is_waiting, is_cancelled).limit(limit),
         select(live.id).where(is_hopeless).limit(limit),
     ]
-    among = union_all(*(select(one.subquery().c.id) for one in found))
-    return live.id.in_(among) & is_waiting & or_(has_expired, is_cancelled, is_hopeless)
+    ids = union_all(*(select(one.subquery().c.id) for one in found))
+    return live.id.in_(ids) & is_waiting & or_(has_expired, is_cancelled, is_hopeless)
 
 
 async def _lock(
@@ -190,7 +188,7 @@ async def _lock(
     query = select(execution_queue).where(condition).order_by(live.id).limit(limit)
     with sparing():
         rows = (await connection.execute(query.with_for_update(skip_locked=limit is not None))).all()
-    misfits = [(row, why) for row in rows if (why := _FORM.misfit(row)) is not None]
+    misfits = [(row, why) for row in rows if (why := form_of(execution_queue).misfit(row)) is not None]
     if not misfits:
         return rows
     await _end_unstarted(connection, [_misfit(row, why) for row, why in misfits])
@@ -261,7 +259,7 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
         workers.c.lane == "process", alive.is_alive(SERVING_SECONDS)
     )
     served: dict[str, set[str]] = {}
-    for row in await Form(workers.c).fitting(connection, query):
+    for row in await fitting(workers, connection, query):
         for queue in row.queues:
             served.setdefault(queue, set()).update(alive.hosted_keys(row.tools))
     return served

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from forge_tools.errors import DatabaseCorruptError, ForeignRowError, ForgeError, SchemaVersionError, StorageError
+from forge_tools.errors import DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError, RefusedError, UnreachableError
-from forge_tools.storage.foreign import WAY_OUT
 
 UPGRADE = "Run `forge-tools db upgrade`."
 
@@ -48,8 +47,6 @@ def translated(shown: str) -> Iterator[None]:
 def explain(error: BaseException, shown: str) -> ForgeError:
     """Name what went wrong and the way out."""
     origin = _origin(error)
-    if is_no_text(origin):
-        return ForeignRowError(f"{shown} has a row with a text that is no UTF-8 ({origin}). {WAY_OUT}")
     if isinstance(origin, sqlite3.Error):
         return _explain_sqlite(origin, shown)
     state = getattr(origin, "sqlstate", None)
@@ -66,11 +63,6 @@ def _origin(error: BaseException) -> BaseException:
         inner = error.orig
         return inner.__cause__ if inner.__cause__ is not None and _is_from_asyncpg(inner.__cause__) else inner
     return error
-
-
-def is_no_text(error: BaseException) -> bool:
-    """Whether a text was read that is no UTF-8: it does not come from SQLite, but from the module that reads it."""
-    return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode to UTF-8")
 
 
 def _is_from_asyncpg(error: BaseException) -> bool:

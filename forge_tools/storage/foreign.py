@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from operator import attrgetter
 from types import NoneType
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, LargeBinary, Row, Select
+from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, LargeBinary, Row, Select, Table
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import TypeEngine
 
@@ -131,11 +132,18 @@ class Form:
             raise unreadable(self._table.name, " ".join(key), why)
         return row
 
-    async def fitting(self, connection: AsyncConnection, query: Select[Any]) -> list[Row[Any]]:
-        """The rows of a query that fit; of each other one the log tells."""
-        with sparing():
-            rows = (await connection.execute(query)).all()
-        return readable(rows, self.require)
+
+@cache
+def form_of(table: Table) -> Form:
+    """What rows of a table may hold."""
+    return Form(table.c)
+
+
+async def fitting(table: Table, connection: AsyncConnection, query: Select[Any]) -> list[Row[Any]]:
+    """The rows of a query that fit the columns of a table; of each other one the log tells."""
+    with sparing():
+        rows = (await connection.execute(query)).all()
+    return readable(rows, form_of(table).require)
 
 
 _CLAIMED: dict[str, tuple[type[Any], ...]] = {

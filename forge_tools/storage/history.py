@@ -24,7 +24,7 @@ from forge_tools.records import (
 )
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
-from forge_tools.storage.foreign import Form, readable, sparing, unreadable
+from forge_tools.storage.foreign import fitting, readable, sparing, unreadable
 from forge_tools.storage.listing import (
     Listing,
     R,
@@ -120,7 +120,7 @@ class History:
             .order_by(live.queue, live.lane)
         )
         async with self._database.reading() as connection:
-            return [QueueDepth(**row._asdict()) for row in await Form(live).fitting(connection, query)]
+            return [QueueDepth(**row._asdict()) for row in await fitting(execution_queue, connection, query)]
 
     async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
         """Calls that do not move though they should, the worst first.

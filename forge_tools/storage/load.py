@@ -10,14 +10,14 @@ from sqlalchemy import Select, String, TextualSelect, and_, bindparam, case, cas
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus
-from forge_tools.storage.foreign import Foreign, Form, readable, sparing, unreadable
+from forge_tools.storage.foreign import Foreign, form_of, readable, sparing, unreadable
 from forge_tools.storage.models import Moment, execution_queue, from_now
 
 live = execution_queue.c
 QUEUED = live.status == ExecutionStatus.QUEUED.value
 RUNNING = live.status == ExecutionStatus.RUNNING.value
 
-_FORM, _PLACE = Form(live), ("queue", "lane", "tool_key", "status", "owner")
+_PLACE = ("queue", "lane", "tool_key", "status", "owner")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ async def read_load(connection: AsyncConnection, *, patience: float) -> list[Loa
 
 
 def _fitting(one: Load) -> Load:
-    if (why := _FORM.misfit(one, _PLACE)) is not None:
+    if (why := form_of(execution_queue).misfit(one, _PLACE)) is not None:
         raise unreadable("execution_queue", one.example or "?", why)
     return one
 

@@ -41,7 +41,7 @@ class Moment(TypeDecorator[datetime]):
 
     impl = Text
     cache_ok = True
-    holds = (datetime,)
+    holds: tuple[type[Any], ...] = (datetime,)
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":
@@ -76,7 +76,7 @@ class JsonText(TypeDecorator[Any]):
 
     impl = Text
     cache_ok = True
-    holds = (dict, list, str, int, float, bool)
+    holds: tuple[type[Any], ...] = (dict, list, str, int, float, bool)
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name == "postgresql":

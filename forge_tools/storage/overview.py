@@ -21,12 +21,12 @@ from forge_tools.records import (
 from forge_tools.records.places import HOST_PREFIX
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import summed
-from forge_tools.storage.foreign import Form
+from forge_tools.storage.foreign import fitting
 from forge_tools.storage.load import Load, read_load
 from forge_tools.storage.models import execution_attempts, executions, from_now, seconds_between, tools, workers
 from forge_tools.storage.stuck import stuck_among
 from forge_tools.storage.tallies import FAILED
-from forge_tools.storage.workers import FORM, boots, read_workers
+from forge_tools.storage.workers import boots, read_workers
 
 MOST_FAILURES = 100
 
@@ -106,11 +106,13 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
 
 async def _demoted(connection: AsyncConnection) -> tuple[DemotedTool, ...]:
     """Those that a worker which has not stopped hosts in that very definition."""
-    rows = await Form(tools.c).fitting(connection, select(tools).where(tools.c.demoted_at.is_not(None)))
+    rows = await fitting(tools, connection, select(tools).where(tools.c.demoted_at.is_not(None)))
     if not rows:
         return ()
     hosting = select(workers.c.id, workers.c.tools).where(workers.c.stopped_at.is_(None))
-    hosted = {(name, str(told)) for row in await FORM.fitting(connection, hosting) for name, told in row.tools.items()}
+    hosted = {
+        (name, str(told)) for row in await fitting(workers, connection, hosting) for name, told in row.tools.items()
+    }
     return tuple(
         DemotedTool(tool=row.name, version=row.version, reason=row.demoted_reason or "", at=row.demoted_at)
         for row in rows

@@ -22,7 +22,7 @@ from forge_tools.records import (
 )
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import Form
+from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, from_now
 from forge_tools.storage.report_tables import execution_reports
 from forge_tools.storage.rows import clean, is_id
@@ -34,7 +34,6 @@ FOLLOWED = 50
 """Executions in one look, which everybody who follows through this Store shares."""
 
 told = execution_reports.c
-_FORM, _EVENT_FORM = Form(told), Form(execution_events.c)
 live, ended, event = execution_queue.c, execution_attempts.c, execution_events.c
 
 
@@ -66,7 +65,7 @@ class Reports:
             select(execution_reports).where(told.execution_id.in_(known), told.slot == 0).order_by(told.attempt.asc())
         )
         async with self._database.reading() as connection:
-            rows = await _FORM.fitting(connection, query)
+            rows = await fitting(execution_reports, connection, query)
         return {row.execution_id: _progress(row, "") for row in rows}
 
     async def close(self) -> None:
@@ -152,7 +151,7 @@ async def _behind(connection: AsyncConnection, positions: Iterable[Position]) ->
         .order_by(told.execution_id, told.attempt, told.number)
         .limit(MOST_READ)
     )
-    return await _FORM.fitting(connection, query)
+    return await fitting(execution_reports, connection, query)
 
 
 def _is_behind(position: Position) -> ColumnElement[bool]:
@@ -175,7 +174,9 @@ async def _notes(connection: AsyncConnection, positions: Sequence[Position]) -> 
     if not positions:
         return found
     behind = [and_(event.execution_id == one.execution_id, event.id > one.note) for one in positions]
-    for row in await _EVENT_FORM.fitting(connection, select(execution_events).where(or_(*behind)).order_by(event.id)):
+    for row in await fitting(
+        execution_events, connection, select(execution_events).where(or_(*behind)).order_by(event.id)
+    ):
         noted = Event(at=row.at, kind=row.kind, actor=row.actor, detail=row.detail)
         found.setdefault(row.execution_id, []).append((row.id, noted))
     return found

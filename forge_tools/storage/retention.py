@@ -21,7 +21,7 @@ from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError
 from forge_tools.storage.audit.checkpoints import Portion
 from forge_tools.storage.audit.tables import audit_events, audit_executions
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import Form, unreadable
+from forge_tools.storage.foreign import form_of, unreadable
 from forge_tools.storage.key_tables import idempotency_keys
 from forge_tools.storage.measured import hour_of
 from forge_tools.storage.models import (
@@ -206,7 +206,7 @@ async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
 
 def _fitting(table: Table, rows: Sequence[Row[Any, Any, Any]]) -> Sequence[Row[Any, Any, Any]]:
     """Entries that a checkpoint can account for: where somebody else wrote one, what it proves is not deleted."""
-    form = Form(table.c)
+    form = form_of(table)
     for row in rows:
         if (why := form.misfit(row)) is not None:
             raise unreadable(table.name, row.key, why)

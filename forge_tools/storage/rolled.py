@@ -10,6 +10,7 @@ from sqlalchemy import Column, ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, Grouping, Selection
+from forge_tools.storage.foreign import fitting, form_of
 from forge_tools.storage.measured import HOUR_FORMAT, KEYS
 from forge_tools.storage.models import from_now
 from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
@@ -81,17 +82,13 @@ async def _may_read(connection: AsyncConnection) -> bool:
 
 async def _hours_within(connection: AsyncConnection, selection: Selection) -> Mapping[datetime, int]:
     """The number of calls of each."""
-    query = select(hours.hour, hours.calls).where(is_rolled_up())
+    query = select(hours.hour, hours.calls).where(is_rolled_up(), hours.calls.is_not(None))
     if selection.since is not None:
         query = query.where(hours.hour >= selection.since)
     if selection.until is not None:
         query = query.where(hours.hour < selection.until)
-    found = await connection.execute(query)
-    return {
-        row.hour: row.calls
-        for row in found
-        if isinstance(row.calls, int) and (selection.until is None or row.hour + HOUR <= selection.until)
-    }
+    found = await fitting(rollup_hours, connection, query)
+    return {row.hour: row.calls for row in found if selection.until is None or row.hour + HOUR <= selection.until}
 
 
 async def _read(
@@ -115,7 +112,7 @@ async def _read(
     async with connection.stream(query, execution_options={"yield_per": ROWS}) as rows:
         async for part in rows.partitions():
             for row in part:
-                if row.hour in known:
+                if form_of(rollup_figures).require(row).hour in known:
                     _add(row, groups[key_of(row)])
     return groups
 

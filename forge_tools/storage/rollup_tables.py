@@ -6,23 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Column, Dialect, Float, Integer, Table, Text
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeEngine
 
-from forge_tools.storage.models import Identifier, Moment, metadata
+from forge_tools.storage.models import Identifier, JsonText, Moment, metadata
 
 
-class Numbers(TypeDecorator[Sequence[float]]):
+class Numbers(JsonText):
     """A list of floats: `double precision[]` on PostgreSQL, a JSON array in TEXT on SQLite. It binds what `in_form` makes."""
 
-    impl = Text
     cache_ok = True
+    holds = (list,)
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         return dialect.type_descriptor(ARRAY(Float(53)) if dialect.name == "postgresql" else Text())
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> Sequence[float] | None:
-        numbers: Sequence[float] | None = value
-        return numbers if value is None or dialect.name == "postgresql" else list(json.loads(value))
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value
 
 
 def in_form(numbers: Sequence[float], dialect: str) -> Sequence[float] | str:

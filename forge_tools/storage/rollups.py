@@ -180,9 +180,9 @@ def hour_at(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
-def _behind(moment: datetime | None, hours: Sequence[datetime]) -> list[datetime]:
-    """Those of `hours`, the newest first, that begin after a moment."""
-    return list(hours if moment is None else takewhile(moment.__lt__, hours))
+def _behind(moment: datetime | None, every: Sequence[datetime]) -> list[datetime]:
+    """Those hours of `every`, the newest first, that begin after a moment."""
+    return list(every if moment is None else takewhile(moment.__lt__, every))
 
 
 async def _mark(

@@ -10,12 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import SealingKey
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import Form, readable, said, sparing, unreadable
+from forge_tools.storage.foreign import fitting, form_of, readable, said, sparing, unreadable
 from forge_tools.storage.models import execution_queue, from_now
 from forge_tools.storage.sealing_tables import sealing_keys
 
 known = sealing_keys.c
-_FORM = Form(known)
 
 
 class SealingKeys:
@@ -49,7 +48,7 @@ class SealingKeys:
     async def list(self) -> list[SealingKey]:
         """All keys, the newest first, with the number of executions under way that each is needed for."""
         async with self._database.reading() as connection:
-            rows = await _FORM.fitting(connection, _keys().order_by(known.created_at.desc(), known.id))
+            rows = await fitting(sealing_keys, connection, _keys().order_by(known.created_at.desc(), known.id))
             live = {row.id: await _live(connection, row.id) for row in rows}
         return readable(rows, lambda row: _key(row, live[row.id]))
 
@@ -84,7 +83,7 @@ def _keys() -> Select[Any]:
 
 
 def _key(row: Row[Any], live: int = 0) -> SealingKey:
-    _FORM.require(row)
+    form_of(sealing_keys).require(row)
     try:
         public = base64.b64decode(row.public)
     except ValueError as error:

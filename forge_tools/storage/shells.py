@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import Form
+from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import from_now, workers
 from forge_tools.storage.rows import clean
 from forge_tools.storage.shell_tables import shells
@@ -18,7 +18,6 @@ MOST_LISTED = 500
 """Of a session: all that run come before any that ended."""
 
 kept = shells.c
-_FORM = Form(kept)
 RUNNING = kept.status == ShellStatus.RUNNING.value
 LOST = kept.status == ShellStatus.LOST.value
 
@@ -86,7 +85,7 @@ class Shells:
 
     async def _read(self, query: Select[Any]) -> list[ShellRecord]:
         async with self._database.reading() as connection:
-            return [_shell(row) for row in await _FORM.fitting(connection, query)]
+            return [_shell(row) for row in await fitting(shells, connection, query)]
 
     async def _lose(self, *which: ColumnElement[bool]) -> list[str]:
         lost = (

@@ -13,7 +13,7 @@ from typing import TypeVar
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
 from forge_tools.storage.engine import BUSY_SECONDS, SQLITE_SETUP, Address, forge_now
-from forge_tools.storage.faults import is_no_text, translated
+from forge_tools.storage.faults import translated
 from forge_tools.storage.foreign import lenient
 from forge_tools.storage.looks import Look, Question, sqlite_due, sqlite_look
 from forge_tools.storage.rows import (
@@ -144,7 +144,7 @@ class _Thread:
             try:
                 return work(connection)
             except sqlite3.OperationalError as error:
-                if not is_no_text(error):
+                if not _is_no_text(error):
                     raise
             # Work is safe to repeat, and only now, since what reads any bytes reads texts at half the speed.
             connection.text_factory = lenient
@@ -217,6 +217,11 @@ def _record_one(connection: sqlite3.Connection, row: Record, now: str) -> ForgeE
         never_started = (row.new.id, 0, True, None, None, None, None, None, now)
         connection.execute(_INSERT_ATTEMPT, (*never_started, *outcome_values(row.outcome)))
     return None if refusal is _ALREADY_THERE else refusal
+
+
+def _is_no_text(error: sqlite3.OperationalError) -> bool:
+    """Whether a text was read that is no UTF-8: it does not come from SQLite, but from the module that reads it."""
+    return str(error).startswith("Could not decode to UTF-8")
 
 
 def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) -> list[Claim | None]:

@@ -11,7 +11,7 @@ from forge_tools.records import WorkerRecord
 from forge_tools.storage import alive
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import Form, is_sound, readable, unreadable
+from forge_tools.storage.foreign import fitting, is_sound, readable, unreadable
 from forge_tools.storage.looks import Look, Question
 from forge_tools.storage.models import execution_queue, from_now, leases, seconds_between, workers
 from forge_tools.storage.queue import HotPath
@@ -20,7 +20,6 @@ LONGEST_LEASES = 4
 """Workers may be configured with leases of different lengths, but hardly by more than this factor."""
 
 boots = workers.c
-FORM = Form(boots)
 
 
 class Workers:
@@ -70,7 +69,9 @@ class Workers:
         """How many boots serve each (queue, lane): those that have not stopped and were seen `within` seconds."""
         query = select(boots.id, boots.queues, boots.lane).where(alive.is_alive(within))
         async with self._database.reading() as connection:
-            return Counter((queue, row.lane) for row in await FORM.fitting(connection, query) for queue in row.queues)
+            return Counter(
+                (queue, row.lane) for row in await fitting(workers, connection, query) for queue in row.queues
+            )
 
     async def silence_of(self, hostname: str, lane: str) -> float | None:
         """Seconds since a worker of that lane was last seen on a host, stopped or not; None if none ever was."""
@@ -127,7 +128,7 @@ class Workers:
 async def read_workers(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[WorkerRecord]:
     """Boots that meet the conditions, the one started last first."""
     query = select(workers, _silence()).where(*conditions).order_by(boots.started_at.desc(), boots.id)
-    return readable(await FORM.fitting(connection, query), _worker)
+    return readable(await fitting(workers, connection, query), _worker)
 
 
 def _is_name(boot: Any) -> bool:

@@ -10,7 +10,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.records import Claim, Moved, NamedWorkspace, Scope, Stranded, WorkspacePlaces, WorkspaceRecord
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import Form
+from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import from_now, leases, seconds_between, workers
 from forge_tools.storage.moving import move
 from forge_tools.storage.rows import clean
@@ -23,7 +23,6 @@ MAX_SESSION_ID = 500
 LOCK = "workspaces"
 
 known = workspaces.c
-_FORM = Form(known)
 
 
 class Workspaces:
@@ -44,7 +43,7 @@ class Workspaces:
 
         async def work(connection: AsyncConnection) -> list[str]:
             await self._lock(connection)  # or two hosts could each find that the other has nothing
-            rows = [_record(row) for row in await _FORM.fitting(connection, _rows(within))]
+            rows = [_record(row) for row in await fitting(workspaces, connection, _rows(within))]
             taken = [_resolved(theirs, hostname) for theirs in rivals(named, rows, hostname)]
             await connection.execute(delete(workspaces).where(_is_stale(boot, hostname, named, within)))
             if named:
@@ -56,7 +55,7 @@ class Workspaces:
     async def list(self, *, within: float) -> list[WorkspaceRecord]:
         """Every announcement, by name; the newest of each name first."""
         async with self._database.reading() as connection:
-            return [_record(row) for row in await _FORM.fitting(connection, _rows(within))]
+            return [_record(row) for row in await fitting(workspaces, connection, _rows(within))]
 
     async def places(self, *, within: float) -> WorkspacePlaces:
         """What a client must know to send calls where they belong."""
