@@ -21,8 +21,7 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-# What fails beside others runs once more, and is shown as RERUN with what failed: on a busy machine a process may come late.
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder --reruns 1
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
 
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
@@ -34,7 +33,7 @@ demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo
 
 test: check
-	$(BIN)/pytest $(PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m tests $(PARALLEL) $(PYTEST_ARGS)
 
 coverage: $(STAMP)
 	$(BIN)/coverage erase

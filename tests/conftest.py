@@ -1,15 +1,18 @@
 """Fixtures that every test may use: real servers and fresh databases."""
 
 import gc
+import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from tests.limits import RUN_FOLDER, Limits
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, GivenValkey, PostgresServer, Services, ValkeyServer
 from tests.session_folder import roomy_memory
+from tests.surroundings import settle
 
 Server = TypeVar("Server")
 
@@ -17,10 +20,19 @@ WAITING = ("chaos", "integration", "e2e")
 """Folders whose files take long and mostly wait: for workers, leases and heartbeats."""
 
 
+settle()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "timeout(seconds): another limit for each phase of this test than that of all")
+    config.pluginmanager.register(Limits())
+
+
 @pytest.fixture(scope="session")
 def services() -> Iterator[Services]:
     """The servers of this session; nothing starts until it is asked for."""
-    servers = Services(roomy_memory())
+    run = os.environ.get(RUN_FOLDER)
+    servers = Services(Path(run) if run else roomy_memory())
     yield servers
     servers.close()
 
@@ -107,10 +119,3 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show why a test failed that passed when it ran again: it may be a flaw that shows seldom."""
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.write_sep("_", f"failed at first: {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)

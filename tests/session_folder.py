@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-PREFIX = "forge-tools-tests-"
+PREFIX = "forge-tests-"
 MEMORY = Path("/dev/shm")
 ROOM = 2 << 30
 

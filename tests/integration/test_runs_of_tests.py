@@ -1,0 +1,155 @@
+"""`python -m tests`: what it makes of hangs, second tries, leftovers and odd surroundings."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fleet import ROOT, is_alive, wait_until
+
+CONFTEST = """
+import pytest
+from tests.limits import Limits
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "timeout(seconds): a limit")
+    config.pluginmanager.register(Limits())
+"""
+
+
+class Suite:
+    """A folder of tests that are run as this project's are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "suite"
+        self.folder.mkdir()
+        (self.folder / "conftest.py").write_text(CONFTEST)
+
+    def start(self, source: str, *words: str, **options: Any) -> "subprocess.Popen[str]":
+        (self.folder / "test_seeded.py").write_text(f"HERE = {str(self.folder)!r}\n{source}")
+        defaults = {"env": os.environ, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE} | options
+        defaults["env"] = {**defaults["env"], "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "tests", *words, "-p", "no:cacheprovider"]
+        return subprocess.Popen(command, cwd=self.folder, text=True, stderr=subprocess.STDOUT, **defaults)
+
+    def run(self, source: str, *words: str, **options: Any) -> tuple[int, str]:
+        """Return its exit code and what it printed."""
+        run = self.start(source, *words, **options)
+        said, _ = run.communicate()
+        return run.returncode, said
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    return Suite(tmp_path)
+
+
+HANGS_THE_SECOND_TIME = """
+import os, pathlib, subprocess, tempfile, time, pytest
+
+@pytest.mark.timeout(1)
+def test_sleeps():
+    mark = pathlib.Path(HERE, "mark")
+    if mark.exists():
+        lost = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        mark.write_text(f"{lost.pid} {tempfile.gettempdir()}")
+        time.sleep(1000)
+    mark.touch()
+    assert False, "the first time"
+"""
+
+
+def test_a_hang_in_the_second_try_is_cut_and_named_and_leaves_nothing(suite: Suite) -> None:
+    code, said = suite.run(HANGS_THE_SECOND_TIME)
+    pid, folder = (suite.folder / "mark").read_text().split()
+    assert code == 1
+    assert "the first time" in said
+    assert "test_seeded.py::test_sleeps (call) took more than" in said
+    assert "Left behind, now ended: sleep 1000" in said
+    assert (is_alive(int(pid)), Path(folder).parent.exists()) == (False, False)
+
+
+CANNOT_BE_INTERRUPTED = """
+import pytest, signal, time
+
+@pytest.mark.timeout(1000)
+def test_is_deaf():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGINT, signal.SIGTERM})
+    time.sleep(1000)
+"""
+
+
+def test_the_limit_of_a_run_ends_it_with_the_names_and_stacks_of_what_still_runs(suite: Suite) -> None:
+    code, said = suite.run(CANNOT_BE_INTERRUPTED, "--minutes", "0.1")
+    assert code == 124
+    assert "test_seeded.py::test_is_deaf (call) still ran" in said
+    assert 'test_seeded.py", line 8 in test_is_deaf' in said
+
+
+PASSES_THE_SECOND_TIME = """
+import pathlib
+
+def test_is_flaky():
+    mark = pathlib.Path(HERE, "mark")
+    seen = mark.exists()
+    mark.touch()
+    assert seen
+"""
+
+
+@pytest.mark.parametrize(("most", "expected"), [("1", 0), ("0", 1)])
+def test_second_tries_are_counted_named_and_limited(suite: Suite, most: str, expected: int) -> None:
+    code, said = suite.run(PASSES_THE_SECOND_TIME, "--most-second-tries", most)
+    assert code == expected
+    assert "Tests that needed a second try: 1.\n  test_seeded.py::test_is_flaky\n" in said
+    assert ("More than 0 may not be needed" in said) is (expected == 1)
+
+
+LOOKS_AROUND = """
+import locale, os, resource, signal, sys, time
+
+def test_surroundings():
+    ignored = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN]
+    assert set(ignored) <= {signal.SIGPIPE, signal.SIGXFSZ}
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    old = os.umask(0)
+    assert os.umask(old) == 0 and old == 0o022
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 1024
+    assert (os.environ["TERM"], locale.getpreferredencoding(), time.tzname[0]) == ("xterm-256color", "UTF-8", "UTC")
+    assert "FORGE_HOME" not in os.environ and "COLUMNS" not in os.environ
+    assert os.path.samestat(os.fstat(0), os.stat(os.devnull)) or not sys.stdin.isatty()
+    assert not os.isatty(0) and os.getsid(0) != os.getsid(os.getppid())
+"""
+
+
+def become_odd() -> None:
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM})
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    os.nice(19)
+    os.close(0)
+
+
+def test_a_run_is_the_same_whatever_it_inherits(suite: Suite) -> None:
+    odd = {name: value for name, value in os.environ.items() if name not in ("TERM", "LANG")}
+    odd |= {"LC_ALL": "de_DE@euro", "TZ": "Asia/Kolkata", "COLUMNS": "11", "FORGE_HOME": "/nowhere"}
+    code, said = suite.run(LOOKS_AROUND, preexec_fn=become_odd, env=odd, stdin=None)
+    assert code == 0, said
+
+
+def test_a_run_that_is_told_to_end_leaves_nothing(suite: Suite) -> None:
+    mark = suite.folder / "mark"
+    mark.touch()
+    run = suite.start(HANGS_THE_SECOND_TIME.replace("timeout(1)", "timeout(1000)"))
+    wait_until(lambda: len(mark.read_text().split()) == 2, 60, "it never began")
+    run.terminate()
+    run.communicate()
+    pid, folder = mark.read_text().split()
+    assert (run.returncode, is_alive(int(pid)), Path(folder).parent.exists()) == (128 + signal.SIGTERM, False, False)

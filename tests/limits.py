@@ -1,0 +1,89 @@
+"""The limit of each phase of a test; what runs at this moment, and what failed, for the process that watches."""
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.waiting import PATIENCE
+
+SECONDS = 120.0
+AGAIN_SECONDS = 5.0
+STACKS = signal.SIGUSR1
+"""Has a test process write the stacks of its threads to its standard error, whatever holds it."""
+
+RUN_FOLDER = "FORGE_TESTS_FOLDER"
+RUNNING, FAILED = "running", "failed"
+
+
+class Limits:
+    """Ends a phase of a test (setup, call, teardown) that takes too long."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, None] = {}
+        self._folder = os.environ.get(RUN_FOLDER)
+        self._note = _open_note(Path(self._folder, RUNNING)) if self._folder else -1
+        faulthandler.register(STACKS, os.dup(2), all_threads=True)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        before = signal.getsignal(signal.SIGALRM)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            self._write("")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._begin(item, "setup")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        self._begin(item, "call")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        self._begin(item, "teardown")
+
+    def _begin(self, item: pytest.Item, phase: str) -> None:
+        mark = item.get_closest_marker("timeout")
+        seconds = PATIENCE * (mark.args[0] if mark else SECONDS)
+        current = f"{item.nodeid} ({phase})"
+
+        def end(_number: int, _frame: FrameType | None) -> None:
+            faulthandler.dump_traceback(sys.__stderr__)
+            pytest.fail(f"{current} took more than {seconds:.0f} s")
+
+        self._write(f"{time.monotonic() + seconds:.0f} {current}")
+        signal.signal(signal.SIGALRM, end)
+        # Again and again: an exception that is raised inside of a callback may be caught there.
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
+
+    def _write(self, what: str) -> None:
+        if self._note >= 0:
+            os.ftruncate(self._note, 0)
+            os.pwrite(self._note, what.encode(), 0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed[report.nodeid] = None
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Name what failed, for those who try it again; in the process that gathers the reports alone."""
+        self._write(f"{time.monotonic() + PATIENCE * SECONDS:.0f} what pytest does after the last test")
+        if self._folder and not hasattr(session.config, "workerinput"):
+            Path(self._folder, FAILED).write_text("".join(f"{nodeid}\n" for nodeid in self._failed))
+
+
+def _open_note(folder: Path) -> int:
+    """The file in which a test process tells what it is at."""
+    folder.mkdir(exist_ok=True)
+    return os.open(folder / str(os.getpid()), os.O_CREAT | os.O_WRONLY, 0o600)
