@@ -18,6 +18,7 @@ from workers.drain import Drain, take_signals
 from workers.engine import Engine, Post
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
+from workers.pool import ProcessPool
 
 RING_THREADS = 4
 """Celery threads of the async lane; each hands one message of up to 128 ids to the engine at a time."""
@@ -48,7 +49,7 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
     worker = _worker_class(app)(
         hostname=f"{post.lane}-{os.getpid()}@{settings.hostname}",
-        pool="prefork" if post.lane == "process" else "threads",
+        pool=ProcessPool if post.lane == "process" else "threads",
         concurrency=post.concurrency if post.lane == "process" else RING_THREADS,
         queues=[queue_name(queue, post.lane) for queue in post.queues],
         optimization="fair",

@@ -3,14 +3,15 @@
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from celery import bootsteps
 from celery.platforms import EX_FAILURE, EX_OK
 from celery.worker import state as celery_state
 
+from forge_tools.signals import heeded, keep_ignored_here
 from workers.engine import Engine
-from workers.pool import forgive_deaths
 
 POLL_SECONDS = 0.1
 
@@ -23,9 +24,6 @@ class Drain(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Pool",)
     engine: ClassVar[Engine]
 
-    def start(self, parent: Any) -> None:
-        forgive_deaths(parent.pool)
-
     def stop(self, parent: Any) -> None:
         drain(self.engine)
         parent.pool.terminate()
@@ -37,16 +35,13 @@ class Drain(bootsteps.StartStopStep):
 
 def leave_on_signals() -> None:
     """Until Celery runs: what starts is left at once, and `drain` then sees by which signal."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
-    signal.signal(signal.SIGQUIT, _leave_at_once)
+    keep_ignored_here()
+    _handle(_leave, at_once=_leave_at_once)
 
 
 def take_signals() -> None:
     """From then on in place of Celery's handlers, which heed no second SIGTERM and cancel what its threads cannot cancel."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
-    signal.signal(signal.SIGQUIT, _terminate)
+    _handle(_stop, at_once=_terminate)
 
 
 def drain(engine: Engine) -> None:
@@ -60,12 +55,20 @@ def drain(engine: Engine) -> None:
     engine.stop(drain=0)
 
 
+def _handle(handler: Callable[..., None], *, at_once: Callable[..., None]) -> None:
+    handlers = {signal.SIGTERM: handler, signal.SIGINT: handler, signal.SIGQUIT: at_once}
+    for number in heeded(*handlers):
+        signal.signal(number, handlers[number])
+
+
 def _leave(*_: object) -> None:
+    take_signals()  # a second signal must not interrupt what the first one has end
     state.should_stop = EX_OK  # for Celery's first look: Python ignores what is raised inside a `__del__`
     sys.exit(EX_OK)
 
 
 def _leave_at_once(*_: object) -> None:
+    take_signals()
     _terminate()
     sys.exit(EX_FAILURE)
 

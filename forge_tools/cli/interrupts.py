@@ -3,13 +3,14 @@
 import asyncio
 import signal
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import typer
 
 from forge_tools.cli import exits
 from forge_tools.errors import ErrorCode, ForgeError
+from forge_tools.signals import heeded
 
 T = TypeVar("T")
 
@@ -42,7 +43,9 @@ def stoppable(work: Coroutine[Any, Any, T], timeout: float) -> T:
 
     async def main() -> T:
         # In place of asyncio's handler, which waits for the loop's next turn: a tool that blocks never gives it one.
-        with _handled(signal.SIGINT, signal.default_int_handler), _handled(signal.SIGTERM, signal.default_int_handler):
+        with ExitStack() as handlers:
+            for number in heeded(signal.SIGINT, signal.SIGTERM):
+                handlers.enter_context(_handled(number, signal.default_int_handler))
             return await work
 
     def overdue(_number: int, _frame: object) -> None:

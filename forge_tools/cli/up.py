@@ -1,6 +1,7 @@
 """`forge-tools up`: the one-machine stack, in the foreground."""
 
 import os
+import signal
 import threading
 import time
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, Work
 from forge_tools.records import ShellStatus
 from forge_tools.sandbox.launcher import descendants
 from forge_tools.sandbox.shells.keeping import survey
+from forge_tools.signals import heeded
 
 SHOWN_SHELLS = 5
 
@@ -130,7 +132,8 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
         "doctor",
     ):
         face.say(f"  {program} {line}", style="cyan")
-    face.say("\nCtrl-C stops everything. Starting the workers ...")
+    way_out = "Ctrl-C" if heeded(signal.SIGINT) else f"kill {status.pid}"
+    face.say(f"\n{way_out} stops everything. Starting the workers ...")
 
 
 def _overview(status: StackStatus) -> Table:

@@ -20,6 +20,7 @@ from forge_tools.embedded.keys import ensure_key
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import StackError
 from forge_tools.records import Lane
+from forge_tools.signals import heeded
 from forge_tools.storage import migrate
 
 logger = logging.getLogger("forge_tools.embedded")
@@ -282,8 +283,7 @@ class EmbeddedStack:
             with contextlib.suppress(BlockingIOError):
                 os.write(ring, b"\0")
 
-        # What our starter chose to ignore stays ignored, as with `nohup`.
-        numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+        numbers = heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.signal(number, ask_to_stop) for number in numbers}
         try:
             yield wake

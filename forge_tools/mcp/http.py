@@ -14,6 +14,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from forge_tools.errors import ConfigurationError
 from forge_tools.mcp.departure import App, Departures
 from forge_tools.mcp.guard import Guard, is_loopback
+from forge_tools.signals import heeded
 
 PATH = "/mcp"
 END_PATIENCE = 2
@@ -66,7 +67,7 @@ async def serve_http(application: App, listening: socket.socket) -> None:
     )
     server = _Server(config)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heeded(signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.handle_exit, number, None)
     await server.serve(sockets=[listening])
 

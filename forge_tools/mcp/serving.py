@@ -17,6 +17,7 @@ from forge_tools.mcp.resources import ArtifactReader
 from forge_tools.mcp.server import ToolServer
 from forge_tools.mcp.stdio import Wire, serve_stdio
 from forge_tools.mcp.thread import ToolThread
+from forge_tools.signals import heeded
 from forge_tools.storage import open_store
 
 
@@ -117,7 +118,7 @@ def _longest_message(settings: Settings) -> int:
 
 async def _until_told(work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.ensure_future(work)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heeded(signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     with suppress(asyncio.CancelledError):
         await task

@@ -47,7 +47,7 @@ REQUEST_LENGTH = struct.Struct(">I")
 
 _PR_SET_PDEATHSIG = 1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGQUIT, signal.SIGCHLD, *_FORWARDED)  # what a command starts with
+_DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # what a command starts with, whatever we ignore
 _STRAGGLERS = 0.1  # seconds in which what a command leaves behind may still end by itself
 _EMPTY_LOOKS = 3  # in a row, after which nothing of the tree is taken to be left where shells stay behind
 

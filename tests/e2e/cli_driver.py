@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ TOOLS = '''
 """Tools of a user's own."""
 
 import asyncio
+import subprocess
 import time
 
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
@@ -67,6 +69,25 @@ class Block(BaseTool):
         return ToolResult.ok()
 
 
+class Ignored(BaseTool):
+    """Say which signals a process ignores that a tool starts, as the kernel's mask."""
+
+    name = "Ignored"
+    category = ToolCategory.OTHER
+    parameters = ()
+
+    async def _execute(self, context: ExecutionContext) -> ToolResult:
+        command = ["grep", "SigIgn", "/proc/self/status"]
+        return ToolResult.ok(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[1])
+
+
+class IgnoredAsync(Ignored):
+    """The same from the async lane."""
+
+    name = "IgnoredAsync"
+    lane = "async"
+
+
 class Login(BaseTool):
     """Take a secret."""
 
@@ -82,7 +103,7 @@ class Login(BaseTool):
         return ToolResult.fail(f"{user} has no access with {password}", error_code="NO_ACCESS")
 
 
-TOOLS = (Add, Wait, Block, Login)
+TOOLS = (Add, Wait, Block, Ignored, IgnoredAsync, Login)
 '''
 
 
@@ -131,6 +152,17 @@ class Cli:
         done = self.run(*words, "--output", "json")
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@contextmanager
+def in_the_background() -> Iterator[None]:
+    """What is started here ignores what shells have the jobs ignore that a script starts with `&`."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @cache

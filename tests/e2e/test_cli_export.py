@@ -8,13 +8,14 @@ import shlex
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from forge_tools.storage import migrate, open_store
 from tests.contract.calls import call, submitted
-from tests.e2e.cli_driver import COMMAND, Cli, wait_until
+from tests.e2e.cli_driver import COMMAND, Cli, in_the_background, wait_until
 
 NASTY = '{"text":"\\u009b31m, \\"quoted\\"\\nsecond line"}'
 
@@ -117,8 +118,8 @@ def test_a_terminal_sees_no_control_characters(cli: Cli, format: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_export_leaves_nothing(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
     file = tmp_path / "all.jsonl"
-    code = 0
-    while code == 0:  # it may have been over before the signal came
+    code, deadline = 0, time.monotonic() + 120
+    while code == 0 and time.monotonic() < deadline:  # it may have been over before the signal came
         file.unlink(missing_ok=True)
         export = cli.start("export", "--to", str(file))
         wait_until(lambda: any(tmp_path.iterdir()), 30, lambda: "it does not begin")
@@ -132,11 +133,8 @@ def test_an_export_in_the_background_of_a_script_is_ended_as_well(cli: Cli, tmp_
     """Shells start those without Ctrl-C."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with in_the_background():
         export = cli.start("export", "--to", str(pipe))
-    finally:
-        signal.signal(signal.SIGINT, before)
     with pipe.open("rb") as reader:
         assert reader.read(1)
         export.terminate()

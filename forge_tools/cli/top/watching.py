@@ -14,6 +14,7 @@ from forge_tools.cli.top.screen import Frame, Screen
 from forge_tools.config import Settings
 from forge_tools.errors import StorageError
 from forge_tools.records import Overview
+from forge_tools.signals import heeded
 from forge_tools.storage import Store, open_store
 
 REST = 3.0
@@ -49,7 +50,7 @@ class Watch:
             ForgeError: the first look failed, or no later one can succeed.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in heeded(signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._over.set)
         settings = self._settings
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:

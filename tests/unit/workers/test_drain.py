@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -118,3 +119,25 @@ def test_a_worker_that_starts_is_left_even_if_nothing_heard_the_exit() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert state.should_stop == 0, "Celery's first look ends the worker then"
+
+
+def test_a_second_signal_does_not_interrupt_what_the_first_one_ends() -> None:
+    leave_on_signals()
+
+    with pytest.raises(SystemExit):
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGQUIT)
+
+    assert state.should_terminate
+
+
+def test_a_signal_that_the_starter_ignores_stays_ignored_but_not_for_what_a_worker_starts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_on_signals()
+    take_signals()
+
+    os.kill(os.getpid(), signal.SIGINT)
+    child = subprocess.run(["grep", "SigIgn", "/proc/self/status"], capture_output=True, text=True, check=True)
+
+    assert state.should_stop is None
+    assert int(child.stdout.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 0
