@@ -22,6 +22,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
 
+LONGEST_DRAIN = 900.0
+"""Seconds that a worker which leaves has for what it runs; most bodies end long before, by their own timeouts."""
+
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel stops at 107, and Valkey's own temporary names need a few."""
 
@@ -108,7 +111,7 @@ class Settings(BaseSettings):
 
     heartbeat: float = Field(default=1.0, gt=0)
     lease: float = Field(default=15.0, ge=15)
-    drain: float = Field(default=6.0, ge=0)
+    drain: float = Field(default=LONGEST_DRAIN, ge=0)
     consumption_interval: float = Field(default=10.0, gt=0)
     sealing_keys: str = ""
     secrets_dir: Path | None = None
@@ -227,6 +230,11 @@ class Settings(BaseSettings):
     def database(self) -> str:
         """The database's URL, without a driver unless the user named one."""
         return self.database_url or f"sqlite:///{self.home.resolve() / 'forge.db'}"
+
+    @property
+    def stop_patience(self) -> float:
+        """What a worker may take to leave, at most: who starts workers must not kill them before."""
+        return self.drain + 3 * self.kill_grace + 10
 
     @property
     def embedded_audit_key(self) -> Path:

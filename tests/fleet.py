@@ -129,6 +129,7 @@ class Fleet:
             "FORGE_DATABASE_URL": self.settings.database_url,
             "FORGE_WORKSPACE": str(self.settings.workspace),
             "FORGE_KILL_GRACE": str(self.settings.kill_grace),
+            "FORGE_DRAIN": "6",  # a test ends before the bodies that it leaves
         }
         return {**os.environ, **settings, **{f"FORGE_{k.upper()}": v for k, v in overrides.items()}}
 

@@ -32,7 +32,7 @@ from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
 from workers.opening import Opening
-from workers.outcomes import stopped
+from workers.outcomes import ends_of_cut, stopped
 from workers.pulse import Pulse
 from workers.recorder import Recorder
 from workers.recovery import Recovery
@@ -46,6 +46,8 @@ from workers.withdrawal import Withdrawal
 
 START_DEADLINE = 60.0
 STOP_MARGIN = 5.0
+WARNING_SECONDS = 10.0
+"""How long before calls are cut the log names them."""
 
 LEISURE_SECONDS = 5.0
 
@@ -125,6 +127,7 @@ class Engine:
         self._ready: Future[None] = Future()
         self._over = asyncio.Event()
         self._acknowledged_at = 0.0
+        self._drain = settings.drain
         self._drained_by = self._ended_by = float("inf")
         self._winding_down: asyncio.Task[None] | None = None
 
@@ -150,10 +153,13 @@ class Engine:
                 taking.result()
 
     def stop(self, drain: float | None = None) -> None:
-        """Stop claiming, let bodies finish within `drain` seconds (a second stop may shorten it), record the rest; bounded."""
+        """Stop claiming, let bodies finish within `drain` seconds (a second stop may shorten it), record the rest; bounded.
+
+        Without `drain` they have what `FORGE_DRAIN` says. It returns as soon as they have ended, which their own timeouts see to.
+        """
         if not self._ready.done() or self._ready.exception() is not None:
             return
-        drain = self._settings.drain if drain is None else drain
+        drain = self._drain if drain is None else drain
         self._ended_by = min(self._ended_by, time.monotonic() + drain + 3 * self._settings.kill_grace + STOP_MARGIN)
         stopping = self._on_engine(self._stop(drain))
         if stopping is not None:
@@ -276,7 +282,7 @@ class Engine:
         self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(beat))
         self._services = [asyncio.create_task(service) for service in services]
         for service in self._services:
-            service.add_done_callback(_end_process_if_broken)
+            service.add_done_callback(self._end_process_if_broken)
 
     # Stopping: one winding down, however many ask for it.
 
@@ -297,21 +303,43 @@ class Engine:
         return self._is_at_rest() and time.monotonic() - self._claiming.rung_at > LEISURE_SECONDS
 
     async def _wind_down(self) -> None:
-        while self.lane.running() and (left := self._drained_by - time.monotonic()) > 0:
-            await self._changes.until(lambda: not self.lane.running() or self._drained_by <= time.monotonic(), left)
+        await self._let_bodies_end()
         for claim in await self.lane.stop():
             self._recorder.add(stopped(claim, self._settings.hostname))
         await self._changes.until(self._is_at_rest, self._settings.kill_grace + STOP_MARGIN)
         for service in self._services:
             service.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)
-        with suppress(ForgeError, TimeoutError):
-            async with asyncio.timeout(self._settings.kill_grace):  # the database may be away
-                await self._store.workers.stop(self.boot)
+        await self._bounded(self._store.workers.stop(self.boot))
         await self._recorder.close(timeout=self._settings.kill_grace)
         await self._claiming.let_go()
         await self._ringer.close()
         await self._store.close()
+
+    async def _let_bodies_end(self) -> None:
+        """Wait for them while they have time, and say in advance which calls are about to be cut."""
+        warned_by = float("inf")
+        if self.lane.running() and self._drained_by > time.monotonic():
+            await self._bounded(self._store.workers.withdraw(self.boot))
+        while running := self.lane.running():
+            left = max(0.0, self._drained_by - time.monotonic())
+            is_near = left <= WARNING_SECONDS
+            if is_near and self._drained_by < warned_by:
+                warned_by = self._drained_by
+                ends = ends_of_cut(running, self._settings.hostname)
+                logger.warning("Calls are cut unless they end before", extra={"in_seconds": round(left), **ends})
+            if not left:
+                return
+            await self._changes.until(self._is_drained, left if is_near else left - WARNING_SECONDS)
+
+    def _is_drained(self) -> bool:
+        return not self.lane.running() or self._drained_by <= time.monotonic()
+
+    async def _bounded(self, step: Coroutine[Any, Any, None]) -> None:
+        """Take a step that a database which is away does not hold up."""
+        with suppress(ForgeError, TimeoutError):
+            async with asyncio.timeout(self._settings.kill_grace):
+                await step
 
     def _leave(self, why: str) -> None:
         self._leaving = asyncio.create_task(leave(why, self.boot, self._demotion.step(self._store), self._stop(0)))
@@ -345,9 +373,9 @@ class Engine:
     def _is_acknowledged(self) -> bool:
         return time.monotonic() - self._acknowledged_at <= self._settings.lease
 
-
-def _end_process_if_broken(service: asyncio.Task[None]) -> None:
-    """A worker without its engine would only look alive: end it, so that its supervisor starts another."""
-    if not service.cancelled() and service.exception() is not None:
-        logger.critical("The engine failed; this worker ends", exc_info=service.exception())
-        os.kill(os.getpid(), signal.SIGTERM)
+    def _end_process_if_broken(self, service: asyncio.Task[None]) -> None:
+        """A worker without its engine would only look alive: end it, so that its supervisor starts another."""
+        if not service.cancelled() and service.exception() is not None:
+            logger.critical("The engine failed; this worker ends", exc_info=service.exception())
+            self._drain = min(self._drain, self._settings.lease)  # then others may take it for dead
+            os.kill(os.getpid(), signal.SIGTERM)

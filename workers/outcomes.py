@@ -1,5 +1,6 @@
 """Turns what a body returned, or failed to, into the outcome that SQL keeps."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -98,6 +99,15 @@ def lost(claim: Claim, what: str, after_ms: float | None = None) -> Outcome:
 def stopped(claim: Claim, hostname: str) -> Outcome:
     """The outcome of a body that still ran when its worker had to end."""
     return lost(claim, f"The worker on {hostname} was stopped at {moment(datetime.now(UTC))}")
+
+
+def ends_of_cut(claims: Sequence[Claim], hostname: str) -> dict[str, list[str]]:
+    """The ids of calls that their worker is about to cut, by what becomes of them."""
+    ends = {claim.id: stopped(claim, hostname) for claim in claims}
+    return {
+        "lost": [id_ for id_, end in ends.items() if end.retry_in is None],
+        "run_again": [id_ for id_, end in ends.items() if end.retry_in is not None],
+    }
 
 
 def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:

@@ -162,7 +162,7 @@ def _workers(workers: Sequence[WorkerRecord]) -> Table:
                 one.hostname,
                 str(one.pid),
                 one.lane,
-                ", ".join(one.queues),
+                one.serves,
                 str(one.concurrency),
                 f"{age(one.silent_seconds)} ago",
             ]

@@ -4,6 +4,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from forge_tools.cli.database import with_store
 from forge_tools.cli.face import Face, OutputOption, face_of
 from forge_tools.cli.invocation import command_line
 from forge_tools.cli.lazy import command_app
@@ -21,12 +24,16 @@ from forge_tools.cli.readiness import wait_until_ready
 from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan
-from forge_tools.records import ShellStatus
+from forge_tools.errors import ForgeError
+from forge_tools.records import ExecutionRecord, ExecutionStatus, ShellStatus
 from forge_tools.sandbox.launcher import descendants
 from forge_tools.sandbox.shells.keeping import survey
 from forge_tools.signals import heeded
+from forge_tools.storage import Store
 
 SHOWN_SHELLS = 5
+SHOWN_CALLS = 20
+MOST_RUNNING = 500
 
 app = command_app()
 
@@ -90,6 +97,8 @@ class _AnnouncedStack(EmbeddedStack):
         names = ", ".join(process.name for process in self.status().processes if process.state != "stopped")
         self._face.note(f"\nStopping {names} ...")
         started = time.monotonic()
+        telling = threading.Thread(target=self._tell_what_runs, args=(self.workers,), name="forge-cut", daemon=True)
+        telling.start()
         super().stop()
         left = ", ".join(str(process.pid) for process in descendants(os.getpid()))
         outcome = f"still running: {left}" if left else "no process is left"
@@ -101,10 +110,40 @@ class _AnnouncedStack(EmbeddedStack):
                 "without it they end within a day."
             )
 
+    def _tell_what_runs(self, workers: Sequence[ProcessStatus]) -> None:
+        """Beside the stop itself, which waits for no database."""
+        with suppress(ForgeError):
+            running = calls_of(workers, self._chosen)
+            if running:
+                self._face.note(_cut(running, self.drain), style="yellow")
+
     def _await_workers(self) -> None:
         said = wait_until_ready(self._chosen, self.status, lambda: not self._is_up)
         if said is not None and self._is_up:
             self._face.note(said, style="green" if said == "Ready." else "yellow")
+
+
+def calls_of(workers: Sequence[ProcessStatus], settings: Settings) -> list[ExecutionRecord]:
+    """What runs on those workers of this host.
+
+    Raises:
+        ForgeError: the database cannot say.
+    """
+    pids = {one.pid for one in workers}
+
+    async def read(store: Store) -> list[ExecutionRecord]:
+        known = await store.workers.list(seen_within=settings.lease)
+        boots = {one.id for one in known if one.pid in pids and one.hostname == settings.hostname}
+        page = await store.history.list(status=ExecutionStatus.RUNNING, limit=MOST_RUNNING)
+        return [one for one in page if one.worker_id in boots]
+
+    return with_store(read, settings)
+
+
+def _cut(running: Sequence[ExecutionRecord], seconds: float) -> str:
+    shown = "".join(f"\n  {one.id} {one.tool}" for one in running[:SHOWN_CALLS])
+    more = f"\n  and {len(running) - SHOWN_CALLS} more" if len(running) > SHOWN_CALLS else ""
+    return f"These calls are cut in {seconds:g} s unless they end before; a second signal cuts them now:{shown}{more}"
 
 
 def stack_document(status: StackStatus) -> dict[str, Any]:

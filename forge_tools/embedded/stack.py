@@ -25,10 +25,12 @@ from forge_tools.storage import migrate
 
 logger = logging.getLogger("forge_tools.embedded")
 
+DRAIN_SECONDS = 6.0
+"""What calls have to end once the stack is told to stop, unless `FORGE_DRAIN` is set: a person waits for it."""
 START_SECONDS = 30.0
 LEFTOVER_SECONDS = 12.0
 WORKER_MARGIN = 0.8
-"""Seconds that a worker has beyond `Settings.drain` before it is killed."""
+"""Seconds that a worker has beyond that before it is killed."""
 VALKEY_SECONDS = 0.9
 """What Valkey has to save and end. With the default drain, everything is gone within ten seconds."""
 
@@ -78,7 +80,8 @@ class EmbeddedStack:
         concurrency: int | None = None,
         async_concurrency: int = 200,
     ) -> None:
-        self._settings = settings
+        is_set = "drain" in settings.model_fields_set
+        self._settings = settings if is_set else settings.model_copy(update={"drain": DRAIN_SECONDS})
         self._worker_argv = worker_argv
         self._plans = plan_workers(tuple(tools), concurrency or os.cpu_count() or 1, async_concurrency)
         self._lock: HomeLock | None = None
@@ -93,6 +96,11 @@ class EmbeddedStack:
     @property
     def workers(self) -> tuple[ProcessStatus, ...]:
         return tuple(worker.status() for worker in self._workers)
+
+    @property
+    def drain(self) -> float:
+        """Seconds that calls have to end once this is told to stop."""
+        return self._settings.drain
 
     def status(self) -> StackStatus:
         broker = (self._valkey.status(),) if self._valkey else ()

@@ -208,7 +208,10 @@ class StuckCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """One boot of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock."""
+    """One boot of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock.
+
+    One that leaves when what it runs has ended serves no `queues`.
+    """
 
     id: str
     hostname: str
@@ -222,3 +225,8 @@ class WorkerRecord:
     stopped_at: datetime | None = None
     beat: int = 0
     silent_seconds: float = 0.0
+
+    @property
+    def serves(self) -> str:
+        """Its queues, for people."""
+        return ", ".join(self.queues) or "none: it leaves"

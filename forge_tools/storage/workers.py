@@ -53,6 +53,11 @@ class Workers:
         self._database.guard()
         return await self._looks.add(question)
 
+    async def withdraw(self, boot: str) -> None:
+        """Say that `boot` takes no more calls; it lives until what it runs has ended, and serves no queue."""
+        statement = update(workers).where(boots.id == boot).values(queues=[])
+        await self._database.write(lambda connection: connection.execute(statement))
+
     async def stop(self, boot: str) -> None:
         """Say that `boot` ended in good order; a look that is under way would say that it lives."""
         await self._looks.settle()

@@ -20,6 +20,7 @@ from tests.chaos.databases import PostgresUnderFire, SqliteUnderFire, UnderFire
 from tests.chaos.plan import Plan
 
 KILL_GRACE = 1.0
+DRAIN = 6.0
 
 _MIGRATING = threading.Lock()
 """Alembic keeps its context in globals, and stages may open together."""
@@ -95,6 +96,7 @@ class Stage:
             "FORGE_DATABASE_URL": self.settings.database_url,
             "FORGE_WORKSPACE": str(self.folder),
             "FORGE_KILL_GRACE": str(KILL_GRACE),
+            "FORGE_DRAIN": str(DRAIN),
             RUN_VARIABLE: self._name,
             effects.VARIABLE: str(self.log),
         }

@@ -37,6 +37,15 @@ async def test_a_stopped_boot_serves_nothing_and_need_not_be_watched(store: Stor
     assert await store.workers.beats() == {"boot-2": 0}
 
 
+async def test_a_boot_that_takes_no_more_calls_lives_and_serves_nothing(store: Store) -> None:
+    await store.workers.register(boot())
+    await store.workers.withdraw("boot-1")
+    await beat(store, "boot-1")
+    assert await store.workers.live_queues(30) == {}
+    [worker] = await store.workers.list(seen_within=30)
+    assert (worker.queues, worker.serves, worker.stopped_at) == ((), "none: it leaves", None)
+
+
 async def test_a_silent_boot_serves_nothing(store: Store) -> None:
     await store.workers.register(boot())
 

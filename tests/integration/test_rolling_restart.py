@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, Lane
+from forge_tools.storage import open_store
 from tests.contract.proxy import Proxy
 from tests.fleet import Fleet, wait_until
 
@@ -73,6 +75,29 @@ async def test_a_rolling_restart_under_load_loses_no_call_and_fails_no_idempoten
     assert [result.error for result in results if not result.success] == []
     starts = {mark.name: len(mark.read_text().splitlines()) for mark in rolling_fleet.folder.glob("[BS]*-*")}
     assert (len(starts), set(starts.values())) == (SHORT_CALLS, {1})
+
+
+async def test_a_worker_hands_over_to_its_successor_and_cuts_no_call(lone_fleet: Fleet) -> None:
+    lanes: dict[Lane, str] = {"async": "Sleep", "process": "Block"}
+    context = ExecutionContext(working_dir=str(lone_fleet.folder))
+    async with ExecutorClient(lone_fleet.settings) as client, await open_store(lone_fleet.settings.database) as store:
+        old = [await asyncio.to_thread(lone_fleet.start, lane, drain=str(Settings().drain)) for lane in lanes]
+        marks = [lone_fleet.folder / tool for tool in lanes.values()]
+        long = [await client.submit(mark.name, context, {"seconds": 15, "mark": str(mark)}) for mark in marks]
+        await asyncio.to_thread(wait_until, lambda: all(mark.exists() for mark in marks), 20, "not all started")
+        for worker in old:
+            worker.signal(signal.SIGTERM)
+        for lane in lanes:
+            await asyncio.to_thread(lone_fleet.start, lane)
+        short = [
+            await client.submit(name, context, {"seconds": 0.1, "mark": f"{lone_fleet.folder}/x"})
+            for name in lanes.values()
+        ]
+        assert [(await handle.result(30)).error for handle in short] == [None, None]
+        assert [worker.process.poll() for worker in old] == [None, None], "they left before what they ran had ended"
+        assert set((await store.workers.live_queues(15)).values()) == {1}, "who leaves serves no queue"
+        assert [(await handle.result(60)).error for handle in long] == [None, None]
+        assert [await asyncio.to_thread(worker.process.wait, 40) for worker in old] == [0, 0]
 
 
 async def test_workers_told_to_stop_while_their_database_is_away_end_in_bounded_time(

@@ -98,7 +98,7 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
     for worker in fleet.live:
         slots = "1 slot" if worker.concurrency == 1 else f"{worker.concurrency} slots"
         seen = f"seen {age(worker.silent_seconds)} ago"
-        yield ok("worker", f"{_name(worker)}: {worker.lane} lane, {', '.join(worker.queues)}, {slots}, {seen}")
+        yield ok("worker", f"{_name(worker)}: {worker.lane} lane, queues {worker.serves}, {slots}, {seen}")
         if worker.version != __version__:
             yield note(
                 "worker",

@@ -36,6 +36,12 @@ def check_machine(settings: Settings) -> Iterator[Finding]:
         yield from _artifacts(settings.artifact_dir, settings.workspace)
     if settings.is_embedded:
         yield from _home(settings)
+    else:
+        yield ok(
+            "stop",
+            f"a worker lets what it runs end, for {settings.drain:g} s at most (FORGE_DRAIN); have what starts workers wait "
+            f"{settings.stop_patience:g} s before it kills one",
+        )
 
 
 def _package(name: str, install: str = "") -> Finding:

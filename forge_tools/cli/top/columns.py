@@ -88,7 +88,7 @@ WORKERS = (
     Column("", _bar, is_number=False, least=70),
     Column("seen", _seen),
     Column("up", lambda one: Text(_up(one), "dim"), least=80),
-    Column("queues", lambda one: ", ".join(one.worker.queues), is_number=False, least=90, is_flexible=True),
+    Column("queues", lambda one: one.worker.serves, is_number=False, least=90, is_flexible=True),
 )
 
 QUEUES = (

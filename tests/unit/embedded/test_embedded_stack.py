@@ -19,6 +19,11 @@ def test_background_calls_have_processes_of_their_own() -> None:
     assert {plan.tools for plan in plans} == {("mine:TOOLS",)}
 
 
+def test_who_stops_a_stack_waits_for_seconds_unless_the_settings_say_for_how_long(tmp_path: Path) -> None:
+    assert EmbeddedStack(Settings.load(home=tmp_path), lambda _: []).drain == 6
+    assert EmbeddedStack(Settings.load(home=tmp_path, drain=120), lambda _: []).drain == 120
+
+
 def test_a_child_process_reads_exactly_our_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings.load(home=tmp_path, drain=2.5, routes={"Bash": "slow"}, broker_url="redis://:pass@host/1")
     for name, value in settings_environment(settings).items():
