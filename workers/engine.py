@@ -290,7 +290,8 @@ class Engine:
         self._drained_by = min(self._drained_by, time.monotonic() + drain)
         await self._claiming.close()
         if self._winding_down is None:
-            logger.info("Worker stops; what runs may finish", extra={"running": len(self.lane.running())})
+            facts = {"running": len(self.lane.running()), "seconds": round(self._drained_by - time.monotonic())}
+            logger.info("Worker stops; what runs may finish, unless a second signal cuts it", extra=facts)
             self._winding_down = asyncio.create_task(self._wind_down())
         await asyncio.shield(self._winding_down)
 

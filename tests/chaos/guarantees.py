@@ -68,6 +68,7 @@ GUARANTEES = (
             "tests/contract/test_postgres_faults.py::test_a_claim_whose_commit_reply_is_lost_is_found_again",
             "tests/integration/test_doorbell.py::test_a_repeated_ring_starts_no_second_body",
             "tests/integration/test_recovery.py::test_what_a_killed_worker_ran_is_run_again_if_harmless_and_lost_if_not",
+            "tests/integration/test_rolling_restart.py::test_a_worker_hands_over_to_its_successor_and_cuts_no_call",
             "tests/integration/test_calls_on_workers.py::"
             "test_an_idempotent_tool_that_kills_its_process_runs_max_attempts_times_and_no_more",
             "tests/integration/test_retries.py::test_a_call_that_ends_its_worker_is_retried_alone_and_ends_as_lost",

@@ -100,6 +100,27 @@ async def test_a_worker_hands_over_to_its_successor_and_cuts_no_call(lone_fleet:
         assert [await asyncio.to_thread(worker.process.wait, 40) for worker in old] == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("lane", "tool", "end"), [("async", "Sleep", "lost"), ("process", "BlockIdempotent", "run_again")]
+)
+async def test_calls_that_are_about_to_be_cut_are_named_while_they_can_still_end(
+    lone_fleet: Fleet, lane: Lane, tool: str, end: str
+) -> None:
+    worker, mark = await asyncio.to_thread(lone_fleet.start, lane, drain="11"), lone_fleet.folder / "mark"
+    async with ExecutorClient(lone_fleet.settings) as client:
+        context = ExecutionContext(working_dir=str(lone_fleet.folder))
+        handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+        await asyncio.to_thread(wait_until, mark.exists, 20, "it did not start")
+        worker.signal(signal.SIGTERM)
+        named = f"{end}=['{handle.id}']"
+        await asyncio.to_thread(wait_until, lambda: named in worker.log.read_text(), 30, "nothing was named")
+        assert (await handle.record()).status == "running"
+        worker.signal(signal.SIGTERM)
+        await asyncio.to_thread(worker.process.wait, 40)
+
+    assert [worker.log.read_text().count(f"in_seconds={seconds} ") for seconds in (10, 0)] == [1, 1]
+
+
 async def test_workers_told_to_stop_while_their_database_is_away_end_in_bounded_time(
     tmp_path: Path, valkey: Any, fresh_postgres: str
 ) -> None:

@@ -225,25 +225,6 @@ async def test_a_second_stop_cuts_the_first_one_short(engine: Engine, client: Ex
     assert [(await client.get(one)).status for one in (idempotent, once)] == ["queued", "lost"]
 
 
-async def test_calls_that_are_about_to_be_cut_are_named_while_they_can_still_end(
-    engine: Engine, client: ExecutorClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    idempotent, once = await submit(client, 60), await submit(client, 60, tool="Once")
-    await take(engine, idempotent, once)
-
-    def warned() -> list[Any]:
-        return [record for record in caplog.records if record.message.startswith("Calls are cut")]
-
-    patient = asyncio.ensure_future(asyncio.to_thread(engine.stop, module.WARNING_SECONDS + 1))
-    await until(warned)
-    assert len(engine.lane.running()) == 2
-    await asyncio.to_thread(engine.stop, 0)
-    await patient
-
-    for record, seconds in zip(warned(), (10, 0), strict=True):
-        assert (record.in_seconds, record.lost, record.run_again) == (seconds, [once], [idempotent])
-
-
 async def test_rings_that_come_after_the_end_are_dropped_and_block_nobody(
     engine: Engine, client: ExecutorClient
 ) -> None:
