@@ -84,6 +84,9 @@ async def test_a_worker_hands_over_to_its_successor_and_cuts_no_call(lone_fleet:
         old = [await asyncio.to_thread(lone_fleet.start, lane, drain=str(Settings().drain)) for lane in lanes]
         marks = [lone_fleet.folder / tool for tool in lanes.values()]
         long = [await client.submit(mark.name, context, {"seconds": 15, "mark": str(mark)}) for mark in marks]
+        marks.append(lone_fleet.folder / "overdue")
+        brief = context.model_copy(update={"timeout": 5.0})
+        overdue = await client.submit("Block", brief, {"seconds": 60, "mark": str(marks[-1])})
         await asyncio.to_thread(wait_until, lambda: all(mark.exists() for mark in marks), 20, "not all started")
         for worker in old:
             worker.signal(signal.SIGTERM)
@@ -97,6 +100,7 @@ async def test_a_worker_hands_over_to_its_successor_and_cuts_no_call(lone_fleet:
         assert [worker.process.poll() for worker in old] == [None, None], "they left before what they ran had ended"
         assert set((await store.workers.live_queues(15)).values()) == {1}, "who leaves serves no queue"
         assert [(await handle.result(60)).error for handle in long] == [None, None]
+        assert (await overdue.result(60)).error_code == ErrorCode.TIMEOUT, "its own timeout ended it, not the stop"
         assert [await asyncio.to_thread(worker.process.wait, 40) for worker in old] == [0, 0]
 
 
