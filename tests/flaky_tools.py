@@ -72,11 +72,14 @@ class Doze(BaseTool):
     category = ToolCategory.OTHER
     capabilities = Capabilities(idempotent=True)
     lane = "async"
-    parameters = (MARK,)
+    parameters = (
+        MARK,
+        ToolParameter(name="seconds", type="number", description="How long.", required=False, default=4),
+    )
 
-    async def _execute(self, context: ExecutionContext, mark: str) -> ToolResult:
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
         starts(mark)
-        await asyncio.sleep(4)
+        await asyncio.sleep(seconds)
         return ToolResult.ok("awake")
 
 

@@ -1,20 +1,32 @@
 """What moves an execution from outside its body: cancel, expiry, recovery of dead workers."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, bindparam, case, cast, delete, func, insert, or_, select, union_all, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
 from forge_tools.records import ExecutionStatus, Loss, Outcome, moment
 from forge_tools.records.places import serving_command
-from forge_tools.storage import alive
 from forge_tools.storage.among import among
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import fitting, form_of, sparing, tell, unreadable
+from forge_tools.storage.foreign import form_of, sparing, tell, unreadable
 from forge_tools.storage.models import (
     execution_attempts,
     execution_events,
@@ -24,13 +36,11 @@ from forge_tools.storage.models import (
     workers,
 )
 from forge_tools.storage.rows import clean, is_id
+from forge_tools.storage.suspects import to_run_alone
 
 live = execution_queue.c
 QUEUED, RUNNING = ExecutionStatus.QUEUED.value, ExecutionStatus.RUNNING.value
 AWAITING = ExecutionStatus.AWAITING_APPROVAL.value
-
-SERVING_SECONDS = 15.0
-"""A boot silent for longer may be dead, and is sent nothing that only it could run."""
 
 
 class Endings:
@@ -99,8 +109,8 @@ class Endings:
         """Take the running executions of `boot` from it, and count it as stopped until it beats again.
 
         Nothing happens if its beat is no longer `beat`, unless that is None.
-        One of them may be what ended it. Those of the async lane go on in the process lane, where each runs alone in a
-        child, if somebody serves them there.
+        One of them may be what ended it: those of the async lane that were present at two deaths go on in the process lane,
+        where each runs alone in a child, if somebody serves them there.
         """
         detail = {"reason": clean(reason), "worker": boot}
 
@@ -242,27 +252,15 @@ async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]])
 
 
 async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail: dict[str, Any]) -> None:
-    """Put what a dead worker left back in its queue, out of the async lane where that can be."""
-    served = await _served_in_processes(connection) if any(row.lane == "async" for row in rows) else {}
-    lanes = {row.id: "process" if row.tool_key in served.get(row.queue, ()) else row.lane for row in rows}
+    """Put what a dead worker left back in its queue; what is to run alone, out of the async lane."""
+    moves = await to_run_alone(connection, rows)
+    lanes = {row.id: "process" if row.id in moves else row.lane for row in rows}
     if rows:
         await connection.execute(_REQUEUE, [{"row": id_, "to_lane": lane} for id_, lane in lanes.items()])
-    stayed = [row for row in rows if lanes[row.id] == row.lane]
-    moved = [row for row in rows if lanes[row.id] != row.lane]
+    stayed = [row for row in rows if row.id not in moves]
+    moved = [row for row in rows if row.id in moves]
     await _add_events(connection, stayed, "requeue", "recovery", detail)
     await _add_events(connection, moved, "requeue", "recovery", detail | {"lane": "process, to run alone"})
-
-
-async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[str]]:
-    """The tool keys that live workers of the process lane host, by queue."""
-    query = select(workers.c.id, workers.c.queues, workers.c.tools).where(
-        workers.c.lane == "process", alive.is_alive(SERVING_SECONDS)
-    )
-    served: dict[str, set[str]] = {}
-    for row in await fitting(workers, connection, query):
-        for queue in row.queues:
-            served.setdefault(queue, set()).update(alive.hosted_keys(row.tools))
-    return served
 
 
 async def _beat(connection: AsyncConnection, boot: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Ring
+from forge_tools.records import Claim, ExecutionStatus, Ring
 from forge_tools.storage import Store
 from forge_tools.storage.models import execution_queue, from_now, workers
 from tests.contract.calls import (
@@ -197,27 +197,66 @@ async def test_a_call_that_ended_its_workers_is_lost_after_its_attempts_and_list
     assert [attempt.status for attempt in await store.history.attempts(poison)] == [ExecutionStatus.LOST] * 3
 
 
-async def test_what_may_have_ended_an_async_worker_is_retried_alone_where_that_is_served(store: Store) -> None:
-    await store.workers.register(boot())
+async def test_what_was_present_at_the_first_death_of_an_async_worker_stays_in_its_lane(store: Store) -> None:
+    await host(store, "boot-2", lane="process", version="1.0.0")
+    claim = await running(store, idempotent=True, max_attempts=3)
+    await dies(store, "boot-1")
+    assert (await claimed(store, claim.id, 1, by=scope(boot="boot-3"))).attempt == 2
+
+
+async def test_what_was_present_at_two_deaths_is_retried_alone_and_its_new_neighbours_are_not(store: Store) -> None:
     await host(store, "boot-2", lane="process", version="1.4.0")
     moved = await running(store, idempotent=True, max_attempts=3)
-    assert await store.queue.recover("boot-1", "dead") == ([moved.id], [])
-    assert await store.queue.due(SCOPE, 10) == []
-    assert (await claimed(store, moved.id, 1, by=scope(boot="boot-2", lane="process"))).attempt == 2
-    [event] = await store.history.events(moved.id)
-    assert (event.kind, event.detail["lane"]) == ("requeue", "process, to run alone")
+    await dies(store, "boot-1")
+    await claimed(store, moved.id, 1, by=scope(boot="boot-3"))
+    stays = await running(store, by=scope(boot="boot-3"), idempotent=True, max_attempts=3)
+    await dies(store, "boot-3")
+    assert [ring.id for ring in await store.queue.due(SCOPE, 10)] == [stays.id]
+    assert (await claimed(store, moved.id, 2, by=scope(boot="boot-2", lane="process"))).attempt == 3
+    assert [event.detail.get("lane") for event in await store.history.events(moved.id)] == [
+        None, "process, to run alone"
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "other", [{"queues": ("background",)}, {"lane": "async"}, {"tool": "Read"}, {"version": "2.0.0"}, {"silent": 20.0}]
-)
-async def test_what_nobody_serves_in_the_process_lane_stays_where_it_is(store: Store, other: dict[str, Any]) -> None:
-    await host(store, "boot-2", **{"lane": "process", "version": "1.0.0"} | other)
+@pytest.mark.parametrize("neighbour", [{"hostname": "host-2"}, {"silent": 19.0}])
+async def test_a_host_that_vanished_makes_nobody_a_suspect(store: Store, neighbour: dict[str, Any]) -> None:
+    await host(store, "boot-2", lane="process", version="1.0.0", hostname="host-2")
+    await host(store, "boot-4", version="1.0.0", **neighbour)
+    assert (await twice_orphaned(store)).attempt == 3
+
+
+async def test_a_worker_that_only_froze_makes_nobody_a_suspect(store: Store) -> None:
+    await host(store, "boot-2", lane="process", version="1.0.0")
     claim = await running(store, idempotent=True, max_attempts=3)
-    await store.queue.recover("boot-1", "dead")
-    assert (await claimed(store, claim.id, 1)).attempt == 2
-    [event] = await store.history.events(claim.id)
-    assert "lane" not in event.detail
+    await dies(store, "boot-1")
+    await beat(store, "boot-1")
+    await claimed(store, claim.id, 1, by=scope(boot="boot-3"))
+    await dies(store, "boot-3")
+    assert (await claimed(store, claim.id, 2)).attempt == 3
+
+
+@pytest.mark.parametrize("other", [{"queues": ("background",)}, {"tool": "Read"}, {"version": "2.0.0"}])
+async def test_a_suspect_that_nobody_serves_in_the_process_lane_stays_where_it_is(
+    store: Store, other: dict[str, Any]
+) -> None:
+    await host(store, "boot-2", **{"lane": "process", "version": "1.0.0"} | other)
+    claim = await twice_orphaned(store)
+    assert all("lane" not in event.detail for event in await store.history.events(claim.id))
+
+
+async def twice_orphaned(store: Store) -> Claim:
+    """A call whose two workers died, claimed a third time in the async lane."""
+    claim = await running(store, idempotent=True, max_attempts=3)
+    await dies(store, "boot-1")
+    await claimed(store, claim.id, 1, by=scope(boot="boot-3"))
+    await dies(store, "boot-3")
+    return await claimed(store, claim.id, 2)
+
+
+async def dies(store: Store, name: str) -> None:
+    """That worker has been silent for a while, which ends what it ran."""
+    await host(store, name, version="1.0.0", silent=20.0)
+    await store.queue.recover(name, "dead")
 
 
 async def test_a_call_that_awaits_approval_is_cancelled_at_once(store: Store) -> None:

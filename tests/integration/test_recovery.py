@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.client import ExecutorClient
+from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus
 from tests.fleet import Fleet, is_alive, wait_until
@@ -67,6 +67,27 @@ async def test_what_a_killed_worker_ran_is_run_again_if_harmless_and_lost_if_not
     assert (lost.error_code, again.success) == (ErrorCode.LOST, True)
     assert [len(mark.read_text().splitlines()) for mark in marks.values()] == [1, 2]
     assert "worker" in (lost.error or "").lower()
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+async def test_what_a_killed_async_worker_ran_runs_again_at_once_on_the_others(
+    fresh_fleet: Fleet, client: ExecutorClient, context: ExecutionContext
+) -> None:
+    mark = fresh_fleet.folder / "mark"
+    doomed = await asyncio.to_thread(fresh_fleet.start, "async", concurrency=200)
+    calls = [Call("Doze", {"seconds": 5, "mark": str(mark)}, context) for _ in range(200)]
+    handles = [handle for handle in await client.submit_many(calls) if isinstance(handle, Handle)]
+    await asyncio.to_thread(
+        wait_until, lambda: mark.exists() and len(mark.read_text().splitlines()) == 200, 20, "few started"
+    )
+    doomed.signal(signal.SIGSTOP)  # so that no body ends until the others serve
+    for lane in ("async", "async", "process"):
+        await asyncio.to_thread(fresh_fleet.start, lane, concurrency=200 if lane == "async" else 2)
+    doomed.kill()
+    async with asyncio.timeout(fresh_fleet.settings.lease + 15):
+        results = await asyncio.gather(*(handle.result(timeout=60) for handle in handles))
+
+    assert [(result.output, result.metadata["attempt"]) for result in results] == [("awake", 2)] * 200
 
 
 async def test_a_stopping_worker_lets_short_work_finish(fresh_fleet: Fleet, context: ExecutionContext) -> None:
