@@ -40,7 +40,7 @@ logger = logging.getLogger("workers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a worker; returns the exit code (69: a service cannot be reached, 78: configuration)."""
+    """Run a worker; returns the exit code (69: a service cannot be reached, 75: another is to take its place, 78: configuration)."""
     options = parser().parse_args(arguments)
     _log_to_stderr(options.log_level)
     sys.path.append(str(Path.cwd()))  # last, so that the user's tools import and shadow nothing
@@ -77,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
         signals.setup_logging.connect(_keep_logging)
         app = worker_app(settings, post, engine, executor)
         logger.info("Worker ready", extra={"lane": post.lane, "queues": ",".join(post.queues), "tools": len(specs)})
-        return run_worker(app, settings, post, engine)
+        code = run_worker(app, settings, post, engine)
+        return os.EX_TEMPFAIL if engine.fitness.is_left else code
     finally:
         drain(engine)
         SPAWNER.close()

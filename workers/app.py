@@ -47,7 +47,7 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
     warnings.filterwarnings("ignore", message="This process .* is multi-threaded", category=DeprecationWarning)
     if os.getuid() == 0:
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
-    worker = _worker_class(app)(
+    worker = _worker_class(app, engine)(
         hostname=f"{post.lane}-{os.getpid()}@{settings.hostname}",
         pool=ProcessPool if post.lane == "process" else "threads",
         concurrency=post.concurrency if post.lane == "process" else RING_THREADS,
@@ -65,12 +65,13 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
     return int(worker.exitcode or 0)
 
 
-def _worker_class(app: Celery) -> Any:
+def _worker_class(app: Celery, engine: Engine) -> Any:
     """Celery's, without its way with signals, from the moment it takes them."""
 
     def take_over(self: Any, worker: Any) -> None:
         app.Worker.install_platform_tweaks(self, worker)
         take_signals()
+        engine.fitness.begin()
 
     return type("Worker", (app.Worker,), {"install_platform_tweaks": take_over})
 

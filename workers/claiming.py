@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from forge_tools.config import Settings
 from forge_tools.dispatch import Bells, Dispatcher, Limits
@@ -15,6 +15,7 @@ from forge_tools.storage.looks import Look, Question, Reach
 from workers.affinity import Affinity
 from workers.changes import Changes
 from workers.demotion import Demotion
+from workers.fitness import Fitness
 from workers.lanes.base import BodyLane
 from workers.opening import Opening
 from workers.outcomes import handed_back, not_run
@@ -32,14 +33,14 @@ logger = logging.getLogger(__name__)
 class Claiming:
     """Takes rings as they come, and looks in SQL for due rows that nobody rang for; every method runs on the engine's loop.
 
-    `is_acknowledged` tells whether the others know that this worker lives: nothing is claimed while they do not.
+    Nothing is claimed while this worker is not fit to.
     """
 
     def __init__(
         self,
         settings: Settings,
         scope: Scope,
-        is_acknowledged: Callable[[], bool],
+        fitness: Fitness,
         *,
         recorder: Recorder,
         demotion: Demotion,
@@ -53,7 +54,7 @@ class Claiming:
         """When SQL was asked for due rows last."""
         self._settings = settings
         self._scope = scope
-        self._is_acknowledged = is_acknowledged
+        self._fitness = fitness
         self._recorder = recorder
         self._demotion = demotion
         self._changes = changes
@@ -266,7 +267,9 @@ class Claiming:
         return self._withdrawal.within(self._demotion.within(self._scope))
 
     def _free(self) -> int:
+        if self._fitness.is_unfit:
+            return 0
         return self._lane.free_slots() - self._reserved - self._straying
 
     def _may_claim(self) -> bool:
-        return not self._is_closed and self._is_acknowledged()
+        return not self._is_closed and self._fitness.may_claim()

@@ -19,7 +19,6 @@ SETTLE_SECONDS = 0.5
 """After a demotion, until the calls that were handed back for it are in the queue again."""
 
 LEAVE_SECONDS = 20.0
-EXIT_BLOCKED = 75
 
 logger = logging.getLogger(__name__)
 
@@ -105,4 +104,4 @@ async def leave(why: str, boot: str, *last_steps: Coroutine[Any, Any, None]) -> 
     finally:
         with suppress(OSError):
             end(boot_mark(boot))
-        os._exit(EXIT_BLOCKED)
+        os._exit(os.EX_TEMPFAIL)

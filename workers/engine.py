@@ -18,7 +18,7 @@ from forge_tools.config import Settings
 from forge_tools.dispatch import queue_name
 from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Lane, Ring, Scope, ToolSpec, WorkerRecord, new_id
+from forge_tools.records import Lane, Outcome, Ring, Scope, ToolSpec, WorkerRecord, new_id
 from forge_tools.sandbox.configured import announced
 from forge_tools.storage import open_store
 from workers.affinity import Affinity
@@ -28,6 +28,7 @@ from workers.claiming import Claiming
 from workers.clocks import ClockWatch
 from workers.consumption import Consumption
 from workers.demotion import Demotion, leave
+from workers.fitness import Fitness
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
@@ -106,10 +107,11 @@ class Engine:
         self._affinity = Affinity(
             self._scope, announced(settings), self._recorder, lease=settings.lease, heartbeat=settings.heartbeat
         )
+        self.fitness = Fitness(self._is_acknowledged, self._changes.announce, lambda: bool(self.lane.running()))
         self._claiming = Claiming(
             settings,
             self._scope,
-            self._is_acknowledged,
+            self.fitness,
             recorder=self._recorder,
             demotion=self._demotion,
             changes=self._changes,
@@ -181,7 +183,7 @@ class Engine:
         if self._post.lane == "process":
             return ChildrenLane(
                 self._claiming.claim_rung,
-                self._recorder.add,
+                self._finished,
                 hostname=self._settings.hostname,
                 opened=self._changes.announce,
                 answer=self._artifacts.answer_child,
@@ -191,7 +193,7 @@ class Engine:
             )
         lane = LoopLane(
             executor,
-            self._recorder.add,
+            self._finished,
             concurrency=self._post.concurrency,
             kill_grace=grace,
             max_output_bytes=self._settings.max_output_bytes,
@@ -200,6 +202,10 @@ class Engine:
         )
         self._demotion.ban = lane.ban
         return lane
+
+    def _finished(self, outcome: Outcome) -> None:
+        self.fitness.hear(outcome)
+        self._recorder.add(outcome)
 
     def _serve(self) -> None:
         # The runner cancels at its end what is left, so that no thread waits for it in vain.
@@ -272,6 +278,7 @@ class Engine:
             recovery.keep(self._recorder.tell),
             self._demotion.keep(self._store, 2 * beat),
             tidying.keep(),
+            self.fitness.keep(self._store, self.boot, beat),
             watch.keep(),
             self._artifacts.purge_for_ever(),
             sealing.keep(),

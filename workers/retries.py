@@ -7,9 +7,10 @@ from typing import Any
 
 from forge_tools.executor import may_be_retried
 from forge_tools.records import Capabilities, Claim, ExecutionStatus, Outcome, RetryPolicy
+from workers.lanes.birth import fell_short
 
 UNASKED = RetryPolicy(max_attempts=3, delay_seconds=1.0, backoff=2.0, max_delay_seconds=60.0, jitter=True)
-"""For failures that say of themselves that they are retryable, where neither the call nor its tool has a policy."""
+"""For failures that say of themselves that they are retryable, and those for want of what their process lacked, where neither the call nor its tool has a policy."""
 
 _POLICY_FIELDS = frozenset(field.name for field in fields(RetryPolicy))
 
@@ -17,13 +18,15 @@ _POLICY_FIELDS = frozenset(field.name for field in fields(RetryPolicy))
 def with_retry(claim: Claim, outcome: Outcome) -> Outcome:
     """The outcome as it is recorded: back in its queue where the policy, the tool and the attempts left allow it.
 
-    A failed result is an answer. Without a policy it is retried only if it says itself that it is `retryable`.
+    A failed result is an answer. Without a policy it is retried only if it says itself that it is `retryable`, or if its
+    process lacked descriptors, memory or threads, which is no answer.
     """
     is_failure = outcome.status in {ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT}
     if not is_failure or outcome.retry_in is not None or claim.attempt >= claim.max_attempts:
         return outcome
     options, says = _object(claim.options), _object(outcome.metadata).get("retryable")
-    policy = _policy(options) or (UNASKED if says is True else None)
+    may_pass = says is True or (claim.idempotent and fell_short(outcome))
+    policy = _policy(options) or (UNASKED if may_pass else None)
     if policy is None:
         return outcome
     can = Capabilities(idempotent=claim.idempotent, retryable=options.get("retryable") is True)

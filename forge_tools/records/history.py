@@ -210,7 +210,7 @@ class StuckCalls:
 class WorkerRecord:
     """One boot of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock.
 
-    One that leaves when what it runs has ended serves no `queues`.
+    One that leaves when what it runs has ended serves no `queues`. `unfit` says why it claims nothing, or left.
     """
 
     id: str
@@ -225,6 +225,7 @@ class WorkerRecord:
     stopped_at: datetime | None = None
     beat: int = 0
     silent_seconds: float = 0.0
+    unfit: str | None = None
 
     @property
     def serves(self) -> str:

@@ -355,9 +355,10 @@ workers = Table(
     Column("last_seen_at", Moment, nullable=False),
     Column("stopped_at", Moment),
     Column("beat", BigInteger, nullable=False),
+    Column("unfit", Text),
     postgresql_with={"fillfactor": 50},
 )
-"""One row a boot of a worker process; `tools` maps each name it hosts to `version digest`."""
+"""One row a boot of a worker process; `tools` maps each name it hosts to `version digest`, `unfit` says why it claims nothing."""
 
 Index(
     "workers_not_stopped",

@@ -64,6 +64,11 @@ class Workers:
         statement = update(workers).where(boots.id == boot).values(stopped_at=from_now(0.0), last_seen_at=from_now(0.0))
         await self._database.write(lambda connection: connection.execute(statement))
 
+    async def say_unfit(self, boot: str, why: str | None) -> None:
+        """Say why `boot` claims nothing; None: it is fit again."""
+        statement = update(workers).where(boots.id == boot).values(unfit=why)
+        await self._database.write(lambda connection: connection.execute(statement))
+
     async def list(self, *, seen_within: float | None = None) -> list[WorkerRecord]:
         """Boots, the one started last first; `seen_within` seconds leaves out those silent for longer."""
         conditions = () if seen_within is None else (alive.seen_within(seen_within),)
@@ -159,5 +164,6 @@ def _worker(row: Row[Any]) -> WorkerRecord:
         last_seen_at=row.last_seen_at,
         stopped_at=row.stopped_at,
         beat=row.beat,
+        unfit=row.unfit,
         silent_seconds=max(0.0, row.silent_seconds),
     )

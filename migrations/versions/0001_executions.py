@@ -255,6 +255,7 @@ def _create_workers() -> None:
         sa.Column("last_seen_at", moment, nullable=False),
         sa.Column("stopped_at", moment),
         sa.Column("beat", sa.BigInteger, nullable=False),
+        sa.Column("unfit", sa.Text),
         postgresql_with={"fillfactor": 50},
     )
     open_ended = sa.text("stopped_at IS NULL")

@@ -30,7 +30,7 @@ SHORTEST_LIFE = 2.0
 UNEXPLAINED = "unexplained"
 ENDS = {
     69: "no database to start with",
-    75: "its loop was held by a tool",
+    75: "its loop was held by a tool, or it was unfit",
     3: "a tool exited",
     -9: "a tool killed it",
 }

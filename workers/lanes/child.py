@@ -25,6 +25,7 @@ from forge_tools.sandbox.leftovers import adopt_orphans, bury_adopted, has_unmar
 from forge_tools.sandbox.marks import Marking
 from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.lanes.base import execute, outcome_of_task
+from workers.lanes.birth import Birth, fell_short, shortage
 from workers.lanes.frames import Line, fields_of
 from workers.lanes.memory import limit_this_process
 from workers.lanes.surroundings import Surroundings
@@ -61,6 +62,7 @@ class Child:
         self._body: asyncio.Task[Outcome] | None = None
         self._resting: Future[None] | None = None
         self._claim_id = ""
+        self._birth: Birth | None = None
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._ready: Future[None] = Future()
@@ -142,6 +144,7 @@ class Child:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
             self._claim_id = claim.id
+            self._birth = self._birth or Birth()  # not earlier: the pool arranges signals when `start` has returned
             self._send({"started": True, "id": claim.id})
             self._marking.put(claim.id, claim.attempt)
             reporter = self._telling.begin(claim.id, claim.attempt)
@@ -165,7 +168,14 @@ class Child:
             bury_adopted()
         outcome = outcome_of_task(body, claim, (self._loop.time() - started) * 1000)
         is_tainted = self._is_tainted(outcome, body)
-        self._send({**fields_of(outcome, "token"), "is_tainted": is_tainted, **self._telling.end()})
+        facts = {"is_tainted": is_tainted, "unfit": self._unfit(outcome)}
+        self._send({**fields_of(outcome, "token"), **facts, **self._telling.end()})
+
+    def _unfit(self, outcome: Outcome) -> str | None:
+        """Why this process should run nothing more."""
+        if fell_short(outcome):
+            return outcome.error
+        return (self._birth.changes() if self._birth is not None else None) or shortage()
 
     def _is_tainted(self, outcome: Outcome, body: "asyncio.Task[Outcome]") -> bool:
         """Whether what was to stop goes on in ways that only the end of this process ends, or may hold memory.

@@ -238,13 +238,14 @@ class ChildrenLane:
         if child.telling is not None and reports.get("sent"):
             child.telling.hear_now()
         pass_on_told(reports.get("left", ()), partial(self._reports_of, body))
-        is_tainted = frame.pop("is_tainted", False)
-        status = ExecutionStatus(frame.pop("status"))
-        outcome = Outcome(status=status, token=body.claim.token, **frame)
-        if self._is_stopping or not (is_tainted or status in STOPPED):
+        is_tainted, unfit = frame.pop("is_tainted", False), frame.pop("unfit", None)
+        outcome = Outcome(status=ExecutionStatus(frame.pop("status")), token=body.claim.token, **frame)
+        if self._is_stopping or not (is_tainted or outcome.status in STOPPED):
+            if unfit:
+                self._retire(child, "A process is unfit; it is replaced", why=unfit)
             self._end(child, body, outcome)
         else:
-            self._end_with_leftovers(child, body, outcome, is_doomed=is_tainted)
+            self._end_with_leftovers(child, body, outcome, is_doomed=bool(is_tainted or unfit))
 
     # Ringing: one claim for as many calls as children are idle.
 
@@ -375,14 +376,14 @@ class ChildrenLane:
             self._force(*bodies[pid], self._too_big)
         for pid in await asyncio.to_thread(heavy, list(idle), self._memory_limit // IDLE_SHARE):
             if idle[pid].is_idle:
-                self._retire(idle[pid])
+                self._retire(idle[pid], "An idle process holds much memory; it is replaced")
 
     def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
         return out_of_memory(claim, self._memory_limit, after_ms)
 
-    def _retire(self, child: _Child) -> None:
+    def _retire(self, child: _Child, message: str, **why: str) -> None:
         """What a body left on purpose lives on."""
-        logger.warning("An idle process holds much memory; it is replaced", extra={"pid": child.pid})
+        logger.warning(message, extra={"pid": child.pid, **why})
         self._doom(child)
         child.quarry.send(signal.SIGKILL)
 

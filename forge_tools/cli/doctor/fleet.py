@@ -8,6 +8,7 @@ from forge_tools import __version__
 from forge_tools.cli import stuck
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
 from forge_tools.cli.doctor.keys import check_keys
+from forge_tools.cli.face import one_line
 from forge_tools.cli.moments import age
 from forge_tools.cli.urls import without_password
 from forge_tools.config import Settings
@@ -18,6 +19,9 @@ from forge_tools.storage import Store, open_store
 
 MAX_SKEW = 5.0
 """Seconds between this clock and the database's; an hour gets calls refused, seconds already confuse people."""
+
+LATELY = 3600.0
+"""Seconds in which it matters that a worker was unfit and left."""
 
 Places = set[tuple[str, str]]
 """(queue, lane) pairs."""
@@ -32,6 +36,8 @@ class Fleet:
     tools: list[ToolSpec]
     backlog: list[QueueDepth]
     stuck: list[StuckCalls] = field(default_factory=list)
+    unfit: list[WorkerRecord] = field(default_factory=list)
+    """Those that left lately because they were."""
 
     @property
     def served(self) -> Places:
@@ -62,15 +68,17 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
     found = [ok("database", f"{await store.server()} at {without_password(settings.database)}, migrated")]
     await store.workers.take_lease("doctor", "doctor", 1.0)  # raises where the database cannot be written to
     found.append(ok("writes", "the database takes them"))
-    known = [one for one in await store.workers.list() if one.stopped_at is None]
+    workers = await store.workers.list()
+    known = [one for one in workers if one.stopped_at is None]
     fleet = Fleet(
         live=[one for one in known if one.silent_seconds <= settings.lease],
         silent=[one for one in known if one.silent_seconds > settings.lease],
         tools=await store.catalogue.specs(),
         backlog=await store.history.backlog(),
         stuck=await store.history.stuck(lease=settings.lease, patience=stuck.BEATS * settings.heartbeat),
+        unfit=[one for one in workers if one.stopped_at and one.unfit and one.silent_seconds < LATELY],
     )
-    found += _clock(await store.workers.list())
+    found += _clock(workers)
     found += await check_keys(store, settings)
     found += _workers(fleet)
     found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
@@ -99,12 +107,24 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
         slots = "1 slot" if worker.concurrency == 1 else f"{worker.concurrency} slots"
         seen = f"seen {age(worker.silent_seconds)} ago"
         yield ok("worker", f"{_name(worker)}: {worker.lane} lane, queues {worker.serves}, {slots}, {seen}")
+        if worker.unfit:
+            said = f"{_name(worker)} is unfit and claims nothing: {one_line(worker.unfit)}"
+            yield problem(
+                "worker",
+                said,
+                "It ends by itself, and its supervisor starts another. Raise what it lacks on that host.",
+            )
         if worker.version != __version__:
             yield note(
                 "worker",
                 f"{_name(worker)} runs version {worker.version}, this is {__version__}",
                 "Restart it when the new version is installed there.",
             )
+    for worker in fleet.unfit:
+        said = f"{_name(worker)} left {age(worker.silent_seconds)} ago, unfit: {one_line(worker.unfit or '')}"
+        yield note(
+            "worker", said, "Look in the history for calls that ran there, and raise what they need on that host."
+        )
     for worker in fleet.silent:
         yield problem(
             "worker",

@@ -39,6 +39,7 @@ def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]
         *(Concern("now", stuck.sentence(one), stuck.way_out(one)) for one in seen.stuck),
         *_lost(seen.failures),
         *_silent([one.worker for one in seen.workers], SILENT_BEATS * heartbeat, lease),
+        *_unfit([one.worker for one in seen.workers]),
         *_failing(seen),
         *_full(seen.queues),
         *_demoted(seen),
@@ -79,6 +80,13 @@ def _silent(workers: Sequence[WorkerRecord], patience: float, lease: float) -> I
             "Look at that host and its log. If it is gone, any live worker of the same database settles what it left.",
         )
         yield Concern("now" if dead else "soon", f"{count} on {one_line(host)} silent for {age(longest)}", ways[dead])
+
+
+def _unfit(workers: Sequence[WorkerRecord]) -> Iterator[Concern]:
+    for one in workers:
+        if one.unfit:
+            said = f"{one_line(one.hostname)} pid {one.pid} is unfit and claims nothing: {one_line(one.unfit)}"
+            yield Concern("now", said, "It ends by itself, and its supervisor starts another")
 
 
 def _failing(seen: Overview) -> Iterator[Concern]:

@@ -58,6 +58,20 @@ def test_calls_in_a_queue_that_nobody_serves_are_a_problem() -> None:
     assert "gpu, process lane: no live worker serves it, 3 waiting for 1m" in found.said
 
 
+def test_an_unfit_worker_is_a_problem_and_one_that_left_for_that_is_a_note() -> None:
+    sick = worker(unfit="3 of 1024 descriptors are left")
+    stack = fleet.Fleet(
+        live=[worker(), sick], silent=[], tools=[], backlog=[], unfit=[replace(sick, silent_seconds=70.0)]
+    )
+    found = list(fleet._workers(stack))
+    assert [one.said for one in problems(found)] == [
+        "host-1 pid 7 is unfit and claims nothing: 3 of 1024 descriptors are left"
+    ]
+    assert [one.said for one in found if one.level is Level.NOTE] == [
+        "host-1 pid 7 left 1m ago, unfit: 3 of 1024 descriptors are left"
+    ]
+
+
 def test_a_silent_worker_and_no_live_one_are_problems() -> None:
     gone = fleet.Fleet(live=[], silent=[worker(silent_seconds=90.0)], tools=[], backlog=[])
     nobody, silent = problems(list(fleet._workers(gone)))

@@ -37,6 +37,15 @@ def test_a_failed_result_is_an_answer_that_nobody_repeats_unasked() -> None:
     assert retried() == FAILED
 
 
+def test_a_failure_for_want_of_descriptors_is_no_answer_and_tried_again_where_that_is_harmless() -> None:
+    short = replace(
+        FAILED, error="Unexpected error: OSError: [Errno 24] Too many open files", error_code="EXECUTION_ERROR"
+    )
+
+    assert retried(short).retry_in is not None
+    assert retried(short, idempotent=False) == short
+
+
 def test_a_policy_has_it_tried_again_with_back_off_until_the_attempts_are_used_up() -> None:
     delays = [retried(options=ASKED, attempt=attempt).retry_in for attempt in (1, 2, 3)]
 

@@ -1,0 +1,88 @@
+"""What a process knows of itself: what it cannot get, and what is not as it was."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from forge_tools.records import ExecutionStatus, Outcome, new_id
+from workers.lanes.birth import fell_short
+
+LOOK = """
+import ctypes, mmap, os, resource, signal
+from workers.lanes.birth import Birth, shortage
+def lower(name, soft):
+    number = getattr(resource, f"RLIMIT_{name}")
+    resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
+birth = Birth()
+assert (birth.changes(), shortage()) == (None, None), (birth.changes(), shortage())
+"""
+
+
+def said(change: str, what: str) -> str:
+    """What a process says of itself after that change; in this one it would stay."""
+    run = subprocess.run(
+        [sys.executable, "-c", f"{LOOK}{change}\nprint({what})"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return run.stdout.strip() or run.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("lower('NOFILE', 3)", "Too many open files"),
+        ("lower('NOFILE', 256)\nfor _ in range(240): os.open(os.devnull, 0)", "of 256 descriptors are left"),
+        (
+            "lower('AS', int(open('/proc/self/statm').read().split()[0]) * mmap.PAGESIZE + 2**22)",
+            "Cannot allocate memory",
+        ),
+    ],
+)
+def test_it_says_what_it_cannot_get(change: str, why: str) -> None:
+    assert why in said(change, "shortage()")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("lower('NOFILE', 64)", "limit NOFILE is 64/"),
+        ("lower('FSIZE', 1000)", "limit FSIZE is 1000/unlimited and was unlimited/unlimited"),
+        ("ctypes.CDLL(None).signal(signal.SIGCHLD, ctypes.c_void_p(1))", "signals are"),
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])", "signals are"),
+        ("signal.signal(signal.SIGTERM, lambda *_: None)", "signals are"),
+    ],
+)
+def test_it_says_what_is_not_as_it_was(change: str, why: str) -> None:
+    assert why in said(change, "birth.changes()")
+
+
+def test_a_limit_that_was_raised_is_a_change_but_no_harm() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    change = f"lower('NOFILE', 64); birth = Birth(); lower('NOFILE', {hard})"
+    assert said(change, "birth.changes(only_harm=True)") == "None"
+    assert "limit NOFILE is" in said(change, "birth.changes()")
+
+
+def test_a_signal_that_only_libraries_use_is_their_own_affair() -> None:
+    assert said("signal.signal(signal.SIGPROF, lambda *_: None)", "birth.changes()") == "None"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_short"),
+    [
+        ("Unexpected error: OSError: [Errno 24] Too many open files: '/x'", True),
+        ("Unexpected error: RuntimeError: can't start new thread", True),
+        (f"Cannot connect to host [{os.strerror(12)}]", True),
+        ("No such file", False),
+        (None, False),
+    ],
+)
+def test_a_failure_for_want_of_what_the_process_lacks_is_known_by_its_error(error: str | None, is_short: bool) -> None:
+    outcome = Outcome(id=new_id(), attempt=1, token="", status=ExecutionStatus.FAILED, error=error)
+    assert fell_short(outcome) is is_short

@@ -1,0 +1,85 @@
+"""Whether a process still is what bodies need: it tries to get what every body takes, and compares itself with its birth."""
+
+import errno
+import mmap
+import os
+import re
+import resource
+import signal
+from contextlib import suppress
+
+from forge_tools.records import ExecutionStatus, Outcome
+
+RESERVE = 32
+"""Descriptors that have to be left: a body needs some to begin with, and so does the end of a worker."""
+
+SPARE_MEMORY = 16 * 2**20
+
+SIGNALS = ("HUP", "INT", "QUIT", "PIPE", "ALRM", "TERM", "CHLD", "USR1", "USR2")
+"""Those that we and our tools count on; libraries may handle others as they like."""
+
+_LIMITS = {
+    getattr(resource, name): name[7:] for name in sorted(dir(resource), reverse=True) if name.startswith("RLIMIT_")
+}
+_MASK = sum(1 << getattr(signal, f"SIG{name}") - 1 for name in SIGNALS)
+_SHORT = re.compile(
+    "|".join([*(os.strerror(one) for one in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)), "can't start new thread"])
+)
+
+
+def shortage() -> str | None:
+    """What this process cannot get, though every body needs it."""
+    try:
+        lowest = os.open(os.devnull, os.O_RDONLY)  # the lowest free number: all below it are taken
+        os.close(lowest)
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most >= 0 and most - lowest < min(RESERVE, most // 8):
+            return f"{most - lowest} of {most} descriptors are left"
+        mmap.mmap(-1, SPARE_MEMORY).close()
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    return None
+
+
+def fell_short(outcome: Outcome) -> bool:
+    """Whether a body failed because its process could not get what it needed."""
+    return outcome.status is ExecutionStatus.FAILED and _SHORT.search(outcome.error or "") is not None
+
+
+class Birth:
+    """The limits of a process and what it does with signals, as they are when this is made."""
+
+    def __init__(self) -> None:
+        self._limits = _limits()
+        self._signals = _signals()
+
+    def changes(self, *, only_harm: bool = False) -> str | None:
+        """What is not as it was, of which nobody knows who counts on it; `only_harm` leaves out limits that were raised."""
+        limits = _limits()
+        changed = [
+            f"limit {name} is {_shown(limits[name])} and was {_shown(then)}"
+            for name, then in self._limits.items()
+            if limits[name] != then and not (only_harm and _is_raised(then, limits[name]))
+        ]
+        if self._signals and (signals := _signals()) and signals != self._signals:
+            changed.append("signals are blocked, ignored or handled otherwise")
+        return "; ".join(changed) or None
+
+
+def _limits() -> dict[str, tuple[int, int]]:
+    return {name: resource.getrlimit(number) for number, name in _LIMITS.items()}
+
+
+def _signals() -> list[int]:
+    """What the kernel knows of them: blocked in this thread, ignored, caught. Nothing where /proc cannot be read."""
+    with suppress(OSError), open("/proc/thread-self/status", "rb") as file:  # noqa: PTH123 each call of a child waits for it
+        return [int(line[7:], 16) & _MASK for line in file if line.startswith((b"SigBlk", b"SigIgn", b"SigCgt"))]
+    return []
+
+
+def _is_raised(then: tuple[int, int], now: tuple[int, int]) -> bool:
+    return all(after == resource.RLIM_INFINITY or 0 <= before <= after for before, after in zip(then, now, strict=True))
+
+
+def _shown(limit: tuple[int, int]) -> str:
+    return "/".join("unlimited" if one == resource.RLIM_INFINITY else str(one) for one in limit)
