@@ -50,6 +50,7 @@ async def test_a_child_that_a_body_changed_runs_nothing_more(
     pids = [result.output for result in [*well, poisoned, *after]]
     assert pids == [pids[0]] * 3 + [pids[3]] * 2, worker.log.read_text()
     assert pids[0] != pids[3]
+    assert "worker is unfit" not in worker.log.read_text()
 
 
 def starve(pid: int) -> None:
