@@ -1,28 +1,33 @@
 """Ends what a body or a worker left running, wherever it went; each kill first makes sure whose process it is."""
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping
 
-from forge_tools.sandbox.launcher import descendants
-from forge_tools.sandbox.marks import BOOT, EXECUTION, marks_of
+from forge_tools.sandbox.marks import BOOT, EXECUTION, environment_of, marks_in, marks_of
+from forge_tools.sandbox.trees import (
+    Process,
+    child_pids,
+    descendants,
+    is_keeper,
+    process_of,
+    process_table,
+    start_ticks,
+)
 
 PATIENCE = 2.0
 """Seconds after which a process that does not even hear KILL (it is stuck in the kernel) is given up."""
 
 QUIET_LOOKS, QUIET_SECONDS = 2, 0.01
-"""How often nothing must be found, and how long apart."""
+"""How often nothing must be found in a tree, and how long apart. Where the whole machine is looked at, once."""
 
 _NEWBORN_SECONDS = 0.5
+_ATTEMPT = f"{EXECUTION}=".encode()
 _KERNEL = 2  # the parent of the kernel's own threads, which have no environment either
-
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _can_handle() -> bool:
@@ -75,38 +80,132 @@ class Quarry:
             self._handle = -1
 
 
-def end(mark: bytes, *, root: Quarry | None = None, spare: Collection[int] = ()) -> int:
+def end(
+    mark: bytes,
+    *,
+    root: Quarry | None = None,
+    within: Quarry | None = None,
+    started: Mapping[int, int] | None = None,
+    spare: Collection[int] = (),
+) -> int:
     """End every process that carries `mark`, and `root` with all its descendants; return how many were ended.
 
-    First all are stopped, until none is found that could still start another; then all are killed. This process, those in
-    `spare` and those that carry the mark of another attempt live on. A process that cleared its environment *and* whose
-    parents are gone is not found. Where there is no /proc only the process group of `root` is ended.
+    First all are stopped, until none is found that could still start another; then all are killed. `within` adopts its
+    orphans, so that while it lives its tree is all that has to be looked at; else it is the whole machine. `started`
+    gives further processes by their `start_ticks`. What keeps the parent of one that is ended ends with it, and with
+    the mark of an attempt what keeps its group. This process, those in `spare` and those that carry the mark of another
+    attempt live on. Where there is no /proc only the process group of `root` is ended.
     """
     if sys.platform != "linux" or not _CAN_HANDLE:
         return _end_group(root)
+    search = _Search(mark, root, within, started or {}, {os.getpid(), *spare})
     deadline = time.monotonic() + PATIENCE
     ended = quiet = 0
-    while quiet < QUIET_LOOKS and time.monotonic() < deadline:
-        found = _stop_all(mark, root, {os.getpid(), *spare}, deadline)
-        for quarry in found:
+    while quiet < search.quiet_looks and time.monotonic() < deadline:
+        found = _stop_all(search, deadline)
+        for quarry in found.values():
             quarry.send(signal.SIGKILL)
-        for quarry in found:
+        for quarry in found.values():
             quarry.wait(deadline - time.monotonic())
             quarry.close()
         ended += len(found)
-        quiet = 0 if found or _is_anyone_between_programs() else quiet + 1
-        if not found:
+        if root is not None and root is within and root.pid in found:
+            break  # its tree was whole
+        quiet = 0 if found or search.is_unsure else quiet + 1
+        if quiet < search.quiet_looks and not found:
             time.sleep(QUIET_SECONDS)
     return ended
+
+
+class _Search:
+    """Looks for what belongs to a mark. `is_unsure` after a look that has to be repeated."""
+
+    def __init__(
+        self,
+        mark: bytes,
+        root: Quarry | None,
+        within: Quarry | None,
+        started: Mapping[int, int],
+        spare: Collection[int],
+    ) -> None:
+        self._mark = mark
+        self._is_attempt = mark.startswith(EXECUTION.encode())
+        self._root = root
+        self._within = within
+        self._started = started
+        self._spare = spare
+        self.is_unsure = False
+
+    @property
+    def quiet_looks(self) -> int:
+        return QUIET_LOOKS if self._is_tree else 1
+
+    def look(self, known: Collection[int]) -> list[Quarry]:
+        """Hold those that are not `known` yet."""
+        processes = self._processes()
+        environments = {process.pid: environment_of(process.pid) for process in processes}
+        self.is_unsure = any(not environments[process.pid] and _is_newborn(process) for process in processes)
+        marks = {pid: marks_in(environment) for pid, environment in environments.items()}
+        found = []
+        for process in self._belonging(processes, marks):
+            if process.pid not in known and process.pid not in self._spare:
+                quarry = Quarry(process.pid)
+                # Held first and judged then: had the number become another's in between, no signal would reach that one.
+                if start_ticks(process.pid) == process.ticks:
+                    found.append(quarry)
+                else:
+                    quarry.close()
+                    self.is_unsure = True  # before it ended it may have started another
+        return found
+
+    @property
+    def _is_tree(self) -> bool:
+        return self._within is not None and self._within.send(0) and start_ticks(self._within.pid) > 0
+
+    def _processes(self) -> list[Process]:
+        if not self._is_tree or self._within is None:
+            return list(process_table())
+        top = process_of(self._within.pid)
+        return [*([top] if top else ()), *descendants(self._within.pid, with_shells=True)]
+
+    def _belonging(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> Iterator[Process]:
+        """Those that are to end, the nearest first."""
+        parents = {self._root.pid} if self._root is not None and self._root.send(0) else set()
+        seeds = {pid for pid, ticks in self._started.items() if start_ticks(pid) in (0, ticks)}
+        groups, closed = set(seeds), {process.group for process in processes if process.pid in self._spare}
+        seeds |= parents
+        others = self._others(processes, marks) - parents
+        rest = [process for process in processes if process.pid not in others]
+        while found := [
+            process
+            for process in rest
+            if self._mark in marks[process.pid]
+            or process.pid in seeds
+            or process.parent in parents
+            or process.group in groups
+        ]:
+            yield from found
+            rest = [process for process in rest if process not in found]
+            parents.update(process.pid for process in found)
+            if self._is_attempt:
+                groups.update({process.group for process in found} - closed)
+
+    def _others(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> set[int]:
+        """Those of other attempts, and what keeps shells, with all below that carries no mark of ours."""
+        others = {pid for pid, its in marks.items() if is_keeper(its)}
+        while below := {process.pid for process in processes if process.parent in others} - others:
+            others |= below
+        if self._is_attempt:
+            others.update(pid for pid, its in marks.items() if any(mark.startswith(_ATTEMPT) for mark in its))
+        return {pid for pid in others if self._mark not in marks[pid]}
 
 
 def marked_boots() -> set[str]:
     """The worker boots whose marks processes of this machine carry; none where there is no /proc."""
     if sys.platform != "linux":
         return set()
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  as in `_look`
     prefix = f"{BOOT}=".encode()
-    marks = {mark for pid in pids for mark in marks_of(pid)}
+    marks = {mark for process in process_table() for mark in marks_of(process.pid)}
     return {mark.removeprefix(prefix).decode(errors="replace") for mark in marks if mark.startswith(prefix)}
 
 
@@ -116,22 +215,15 @@ def has_unmarked_descendants(pid: int) -> bool:
     return any(not any(mark.startswith(ours) for mark in marks_of(process.pid)) for process in descendants(pid))
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent ends, so that none can leave our tree. On Linux only."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def bury_adopted() -> None:
+def bury_adopted(spare: Collection[int] = ()) -> None:
     """Reap adopted processes that have ended.
 
     The kernel gives orphans to the main thread; those that a tool started belong to the thread that started them, and their
-    status is the tool's to collect. So this is for processes whose main thread starts none.
+    status is the tool's to collect. So this is for processes whose main thread starts none but those in `spare`.
     """
-    with contextlib.suppress(OSError):  # a kernel may lack the list
-        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(int(pid), os.WNOHANG)
+    for pid in set(child_pids(os.getpid(), thread=os.getpid())).difference(spare):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _open(pid: int) -> int:
@@ -141,93 +233,25 @@ def _open(pid: int) -> int:
     return -1
 
 
-def _stop_all(mark: bytes, root: Quarry | None, spare: Collection[int], deadline: float) -> list[Quarry]:
+def _stop_all(search: _Search, deadline: float) -> dict[int, Quarry]:
     found: dict[int, Quarry] = {}
     is_growing = True
     while is_growing and time.monotonic() < deadline:
         is_growing = False
-        for quarry in _look(mark, root, {*spare, *found}):
+        for quarry in search.look(found):
+            is_growing = True
             if quarry.send(signal.SIGSTOP):
                 found[quarry.pid] = quarry
-                is_growing = True
             else:
                 quarry.close()
-    return list(found.values())
+    return found
 
 
-def _look(mark: bytes, root: Quarry | None, known: Collection[int]) -> Iterator[Quarry]:
-    if root is not None and root.send(0):
-        yield from _tree(mark, root, known)
-    for name in os.listdir("/proc"):  # noqa: PTH208  twice as fast, for hundreds of processes
-        if name.isdigit() and int(name) not in known and mark in marks_of(int(name)):
-            yield from _held_if(int(name), lambda pid: mark in marks_of(pid))
-
-
-def _tree(mark: bytes, root: Quarry, known: Collection[int]) -> Iterator[Quarry]:
-    if root.pid not in known and not _is_zombie(root.pid):
-        yield root.again()
-    family = {root.pid}
-    for process in descendants(root.pid):
-        if process.parent not in family or _is_of_another(process.pid, mark):
-            continue
-        family.add(process.pid)
-        if process.pid not in known:
-            yield from _held_if(process.pid, lambda pid: _parent(pid) in family)
-
-
-def _held_if(pid: int, is_so: Callable[[int], bool]) -> Iterator[Quarry]:
-    """Hold first and judge then: had the number become another's in between, the handle would not reach that one."""
-    quarry = Quarry(pid)
-    if is_so(pid) and not _is_zombie(pid):
-        yield quarry
-    else:
-        quarry.close()
-
-
-def _is_anyone_between_programs() -> bool:
-    """Whether a process has just been forked and shows no environment: it is executing a program, and then shows its marks."""
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return any(
-        not _environment(int(name)) and now - _born_at(int(name)) < _NEWBORN_SECONDS
-        for name in os.listdir("/proc")  # noqa: PTH208  as above
-        if name.isdigit()
-    )
-
-
-def _environment(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b"?"  # gone, or not ours
-
-
-def _born_at(pid: int) -> float:
-    """On the clock that counts from the start of the machine; zombies and the kernel's threads count as old."""
-    fields = _stat(pid)
-    if fields[0] in (b"Z", b"X") or int(fields[1]) == _KERNEL:
-        return 0.0
-    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def _is_of_another(pid: int, mark: bytes) -> bool:
-    """A body that is over may have left a process on purpose; it is not this attempt's to end."""
-    is_attempt = mark.startswith(EXECUTION.encode())
-    return is_attempt and any(m != mark and m.startswith(EXECUTION.encode()) for m in marks_of(pid))
-
-
-def _stat(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return [b"X", b"0"]
-
-
-def _parent(pid: int) -> int:
-    return int(_stat(pid)[1])
-
-
-def _is_zombie(pid: int) -> bool:
-    return _stat(pid)[0] in (b"Z", b"X")
+def _is_newborn(process: Process) -> bool:
+    """Whether it has just been forked: one that shows no environment is executing a program, and then shows its marks."""
+    born_at = process.ticks / os.sysconf("SC_CLK_TCK")
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)  # which counts from the start of the machine, too
+    return process.parent != _KERNEL and now - born_at < _NEWBORN_SECONDS
 
 
 def _end_group(root: Quarry | None) -> int:

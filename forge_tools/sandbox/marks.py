@@ -24,11 +24,22 @@ def attempt_mark(execution_id: str, attempt: int) -> bytes:
 
 def marks_of(pid: int) -> frozenset[bytes]:
     """The marks that a process carries; none where it is gone or another user's."""
+    return marks_in(environment_of(pid))
+
+
+def marks_in(environment: bytes) -> frozenset[bytes]:
+    """The marks among the variables of a process, as its `environ` file has them."""
+    return frozenset(
+        v for v in environment.split(b"\0") if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=", b"FORGE_SHELL="))
+    )
+
+
+def environment_of(pid: int) -> bytes:
+    """What that file has, empty while the process executes a program; a question mark where it is gone or another user's."""
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return frozenset()
-    return frozenset(v for v in variables if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=", b"FORGE_SHELL=")))
+        return b"?"
 
 
 def mark_worker(boot: str) -> None:

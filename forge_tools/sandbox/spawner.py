@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 from pathlib import Path
 
 from forge_tools.sandbox.environment import child_environment
@@ -70,7 +71,7 @@ class Forker:
     def _ask(self, handles: list[int]) -> None:
         with self._lock:
             for is_last in (False, True):
-                requests = self._requests or self._launch()
+                requests = self._requests or Context().run(self._launch)  # it is not the body's that needs it first
                 try:
                     socket.send_fds(requests, [b"."], handles)
                     return

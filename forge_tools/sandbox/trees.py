@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 SHELL = "FORGE_SHELL"
 """The variable that everything of a shell carries which outlives its call."""
@@ -18,19 +18,22 @@ KEEPS = "keeper."
 
 _KEEPER = f"{SHELL}={KEEPS}".encode()
 _ON_LINUX = sys.platform.startswith("linux")
+_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # noqa: PTH110  pathlib costs the start-up 10 ms
+"""Whether the kernel does (CONFIG_PROC_CHILDREN); else each question reads the whole process table."""
 _PR_SET_CHILD_SUBREAPER = 36
 _UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
 
 prctl: Callable[..., int] = ctypes.CDLL(None).prctl if _ON_LINUX else lambda *_: 0
 
 
-class Process(namedtuple("Process", ("pid", "parent", "group"))):  # to import typing takes milliseconds
-    """One line of the process table."""
+class Process(namedtuple("Process", ("pid", "parent", "group", "ticks"), defaults=(0,))):  # typing takes milliseconds
+    """One line of the process table. `ticks` says when it started; ps does not tell."""
 
     __slots__ = ()
     pid: int
     parent: int
     group: int
+    ticks: int
 
 
 class Ending:
@@ -111,20 +114,21 @@ def reap(ended: Callable[[int, int], object]) -> bool:
 def descendants(ancestor: int, *, with_shells: bool = False) -> list[Process]:
     """List the living descendants of a process, nearest first. Zombies are left out.
 
-    So are programs that keep shells which outlive their calls, with all that is below them.
+    So are programs that keep shells which outlive their calls, with all that is below them. The kernel's own lists of
+    children are read, so that a busy machine costs no more; a child may be missing while a sibling of it ends.
     """
-    children = families()
+    below = _children if _LISTS_CHILDREN else families().get
     found = [Process(ancestor, 0, 0)]
     for process in found:
-        below = children.get(process.pid, ())
-        found.extend(child for child in below if with_shells or not keeps_shells(child.pid))
+        children = below(process.pid) or ()
+        found.extend(child for child in children if with_shells or not keeps_shells(child.pid))
     return found[1:]
 
 
 def families() -> dict[int, list[Process]]:
     """The living processes of this machine by their parents."""
     children: dict[int, list[Process]] = {}
-    for process in _process_table():
+    for process in process_table():
         children.setdefault(process.parent, []).append(process)
     return children
 
@@ -146,12 +150,8 @@ def kill(pid: int, number: int) -> None:
 
 def start_ticks(pid: int) -> int:
     """When a process started, in ticks since the host did; 0 where it is over, or nobody can tell."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  pathlib costs the start-up 10 ms
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+    process = process_of(pid)
+    return 0 if process is None else process.ticks
 
 
 def keeps_shells(pid: int) -> bool:
@@ -162,29 +162,52 @@ def keeps_shells(pid: int) -> bool:
     """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  as above
-            variables = file.read().split(b"\0")
+            return is_keeper(file.read().split(b"\0"))
     except OSError:
         return False
-    if any(variable.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")) for variable in variables):
-        return False
-    return any(variable.startswith(_KEEPER) for variable in variables)
 
 
-def _process_table() -> Iterator[Process]:
+def is_keeper(variables: Collection[bytes]) -> bool:
+    """The same, from the variables of a process, or those among them that are marks."""
+    is_owned = any(variable.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")) for variable in variables)
+    return not is_owned and any(variable.startswith(_KEEPER) for variable in variables)
+
+
+def process_of(pid: int) -> Process | None:
+    """One line of the table; None for a process that is over."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  as above
+            # The name in parentheses may hold anything, parentheses too.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    state, parent, group = fields[:3]
+    return None if state in (b"Z", b"X") else Process(pid, int(parent), int(group), int(fields[19]))
+
+
+def process_table() -> Iterator[Process]:
+    """The living processes of this machine."""
     if not _ON_LINUX:
         yield from _process_table_of_ps()
         return
     for name in os.listdir("/proc"):  # noqa: PTH208  as above
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123  as above
-                # The name in parentheses may hold anything, parentheses too.
-                state, parent, group = file.read().rpartition(b")")[2].split()[:3]
-        except OSError:
-            continue
-        if state not in (b"Z", b"X"):
-            yield Process(int(name), int(parent), int(group))
+        process = process_of(int(name)) if name.isdigit() else None
+        if process is not None:
+            yield process
+
+
+def child_pids(pid: int, thread: int = 0) -> list[int]:
+    """The children of a process or one thread of it, ended ones too, by the kernel's own lists; none where it keeps none."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        for task in [thread] if thread else os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  as above
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:  # noqa: PTH123
+                found += map(int, file.read().split())
+    return found
+
+
+def _children(pid: int) -> list[Process]:
+    return [child for child in map(process_of, child_pids(pid)) if child]
 
 
 def _process_table_of_ps() -> Iterator[Process]:

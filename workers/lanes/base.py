@@ -54,13 +54,17 @@ class BodyLane(Protocol):
 
 @dataclass(slots=True)
 class Body:
-    """One running body as the engine sees it."""
+    """One running body as the engine sees it. `processes` that it started in the async lane, by their `start_ticks`.
+
+    While it `is_ending` it starts none.
+    """
 
     claim: Claim
     started: float = field(default_factory=time.monotonic)
     guard: Guard | None = None
     reports: ReportBuffer | None = None
     proofs: Proofs | None = None
+    processes: dict[int, int] = field(default_factory=dict)
     is_cancelled: bool = False
     is_ending: bool = False
     is_over: bool = False

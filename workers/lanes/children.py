@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -312,16 +312,13 @@ class ChildrenLane:
 
     async def _sweep(self, child: _Child, body: Body) -> None:
         """End what the body started; with a doomed child, the child and its whole tree."""
-        root = None
         mark = attempt_mark(body.claim.id, body.claim.attempt)
         try:
-            root = child.quarry.again() if child.is_doomed else None
-            await asyncio.to_thread(end, mark, root=root, spare=() if root else (child.pid,))
+            with closing(child.quarry.again()) as hold:
+                root, spare = (hold, ()) if child.is_doomed else (None, (child.pid,))
+                await asyncio.to_thread(end, mark, root=root, within=hold, spare=spare)
         except OSError as error:  # out of handles, for one
             logger.error("What a tool left running lives on", extra={"tool": body.claim.tool, "error": str(error)})
-        finally:
-            if root is not None:
-                root.close()
 
     def _end(self, child: _Child, body: Body, outcome: Outcome) -> None:
         if body.is_over or self._is_stopped:

@@ -14,6 +14,7 @@ from forge_tools.records import Claim, ExecutionStatus, Outcome
 from workers.lanes.base import Body, Finished, Verdict, execute, outcome_of_task
 from workers.lanes.closing import Closing
 from workers.lanes.guard import Guard
+from workers.lanes.starting import bury_orphans, end_processes, own_processes
 from workers.lanes.tool_loop import ToolLoop
 from workers.lanes.watch import LoopHeldError, Step, Watch
 from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
@@ -96,9 +97,11 @@ class LoopLane:
         self._is_hopeless = False
         self._is_stopped = False
         self._is_over = False
+        self._sweeps: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._engine = asyncio.get_running_loop()
+        own_processes()
         self._tools = ToolLoop()
         self._closing = Closing(self._tools, kill_grace=self._kill_grace, survived=self._survived)
         self._thread.start()
@@ -150,6 +153,8 @@ class LoopLane:
         for body in list(self._not_begun.values()):
             if self._withdraw(body):
                 self._tell(body, handed_back(body.claim))
+        if self._sweeps:
+            await asyncio.wait(self._sweeps, timeout=self._kill_grace)
         self._is_stopped = True
         if self._thread.is_alive() and not self._is_hopeless:
             winding_down = asyncio.run_coroutine_threadsafe(self._wind_down(), self._tools)
@@ -157,6 +162,7 @@ class LoopLane:
             winding_down.cancel()  # and the loop ends a turn later, for who is cancelled takes a last step
             self._tools.call_soon_threadsafe(self._tools.call_soon, self._end)
             await asyncio.to_thread(self._thread.join, self._kill_grace)
+        await asyncio.gather(*(end_processes(body) for body in self._bodies.values() if body.processes))
         return self.running()
 
     # The engine's side: everything above, what a body's end comes back to, and what ends those that do not stop.
@@ -168,11 +174,27 @@ class LoopLane:
             self._tell(body, outcome)
 
     def _tell(self, body: LoopBody, outcome: Outcome) -> None:
-        if body.is_over or self._is_stopped:
+        if body.is_over or body.is_ending or self._is_stopped:
             return
-        body.is_over = True
         if body.guard is not None:
             body.guard.stop()
+        if _was_stopped(body, outcome):
+            body.is_ending = True  # from now on it starts no process
+        if body.is_ending and body.processes:
+            self._sweeps.add(sweep := self._engine.create_task(self._sweep_and_tell(body, outcome)))
+            sweep.add_done_callback(self._sweeps.discard)
+            return
+        if body.processes:
+            bury_orphans()
+        self._end_body(body, outcome)
+
+    async def _sweep_and_tell(self, body: LoopBody, outcome: Outcome) -> None:
+        await end_processes(body)
+        if not self._is_stopped:
+            self._end_body(body, outcome)
+
+    def _end_body(self, body: LoopBody, outcome: Outcome) -> None:
+        body.is_over = True
         del self._bodies[body.key]
         self._finished(outcome)
 
@@ -351,6 +373,11 @@ class LoopLane:
     def _end(self) -> None:
         self._is_over = True
         self._tools.stop()
+
+
+def _was_stopped(body: LoopBody, outcome: Outcome) -> bool:
+    """Whether it did not come to an end of its own."""
+    return body.hold is not None or outcome.status not in {ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED}
 
 
 def _for_blocking(body: LoopBody, hold: Hold) -> Outcome:

@@ -4,10 +4,9 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from forge_tools.sandbox.trees import keeps_shells
+from forge_tools.sandbox.trees import descendants
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -24,26 +23,13 @@ def limit_this_process(size: int) -> None:
 
 def heavy(pids: Sequence[int], limit: int) -> list[int]:
     """Those processes that with their descendants hold more than `limit` bytes of real memory."""
-    return [pid for pid in pids if _resident(_tree(pid), limit) > limit]
+    return [pid for pid in pids if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit]
 
 
 def _resident(tree: Sequence[int], limit: int) -> int:
     """What forked processes share counts once: looking that up costs milliseconds, so only where the quick sum is too much."""
     quick = sum(_pages(pid) for pid in tree) * PAGE
     return quick if quick <= limit else sum(_share(pid) for pid in tree)
-
-
-def _tree(root: int) -> list[int]:
-    """A process and its descendants, by the kernel's own lists: no look at every process of the machine.
-
-    A shell that outlives the call which started it is nobody's descendant.
-    """
-    tree = [root]
-    for pid in tree:
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            with suppress(OSError):
-                tree.extend(child for child in map(int, children.read_text().split()) if not keeps_shells(child))
-    return tree
 
 
 def _pages(pid: int) -> int:

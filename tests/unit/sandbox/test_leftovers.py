@@ -16,8 +16,8 @@ from tests.rogue_tools import LONG, SHAPES, noted
 
 BODY = """
 import sys, time
-from forge_tools.sandbox.leftovers import adopt_orphans
 from forge_tools.sandbox.marks import Marking
+from forge_tools.sandbox.trees import adopt_orphans
 from tests.rogue_tools import start
 notes, *shapes = sys.argv[1:]
 marking = Marking()

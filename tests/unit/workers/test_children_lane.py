@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -164,16 +165,21 @@ async def test_a_child_that_cannot_vouch_for_its_end_is_replaced(bench: Bench, c
     assert not is_alive(child.pid)
 
 
-async def test_what_a_stopped_body_left_is_gone_when_its_outcome_is_told(bench: Bench, child: Speaker) -> None:
-    bench.lane.run([replace(CLAIM, id=f"{ID}-left")])
-    environment = {"FORGE_EXECUTION": f"{ID}-left.1"}
-    with subprocess.Popen(["/bin/sleep", "60"], env=environment, start_new_session=True) as leftover:
+async def test_what_a_stopped_body_left_is_gone_when_its_outcome_is_told(bench: Bench) -> None:
+    script = f"FORGE_EXECUTION={ID}-left.1 setsid sleep 60 & echo $!; wait; sleep 60"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        leftover = int(os.read(process.stdout.fileno(), 20))
+        child = await bench.connect(process.pid)
+        bench.lane.run([replace(CLAIM, id=f"{ID}-left")])
         child.say(id=f"{ID}-left", attempt=1, status="timed_out")
 
         await bench.until(lambda: bench.outcomes)
 
-        assert leftover.poll() == -9
+        assert not is_alive(leftover)
         assert (is_alive(child.pid), bench.lane.free_slots()) == (True, 1)
+        os.killpg(process.pid, signal.SIGKILL)
+        child.die()
 
 
 async def test_what_a_finished_body_left_lives_on(bench: Bench, child: Speaker) -> None:

@@ -1,0 +1,183 @@
+"""Marks each process that code of a body in the async lane starts, on the loop or on a thread, as its attempt's."""
+
+import _posixsubprocess
+import asyncio
+import errno
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial, wraps
+from typing import Any
+
+from forge_tools.sandbox.leftovers import Quarry, bury_adopted, end
+from forge_tools.sandbox.marks import BOOT, EXECUTION, Marking, attempt_mark
+from forge_tools.sandbox.trees import adopt_orphans, child_pids, start_ticks
+from workers.lanes.base import Body
+from workers.lanes.tool_loop import OWNER
+
+Start = Callable[..., Any]
+
+logger = logging.getLogger(__name__)
+
+_OF_ALL = "--multiprocessing-fork"  # is not among the arguments of what serves every body: its tracker of resources
+_spawn: Start = multiprocessing.context.SpawnProcess._Popen  # noqa: SLF001  there is no other name for it
+_started: set[int] = set()
+"""Children of this process whose status somebody here waits for."""
+
+_installing = threading.Lock()
+_is_installed = False
+
+
+def own_processes() -> None:
+    """Have every process that Python starts here belong to the body that starts it, and adopt what loses its parent.
+
+    No hook of Python's may change an environment, so its few ways to start a process are wrapped; what starts none of
+    its processes through them (`os.system`, a C extension) belongs to the worker alone.
+    """
+    global _is_installed  # noqa: PLW0603  it is the process that is changed, once
+    with _installing:
+        if _is_installed:
+            return
+        _is_installed = True
+        _started.update(child_pids(os.getpid()))
+        adopt_orphans()
+        _wrap(subprocess, "_fork_exec", partial(_with_environment, position=5, marked=_listed))
+        _wrap(_posixsubprocess, "fork_exec", partial(_with_environment, position=5, marked=_listed, of_all=_OF_ALL))
+        _wrap(os, "posix_spawn", partial(_with_environment, position=2, marked=_mapped))
+        _wrap(os, "posix_spawnp", partial(_with_environment, position=2, marked=_mapped))
+        _wrap(os, "fork", _forking)
+        _wrap(os, "forkpty", _forking)
+        _wrap(threading.Thread, "start", _starting_thread)
+        _wrap(ThreadPoolExecutor, "submit", _submitting)
+        _wrap(multiprocessing.context.ForkServerProcess, "_Popen", _without_server, staticmethod)
+
+
+async def end_processes(body: Body) -> None:
+    """Have the body start no more processes, and end what is left of those that it did start."""
+    body.is_ending = True
+    try:
+        with closing(Quarry(os.getpid())) as worker:
+            await asyncio.to_thread(end, attempt_mark(*body.key), within=worker, started=body.processes)
+    except OSError as error:  # out of handles, for one
+        logger.error("What a tool left running lives on", extra={"tool": body.claim.tool, "error": str(error)})
+    bury_orphans()
+
+
+def bury_orphans() -> None:
+    """Reap adopted processes that have ended, and none whose status somebody waits for."""
+    for pid in list(_started):
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            _started.discard(pid)
+    bury_adopted(spare=_started)
+
+
+def _wrap(
+    owner: Any, name: str, wrapper: Callable[[Start], Start], kind: Callable[[Start], Any] = lambda it: it
+) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, kind(wraps(original)(wrapper(original))))
+
+
+def _with_environment(start: Start, *, position: int, marked: Callable[[Any, Body], Any], of_all: str = "") -> Start:
+    """`of_all` is an argument without which a program serves every body."""
+
+    def started(*arguments: Any, **options: Any) -> int:
+        body = OWNER.get()
+        if body is None or (of_all and of_all not in arguments[0]):
+            return _noted(start(*arguments, **options))
+        _require_going_on(body)
+        environment = marked(arguments[position], body)
+        return _noted(start(*arguments[:position], environment, *arguments[position + 1 :], **options), body)
+
+    return started
+
+
+def _forking(fork: Start) -> Start:
+    def forked() -> Any:
+        body = OWNER.get()
+        if body is not None:
+            _require_going_on(body)
+        answer = fork()
+        pid = answer[0] if isinstance(answer, tuple) else answer
+        if pid:
+            _noted(pid, body)
+        elif body is not None:
+            Marking().put(*body.key)
+        return answer
+
+    return forked
+
+
+def _starting_thread(start: Start) -> Start:
+    def started(thread: threading.Thread) -> None:
+        body = OWNER.get()
+        if body is not None:
+            thread.run = partial(_run_for, body, thread.run)  # type: ignore[method-assign]  # before it can run
+        start(thread)
+
+    return started
+
+
+def _submitting(submit: Start) -> Start:
+    """Whoever submits owns what is run, not whoever happened to start the thread."""
+
+    def submitted(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        return submit(pool, partial(_run_for, OWNER.get(), work), *args, **options)  # type: ignore[no-any-return]
+
+    return submitted
+
+
+def _without_server(popen: Start) -> Start:
+    """The children of a fork server are the server's, whoever asked for them: a body spawns its own."""
+
+    def started(process: Any) -> Any:
+        return (popen if OWNER.get() is None else _spawn)(process)
+
+    return started
+
+
+def _run_for(body: Body | None, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    before = OWNER.set(body)
+    try:
+        return work(*arguments, **options)
+    finally:
+        OWNER.reset(before)
+
+
+def _require_going_on(body: Body) -> None:
+    if body.is_ending:
+        raise OSError(errno.ECANCELED, "This call was stopped, so it starts no more processes")
+
+
+def _noted(pid: int, body: Body | None = None) -> int:
+    _started.add(pid)
+    if body is not None:
+        body.processes[pid] = start_ticks(pid)
+        if body.is_ending:  # it was stopped meanwhile, and may have been cleared already
+            os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def _marks(body: Body) -> dict[str, str]:
+    marks = {EXECUTION: "{}.{}".format(*body.key)}
+    return {**marks, BOOT: os.environ[BOOT]} if BOOT in os.environ else marks
+
+
+def _listed(environment: Sequence[bytes] | None, body: Body) -> list[bytes]:
+    if environment is None:
+        environment = [name + b"=" + value for name, value in os.environb.items()]
+    marks = {os.fsencode(name) + b"=": os.fsencode(value) for name, value in _marks(body).items()}
+    kept = [variable for variable in environment if not variable.startswith(tuple(marks))]
+    return [*kept, *(name + value for name, value in marks.items())]
+
+
+def _mapped(environment: Mapping[Any, Any] | None, body: Body) -> dict[Any, Any]:
+    return {**(os.environ if environment is None else environment), **_marks(body)}
