@@ -1,4 +1,4 @@
-"""Wake-ups back: workers ring the submitter's channel with the ids that ended; results are read from SQL."""
+"""Notifications with ids: to submitters of what ended, to worker instances of what to cancel. SQL says what is so."""
 
 import asyncio
 import logging
@@ -19,20 +19,20 @@ logger = logging.getLogger(__name__)
 
 
 class Ringer:
-    """The worker's half: tells submitters which of their executions ended. Losing a ring costs a client one poll."""
+    """The half that sends. Losing one costs a client a poll, and a worker the time until its next heartbeat."""
 
     def __init__(self, broker_url: str) -> None:
         self._redis = redis_client(broker_url, socket_timeout=3) if speaks_redis(broker_url) else None
         self._is_down = False
 
-    async def ring(self, ended: Mapping[str, Sequence[str]]) -> None:
-        """Publish `{submitter: ids}` in one round trip."""
-        if self._redis is None or not ended:
+    async def ring(self, ids: Mapping[str, Sequence[str]]) -> None:
+        """Publish `{channel: ids}` in one round trip."""
+        if self._redis is None or not ids:
             return
         try:
             pipeline = self._redis.pipeline(transaction=False)
-            for submitter, ids in ended.items():
-                pipeline.publish(PREFIX + submitter, " ".join(ids))
+            for channel, its in ids.items():
+                pipeline.publish(PREFIX + channel, " ".join(its))
             await pipeline.execute()
             self._is_down = False
         except (RedisError, OSError, TimeoutError) as error:
@@ -46,18 +46,18 @@ class Ringer:
 
 
 class Listener:
-    """The client's half: calls `on_ended` with ids as they end, `on_gap` when rings may be lost; reconnects by itself."""
+    """The half that hears: calls `on_ids` with what comes, `on_gap` when something may be lost; reconnects by itself."""
 
     def __init__(
         self,
         broker_url: str,
-        submitter: str,
-        on_ended: Callable[[list[str]], None],
+        channel: str,
+        on_ids: Callable[[list[str]], None],
         on_gap: Callable[[], None] = lambda: None,
     ) -> None:
         self._redis = redis_client(broker_url) if speaks_redis(broker_url) else None
-        self._channel = PREFIX + submitter
-        self._on_ended = on_ended
+        self._channel = PREFIX + channel
+        self._on_ids = on_ids
         self._on_gap = on_gap
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -110,4 +110,4 @@ class Listener:
                 elif message["type"] == "subscribe":
                     self._subscribed.set()
                 elif message["type"] == "message":
-                    self._on_ended(message["data"].decode(errors="replace").split(" "))
+                    self._on_ids(message["data"].decode(errors="replace").split(" "))

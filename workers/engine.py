@@ -23,6 +23,7 @@ from forge_tools.sandbox.configured import announced
 from forge_tools.storage import open_store
 from workers.affinity import Affinity
 from workers.artifacts import ArtifactDesk
+from workers.cancels import Cancels
 from workers.changes import Changes
 from workers.claiming import Claiming
 from workers.clocks import ClockWatch
@@ -274,6 +275,7 @@ class Engine:
             self._recorder.run(self._store, self._ringer),
             self._reports.write_for_ever(),
             self._look_for_ever(recovery, sealing, tidying),
+            Cancels(self._settings.broker, self.boot, self._store, self.lane).keep(),
             self._claiming.pull_for_ever(),
             recovery.keep(self._recorder.tell),
             self._demotion.keep(self._store, 2 * beat),

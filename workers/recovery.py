@@ -98,7 +98,7 @@ class Recovery:
             try:
                 await self._clocks.follow()
                 if self._clocks.is_calm and (ended := await self.step()):
-                    tell(await self._store.queue.submitters(ended))
+                    tell(await self._store.queue.listeners(ended))
             except ForgeError as error:
                 self.interrupted()
                 logger.warning("Recovery step failed", extra={"error": str(error)})

@@ -9,7 +9,7 @@ from forge_tools.cli.database import with_store
 from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.whoami import whoami
-from forge_tools.client.telling import tell_submitter
+from forge_tools.client.telling import tell_of_cancel
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.storage import Store
@@ -19,7 +19,7 @@ app = command_app()
 
 _SAID = {
     "cancelled": "Cancelled {id}; it was not running.",
-    "requested": "Asked the worker to stop {id}; it does so within a heartbeat, unless the tool ends first.",
+    "requested": "Asked the worker to stop {id}; it does so at once, unless the tool ends first.",
     "over": "{id} is over already; nothing to cancel.",
 }
 
@@ -39,9 +39,9 @@ def cancel(
         whole = execution_id.lower()  # which need not be read: somebody else may have written it
         id_ = whole if is_id(whole) else (await store.history.get(execution_id)).id
         answer = await store.queue.cancel(id_, actor=whoami(), reason=reason)
-        if answer == "cancelled":  # no worker knows of it that would ring
-            with suppress(ForgeError):  # cancelled it is; its submitter polls, too
-                await tell_submitter(store, settings.broker, id_)
+        if answer != "over":
+            with suppress(ForgeError):  # it is stored; workers and submitters look by themselves, too
+                await tell_of_cancel(store, settings.broker, id_)
         return id_, answer
 
     face = face_of(context)

@@ -22,7 +22,7 @@ from forge_tools.client.outbox import SERVED_INTERVAL, Outbox, OutdatedError, is
 from forge_tools.client.owner import NOT_CONNECTED, Owner
 from forge_tools.client.past import Past
 from forge_tools.client.snapshot import Snapshot
-from forge_tools.client.telling import tell_submitter
+from forge_tools.client.telling import tell_of_cancel
 from forge_tools.client.waiting import ResultWaiter
 from forge_tools.client.workspaces import in_workspace_of_session
 from forge_tools.config import Settings
@@ -204,13 +204,13 @@ class ExecutorClient(Past):
         return Handle(execution_id, self)
 
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
-        """Cancel an execution; the request is stored in SQL and the worker sees it within a heartbeat."""
+        """Cancel an execution. The request is stored in SQL; the worker is notified, and sees it within a heartbeat at the latest."""
         store = self._open_store
         answer = await store.queue.cancel(execution_id, actor=self._actor, reason=reason)
         if answer != "requested":  # it is over, and no worker will ring for that
             self._waiter.ended([execution_id])
-        if answer == "cancelled":
-            self._in_background(tell_submitter(store, self._settings.broker, execution_id))
+        if answer != "over":
+            self._in_background(tell_of_cancel(store, self._settings.broker, execution_id))
         return answer
 
     async def wait_for(self, execution_id: str) -> ToolResult:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Loss, Outcome, moment
+from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, moment
 from forge_tools.records.places import serving_command
 from forge_tools.storage.among import among
 from forge_tools.storage.engine import Database
@@ -143,12 +143,22 @@ class Endings:
 
         return await self._database.write(work)
 
-    async def submitters(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """(submitter, id) of those `ids` whose submitter can be rung."""
+    async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """(channel, id) of those `ids` that run, or whose submitter can be notified."""
         asked = executions.c
-        query = select(asked.reply_to, asked.id).where(asked.id.in_(ids), asked.reply_to.is_not(None))
+        channel = case((live.status == RUNNING, live.owner), else_=asked.reply_to).label("channel")
+        joined = executions.outerjoin(execution_queue, live.id == asked.id)
+        query = select(channel, asked.id).select_from(joined).where(asked.id.in_(ids), channel.is_not(None))
         async with self._database.reading() as connection:
-            return [(submitter, id_) for submitter, id_ in await connection.execute(query)]
+            return [(listener, id_) for listener, id_ in await connection.execute(query)]
+
+    async def cancels(self, boot: str) -> list[Ring]:
+        """The running executions of a boot whose cancel was asked."""
+        query = select(live.id, live.attempt).where(
+            live.cancel_requested_at.is_not(None), live.owner == boot, live.status == RUNNING
+        )
+        async with self._database.reading() as connection:
+            return [Ring(id_, attempt) for id_, attempt in await connection.execute(query)]
 
 
 _ADD_ATTEMPTS = insert(execution_attempts).values(completed_at=from_now(0.0))

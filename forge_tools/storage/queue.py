@@ -163,9 +163,13 @@ class ExecutionQueue:
         """
         return await self._endings.recover(boot, reason, beat)
 
-    async def submitters(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """(submitter, id) of those `ids` whose submitter can be rung: whoever ends them from outside tells it so."""
-        return await self._endings.submitters([id_ for id_ in ids if is_id(id_)])
+    async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """(channel, id) of who has to hear what became of `ids`: the worker instance that runs one, else its submitter."""
+        return await self._endings.listeners([id_ for id_ in ids if is_id(id_)])
+
+    async def cancels(self, boot: str) -> list[Ring]:
+        """What that worker instance runs and was asked to cancel."""
+        return await self._endings.cancels(boot)
 
     async def close(self) -> None:
         """Write what is under way and take no more; claims first, since some may have to be given back."""

@@ -300,10 +300,22 @@ async def test_a_cancel_and_a_claim_of_one_moment_have_one_winner(store: Store) 
     assert len(await store.queue.results(ids)) == 20 - len(claims)
 
 
-async def test_submitters_are_known_of_calls_that_have_one(store: Store) -> None:
+async def test_who_has_to_hear_of_a_cancel_is_the_worker_while_a_call_runs_and_else_its_submitter(store: Store) -> None:
     rung, silent = await submitted(store, reply_to="client-1"), await submitted(store)
-    assert await store.queue.submitters([rung, silent, UNKNOWN, "nope"]) == [("client-1", rung)]
-    assert await store.queue.submitters([]) == []
+    claim = await running(store)
+    found = await store.queue.listeners([rung, silent, claim.id, UNKNOWN, "nope"])
+    assert sorted(found) == sorted([("client-1", rung), ("boot-1", claim.id)])
+    assert await store.queue.listeners([]) == []
+
+
+async def test_a_worker_reads_which_of_its_running_calls_are_to_be_cancelled(store: Store) -> None:
+    claim, _ = await running(store), await running(store)
+    assert await store.queue.cancels("boot-1") == []
+    assert await ask(store, claim.id) == "requested"
+    assert await store.queue.cancels("boot-1") == [Ring(claim.id, 1)]
+    assert await store.queue.cancels("boot-2") == []
+    assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
+    assert await store.queue.cancels("boot-1") == []
 
 
 async def test_due_work_comes_oldest_first_and_within_the_limit(store: Store) -> None:

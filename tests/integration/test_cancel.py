@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from forge_tools.bell import PREFIX
 from forge_tools.client import ExecutorClient, waiting
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
 from tests.fleet import ROOT, Fleet, is_alive, wait_until
+from tests.services import client as broker
 
 
 @pytest.fixture
@@ -75,6 +77,37 @@ async def test_a_running_call_is_stopped_from_another_process_in_either_lane(
     assert result.error_code == ErrorCode.CANCELLED
     pid = int(mark.read_text())
     assert pid in {worker.pid for worker in fleet.workers} or not is_alive(pid)
+
+
+@pytest.mark.parametrize("lane", ["async", "process"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_running_call_hears_of_its_cancel_long_before_the_next_heartbeat(fresh_fleet: Fleet, lane: str) -> None:
+    mark = fresh_fleet.folder / "mark"
+    await asyncio.to_thread(fresh_fleet.start, lane, heartbeat="60", lease="300")
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        context = ExecutionContext(working_dir=str(fresh_fleet.folder))
+        tool = "Sleep" if lane == "async" else "Block"
+        handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+        await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
+
+        assert await handle.cancel() == "requested"
+        result = await handle.result(timeout=30)
+
+    assert result.error_code == ErrorCode.CANCELLED
+
+
+async def test_a_forged_notification_cancels_nothing(
+    fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
+) -> None:
+    handle = await client.submit("Sleep", context, {"seconds": 1, "mark": str(tmp_path / "mark")})
+    with broker(fleet.settings.broker) as server:
+        async with asyncio.timeout(30):
+            while await handle.status() is not ExecutionStatus.SUCCEEDED:
+                for worker in await client._open_store.workers.list(seen_within=15):
+                    for forged in (handle.id, "an id of nobody", b"\xff"):
+                        server.publish(PREFIX + worker.id, forged)
+
+    assert (await handle.result(timeout=20)).success
 
 
 async def test_cancelling_what_is_over_says_so_and_changes_nothing(
