@@ -60,6 +60,9 @@ def one_after_the_other(notes: str) -> None:
         Path(f"{notes}.refused").write_text(str(error))
 
 
+ESCAPE = f"env -i setsid /bin/sh -c '{NOTE_AND_SLEEP}' \"$0\" &"
+"""Has neither mark nor parent nor group of its body."""
+
 WAYS: dict[str, Callable[[str], object]] = {
     **{shape: lambda notes, shape=shape: start(shape, notes) for shape in SHAPES},  # type: ignore[misc]
     "asyncio": by_asyncio,
@@ -89,7 +92,7 @@ class Starts(BaseTool):
 
     async def _execute(self, context: ExecutionContext, ways: list[str], notes: str, how: str) -> ToolResult:
         for way in ways:
-            answer = WAYS[way](notes)
+            answer = WAYS[way](notes) if way in WAYS else subprocess.run(["/bin/sh", "-c", ESCAPE, notes])
             if asyncio.iscoroutine(answer):
                 await answer
         while len(noted(Path(notes))) < len(ways) + ways.count("grandchild"):

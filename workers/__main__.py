@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from forge_tools.records import ToolCategory
 from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
-from forge_tools.sandbox.leftovers import end
+from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import boot_mark, mark_worker
 from forge_tools.sandbox.spawner import SPAWNER
 from workers.app import run_worker, worker_app
@@ -82,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
     finally:
         drain(engine)
         SPAWNER.close()
-        end(boot_mark(engine.boot))
+        with closing(Quarry(os.getpid())) as worker:  # below it is what has no mark, too
+            end(boot_mark(engine.boot), root=worker, spare=engine.watchdogs)
 
 
 def offered(options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
