@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from tests.rogue_tools import LONG, NOTE_AND_SLEEP, SHAPES, noted, start
+from tests.rogue_tools import LONG, NOTE_AND_SLEEP, SHAPES, noted, start, swallow
 
 SHARED = ThreadPoolExecutor(1)
 """Outlives calls, as pools of libraries do."""
@@ -64,7 +65,7 @@ ESCAPE = f"env -i setsid /bin/sh -c '{NOTE_AND_SLEEP}' \"$0\" &"
 """Has neither mark nor parent nor group of its body."""
 
 WAYS: dict[str, Callable[[str], object]] = {
-    **{shape: lambda notes, shape=shape: start(shape, notes) for shape in SHAPES},  # type: ignore[misc]
+    **{shape: partial(start, shape) for shape in SHAPES},
     "asyncio": by_asyncio,
     "posix_spawn": by_posix_spawn,
     "terminal": by_terminal,
@@ -101,11 +102,7 @@ class Starts(BaseTool):
         if how == "block":
             time.sleep(LONG)
         elif how == "swallow":
-            while True:
-                try:
-                    await asyncio.sleep(LONG)
-                except asyncio.CancelledError:
-                    continue
+            await swallow()
         elif how == "await":
             await asyncio.sleep(LONG)
         return ToolResult.ok(how)

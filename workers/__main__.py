@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
@@ -20,13 +19,14 @@ from forge_tools.records import ToolCategory
 from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
-from forge_tools.sandbox.leftovers import Quarry, end
+from forge_tools.sandbox.leftovers import end
 from forge_tools.sandbox.marks import boot_mark, mark_worker
 from forge_tools.sandbox.spawner import SPAWNER
 from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine, Post
+from workers.lanes.starting import orphans
 from workers.redaction import redact_streams
 from workers.shells import Book
 
@@ -83,8 +83,7 @@ def run(options: argparse.Namespace) -> int:
     finally:
         drain(engine)
         SPAWNER.close()
-        with closing(Quarry(os.getpid())) as worker:  # below it is what has no mark, too
-            end(boot_mark(engine.boot), root=worker, spare=engine.watchdogs)
+        end(boot_mark(engine.boot), started=orphans())
 
 
 def offered(options: argparse.Namespace, settings: Settings) -> list[BaseTool]:

@@ -134,11 +134,6 @@ class Engine:
         self._drained_by = self._ended_by = float("inf")
         self._winding_down: asyncio.Task[None] | None = None
 
-    @property
-    def watchdogs(self) -> tuple[int, ...]:
-        """The pid of the process that ends this one should it hang, if there is one."""
-        return () if self._pulse.watchdog is None else (self._pulse.watchdog,)
-
     def start(self) -> None:
         """Connect, register this boot, publish the catalogue, start the lane.
 

@@ -3,12 +3,14 @@
 import ctypes
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 BOOT = "FORGE_BOOT"
 EXECUTION = "FORGE_EXECUTION"
 
+_NAMES = (f"{BOOT}=".encode(), f"{EXECUTION}=".encode())
 _ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
 
 
@@ -40,6 +42,23 @@ def environment_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b"?"
+
+
+def listed_with_marks(environment: Iterable[bytes] | None, execution_id: str, attempt: int) -> list[bytes]:
+    """An environment as `NAME=value`, this process's if it is None, for what belongs to an attempt of this worker."""
+    if environment is None:
+        environment = [name + b"=" + value for name, value in os.environb.items()]
+    marks = [attempt_mark(execution_id, attempt)]
+    if BOOT in os.environ:
+        marks.append(boot_mark(os.environ[BOOT]))
+    return [*(variable for variable in environment if not variable.startswith(_NAMES)), *marks]
+
+
+def mapped_with_marks(environment: Mapping[Any, Any] | None, execution_id: str, attempt: int) -> dict[Any, Any]:
+    """The same by name."""
+    given = os.environ if environment is None else environment
+    variables = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in given.items()]
+    return dict(variable.split(b"=", 1) for variable in listed_with_marks(variables, execution_id, attempt))
 
 
 def mark_worker(boot: str) -> None:

@@ -201,7 +201,7 @@ def child_pids(pid: int, thread: int = 0) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):  # it ended meanwhile
         for task in [thread] if thread else os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  as above
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:  # noqa: PTH123
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:  # noqa: PTH123  as above
                 found += map(int, file.read().split())
     return found
 

@@ -9,14 +9,14 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial, wraps
 from typing import Any
 
 from forge_tools.sandbox.leftovers import Quarry, bury_adopted, end
-from forge_tools.sandbox.marks import BOOT, EXECUTION, Marking, attempt_mark
+from forge_tools.sandbox.marks import Marking, attempt_mark, listed_with_marks, mapped_with_marks
 from forge_tools.sandbox.trees import adopt_orphans, child_pids, start_ticks
 from workers.lanes.base import Body
 from workers.lanes.tool_loop import OWNER
@@ -47,10 +47,14 @@ def own_processes() -> None:
         _is_installed = True
         _started.update(child_pids(os.getpid()))
         adopt_orphans()
-        _wrap(subprocess, "_fork_exec", partial(_with_environment, position=5, marked=_listed))
-        _wrap(_posixsubprocess, "fork_exec", partial(_with_environment, position=5, marked=_listed, of_all=_OF_ALL))
-        _wrap(os, "posix_spawn", partial(_with_environment, position=2, marked=_mapped))
-        _wrap(os, "posix_spawnp", partial(_with_environment, position=2, marked=_mapped))
+        _wrap(subprocess, "_fork_exec", partial(_with_environment, position=5, marked=listed_with_marks))
+        _wrap(
+            _posixsubprocess,
+            "fork_exec",
+            partial(_with_environment, position=5, marked=listed_with_marks, of_all=_OF_ALL),
+        )
+        _wrap(os, "posix_spawn", partial(_with_environment, position=2, marked=mapped_with_marks))
+        _wrap(os, "posix_spawnp", partial(_with_environment, position=2, marked=mapped_with_marks))
         _wrap(os, "fork", _forking)
         _wrap(os, "forkpty", _forking)
         _wrap(threading.Thread, "start", _starting_thread)
@@ -79,6 +83,12 @@ def bury_orphans() -> None:
     bury_adopted(spare=_started)
 
 
+def orphans() -> dict[int, int]:
+    """What this process adopted, by `start_ticks`: whose each was, nobody can tell any more."""
+    adopted = set(child_pids(os.getpid(), thread=os.getpid())) - _started
+    return {pid: start_ticks(pid) for pid in adopted} if _is_installed else {}
+
+
 def _wrap(
     owner: Any, name: str, wrapper: Callable[[Start], Start], kind: Callable[[Start], Any] = lambda it: it
 ) -> None:
@@ -86,7 +96,9 @@ def _wrap(
     setattr(owner, name, kind(wraps(original)(wrapper(original))))
 
 
-def _with_environment(start: Start, *, position: int, marked: Callable[[Any, Body], Any], of_all: str = "") -> Start:
+def _with_environment(
+    start: Start, *, position: int, marked: Callable[[Any, str, int], Any], of_all: str = ""
+) -> Start:
     """`of_all` is an argument without which a program serves every body."""
 
     def started(*arguments: Any, **options: Any) -> int:
@@ -94,7 +106,7 @@ def _with_environment(start: Start, *, position: int, marked: Callable[[Any, Bod
         if body is None or (of_all and of_all not in arguments[0]):
             return _noted(start(*arguments, **options))
         _require_going_on(body)
-        environment = marked(arguments[position], body)
+        environment = marked(arguments[position], *body.key)
         return _noted(start(*arguments[:position], environment, *arguments[position + 1 :], **options), body)
 
     return started
@@ -120,7 +132,7 @@ def _starting_thread(start: Start) -> Start:
     def started(thread: threading.Thread) -> None:
         body = OWNER.get()
         if body is not None:
-            thread.run = partial(_run_for, body, thread.run)  # type: ignore[method-assign]  # before it can run
+            setattr(thread, "run", partial(_run_for, body, thread.run))  # noqa: B010  a method cannot be assigned
         start(thread)
 
     return started
@@ -130,7 +142,8 @@ def _submitting(submit: Start) -> Start:
     """Whoever submits owns what is run, not whoever happened to start the thread."""
 
     def submitted(pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        return submit(pool, partial(_run_for, OWNER.get(), work), *args, **options)  # type: ignore[no-any-return]
+        running: Future[Any] = submit(pool, partial(_run_for, OWNER.get(), work), *args, **options)
+        return running
 
     return submitted
 
@@ -164,20 +177,3 @@ def _noted(pid: int, body: Body | None = None) -> int:
         if body.is_ending:  # it was stopped meanwhile, and may have been cleared already
             os.kill(pid, signal.SIGKILL)
     return pid
-
-
-def _marks(body: Body) -> dict[str, str]:
-    marks = {EXECUTION: "{}.{}".format(*body.key)}
-    return {**marks, BOOT: os.environ[BOOT]} if BOOT in os.environ else marks
-
-
-def _listed(environment: Sequence[bytes] | None, body: Body) -> list[bytes]:
-    if environment is None:
-        environment = [name + b"=" + value for name, value in os.environb.items()]
-    marks = {os.fsencode(name) + b"=": os.fsencode(value) for name, value in _marks(body).items()}
-    kept = [variable for variable in environment if not variable.startswith(tuple(marks))]
-    return [*kept, *(name + value for name, value in marks.items())]
-
-
-def _mapped(environment: Mapping[Any, Any] | None, body: Body) -> dict[Any, Any]:
-    return {**(os.environ if environment is None else environment), **_marks(body)}

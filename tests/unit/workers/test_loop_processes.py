@@ -1,6 +1,7 @@
 """What bodies of the async lane start ends with them when they are stopped, however it was started; neighbours go on."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ async def bench() -> AsyncIterator[Bench]:
     await bench.lane.start()
     yield bench
     await bench.lane.stop()
+    gc.collect()  # what is warned of is warned of here
 
 
 @pytest.fixture
