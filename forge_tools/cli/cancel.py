@@ -19,7 +19,7 @@ app = command_app()
 
 _SAID = {
     "cancelled": "Cancelled {id}; it was not running.",
-    "requested": "Asked the worker to stop {id}; it does so at once, unless the tool ends first.",
+    "requested": "Asked the worker to stop {id}; it does so within a heartbeat at the latest, unless the tool ends first.",
     "over": "{id} is over already; nothing to cancel.",
 }
 

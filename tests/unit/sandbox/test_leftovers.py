@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from forge_tools.sandbox import leftovers
 from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark, boot_mark
 from tests.fleet import ROOT, is_alive, wait_until
@@ -111,6 +113,48 @@ def test_the_mark_of_a_worker_finds_all_that_its_bodies_left(body: Start, notes:
     end(boot_mark(f"boot-{notes}"))
 
     assert not [pid for pid in (root.pid, *noted(notes)) if is_alive(pid)]
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each look at all processes of the machine."""
+    looks: list[int] = []
+    table = leftovers.process_table
+    monkeypatch.setattr(leftovers, "process_table", lambda: looks.append(1) or table())
+    return looks
+
+
+@pytest.mark.parametrize("is_doomed", [True, False])
+def test_below_a_process_that_adopts_nothing_else_of_the_machine_is_looked_at(
+    body: Start, notes: Path, looks: list[int], is_doomed: bool
+) -> None:
+    root = body("session", "daemon")
+    with closing(Quarry(root.pid)) as hold:
+        spare = () if is_doomed else (root.pid,)
+        end(attempt_mark(str(notes), 2), root=hold if is_doomed else None, within=hold, spare=spare)
+
+    assert (looks, is_alive(root.pid)) == ([], not is_doomed)
+    assert not is_alive(noted(notes)[-1])
+
+
+def test_where_a_whole_machine_is_looked_at_for_nothing_one_look_is_enough(looks: list[int]) -> None:
+    def count() -> int:
+        looks.clear()
+        assert end(attempt_mark("nobody's", 1)) == 0
+        return len(looks)
+
+    assert 1 in (count() for _ in range(20)), "more than one even where no process is just executing a program"
+
+
+def test_a_process_that_kept_nothing_but_its_group_or_its_parent_is_found(notes: Path) -> None:
+    script = f"sleep {LONG} & echo $! >> {notes}; env -i sleep {LONG} & echo $! >> {notes}; setsid env -i sh -c 'echo $$ >> {notes}; sleep {LONG}' & wait"
+    environment = {"PATH": os.environ["PATH"], "FORGE_EXECUTION": f"{notes}.1"}
+    with subprocess.Popen(["/bin/sh", "-c", script], env=environment, start_new_session=True) as shell:
+        wait_until(lambda: len(noted(notes)) == 3, 30, "they did not start")
+        ended = end(attempt_mark(str(notes), 1))
+
+    assert ended >= 4
+    assert not [pid for pid in (shell.pid, *noted(notes)) if is_alive(pid)]
 
 
 def test_a_mark_that_only_begins_alike_is_another(body: Start, notes: Path) -> None:
