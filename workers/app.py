@@ -7,8 +7,7 @@ import warnings
 from typing import Any
 
 from celery import Celery, Task, signals
-from celery.exceptions import SecurityWarning
-from celery.worker.request import Request
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from forge_tools.config import Settings
 from forge_tools.dispatch import BULK, TASK, celery_app, queue_name, queue_of
@@ -19,6 +18,7 @@ from workers.engine import Engine, Post
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
 from workers.pool import ProcessPool
+from workers.reception import ReceivingConnection
 
 RING_THREADS = 4
 """Celery threads of the async lane; each hands one message of up to 128 ids to the engine at a time."""
@@ -30,21 +30,25 @@ logger = logging.getLogger(__name__)
 
 
 def worker_app(settings: Settings, post: Post, engine: Engine, executor: ToolExecutor) -> Celery:
-    """Bind the one task to this process's engine, or to the child that the pool forks."""
+    """Bind the one task to this process's engine, or to the child that the pool forks; Celery's own ones are not there."""
     app = celery_app(settings.broker)
+    app.amqp.Connection = ReceivingConnection
+    app.conf.broker_transport_options["reception"] = engine.reception
     app.steps["worker"].add(type("EngineDrain", (Drain,), {"engine": engine}))
     if isinstance(engine.lane, ChildrenLane):
         child = Child(engine.lane.address, executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
         _serve_from_children(app, child)
     else:
         _serve_from_threads(app, engine)
+    app.finalize()
+    for name in set(app.tasks) - {TASK}:
+        app.tasks.unregister(name)
     return app
 
 
 def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> int:
     """Run until stopped; returns the exit code."""
-    warnings.filterwarnings("ignore", category=SecurityWarning)
-    warnings.filterwarnings("ignore", message="This process .* is multi-threaded", category=DeprecationWarning)
+    silence_warnings()
     if os.getuid() == 0:
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
     worker = _worker_class(app, engine)(
@@ -65,6 +69,14 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
     return int(worker.exitcode or 0)
 
 
+def silence_warnings() -> None:
+    """What Celery and Python warn of although it is meant: what connections that are lost cost is a setting of ours."""
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    warnings.filterwarnings("ignore", message="This process .* is multi-threaded", category=DeprecationWarning)
+    lost = r"\s*In Celery 5\.1 we introduced an optional breaking change which\s+on connection loss cancels"
+    warnings.filterwarnings("ignore", message=lost, category=CPendingDeprecationWarning)
+
+
 def _worker_class(app: Celery, engine: Engine) -> Any:
     """Celery's, without its way with signals, from the moment it takes them."""
 
@@ -78,26 +90,10 @@ def _worker_class(app: Celery, engine: Engine) -> Any:
 
 def _serve_from_threads(app: Celery, engine: Engine) -> None:
     @app.task(name=TASK, bind=True, shared=False)
-    def run(self: Task[Any, Any], rings: object = None, *_: object) -> None:
+    def run(self: Task[Any, Any], rings: list[tuple[str, int]]) -> None:
         delivery = self.request.delivery_info or {}
-        queue = queue_of(str(delivery.get("routing_key") or ""))
-        engine.take(parse_rings(rings), queue, is_bulk=delivery.get("priority") == BULK)
-
-
-class EngineTimed(Request):
-    """A delivery whose limits Celery does not enforce; the engine enforces those of the row, from the start of the body.
-
-    Celery's clock starts with the message, so a claim that waits for the database would be charged to the body; and whoever
-    reaches the broker can write what limits he likes.
-    """
-
-    @property
-    def time_limits(self) -> tuple[None, None]:
-        return None, None
-
-    @time_limits.setter
-    def time_limits(self, limits: object) -> None:
-        """Leave what the message says to those who read it."""
+        is_bulk = delivery.get("priority") == BULK
+        engine.take([Ring(*ring) for ring in rings], queue_of(str(delivery.get("routing_key"))), is_bulk=is_bulk)
 
 
 def _serve_from_children(app: Celery, child: Child) -> None:
@@ -107,15 +103,6 @@ def _serve_from_children(app: Celery, child: Child) -> None:
     def start(**_: object) -> None:
         child.start(parent)
 
-    @app.task(name=TASK, shared=False, Request=EngineTimed)
-    def run(rings: object = None, *_: object) -> None:
-        child.ring([(ring.id, ring.attempt) for ring in parse_rings(rings)])
-
-
-def parse_rings(rings: object) -> list[Ring]:
-    """Read rings from a message anybody may have written; what is not an id and a number is dropped."""
-    return [
-        Ring(ring[0], ring[1])
-        for ring in (rings if isinstance(rings, list) else [])
-        if isinstance(ring, list) and len(ring) == 2 and isinstance(ring[0], str) and type(ring[1]) is int
-    ]
+    @app.task(name=TASK, shared=False)
+    def run(rings: list[tuple[str, int]]) -> None:
+        child.ring(rings)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from forge_tools import __version__
@@ -36,6 +36,7 @@ from workers.lanes.loop import LoopLane
 from workers.opening import Opening
 from workers.outcomes import ends_of_cut, stopped
 from workers.pulse import Pulse
+from workers.reception import Reception
 from workers.recorder import Recorder
 from workers.recovery import Recovery
 from workers.reports import ReportDesk
@@ -94,6 +95,7 @@ class Engine:
             queues=post.queues,
             tool_keys=tuple(sorted({spec.key for spec in specs})),
         )
+        self.reception = Reception()
         self._changes = Changes()
         self._reports = ReportDesk()
         self._recorder = Recorder(
@@ -358,7 +360,7 @@ class Engine:
 
     async def _look_for_ever(self, recovery: Recovery, sealing: Sealing, tidying: Tidying) -> None:
         while True:
-            question = self._claiming.question(sealing.question())
+            question = replace(self._claiming.question(sealing.question()), dropped=self.reception.dropped)
             recovery.ask()
             sent_at = time.monotonic()  # not when the answer came: in between this process may have been suspended
             try:

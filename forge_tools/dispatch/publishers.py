@@ -1,18 +1,14 @@
 """Two ways to put rings into a broker: Celery's own, and the same message written straight into a Redis list."""
 
 import asyncio
-import base64
-import json
-import os
-import socket
-import uuid
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from forge_tools.broker import redis_client, speaks_redis
 from forge_tools.dispatch.app import BULK, KEY_PREFIX, TASK, celery_app, list_name
 from forge_tools.dispatch.bells import Bells, queue_name
+from forge_tools.dispatch.message import arguments, envelope
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -79,7 +75,7 @@ class CeleryPublisher:
         for message in messages:
             self._app.send_task(
                 TASK,
-                args=_arguments(message),
+                args=arguments(message.rings),
                 queue=queue_name(message.queue, message.lane),
                 soft_time_limit=message.limits.soft,
                 time_limit=message.limits.hard,
@@ -87,40 +83,7 @@ class CeleryPublisher:
             )
 
 
-def _arguments(message: Bells) -> list[Any]:
-    return [[[ring.id, ring.attempt] for ring in message.rings]]
-
-
 def _entry(message: Bells) -> tuple[str, str]:
     """The list that is the queue, and the message in it."""
-    queue, task_id = queue_name(message.queue, message.lane), str(uuid.uuid4())
-    priority = BULK if message.is_bulk else 0
-    embedded = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-    body = json.dumps([_arguments(message), {}, embedded]).encode()
-    envelope = {
-        "body": base64.b64encode(body).decode(),
-        "content-encoding": "utf-8",
-        "content-type": "application/json",
-        "headers": {
-            "lang": "py",
-            "task": TASK,
-            "id": task_id,
-            "root_id": task_id,
-            "parent_id": None,
-            "group": None,
-            "eta": None,
-            "expires": None,
-            "retries": 0,
-            "timelimit": [message.limits.hard, message.limits.soft],
-            "origin": f"{os.getpid()}@{socket.gethostname()}",
-        },
-        "properties": {
-            "correlation_id": task_id,
-            "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": queue},
-            "priority": priority,
-            "body_encoding": "base64",
-            "delivery_tag": str(uuid.uuid4()),
-        },
-    }
-    return f"{KEY_PREFIX}{list_name(queue, priority)}", json.dumps(envelope)
+    queue, priority = queue_name(message.queue, message.lane), BULK if message.is_bulk else 0
+    return f"{KEY_PREFIX}{list_name(queue, priority)}", envelope(message.rings, queue, priority, message.limits)

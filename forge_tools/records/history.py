@@ -224,6 +224,7 @@ class WorkerRecord:
     last_seen_at: datetime | None = None
     stopped_at: datetime | None = None
     beat: int = 0
+    dropped_messages: int = 0
     silent_seconds: float = 0.0
     unfit: str | None = None
 

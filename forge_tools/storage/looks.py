@@ -30,13 +30,14 @@ class Reach:
 class Question:
     """Who looks, whether it could take due rows now, and which tool keys have left its lane for good.
 
-    With `sealed` it asks too whether anything behind that waits for its seal.
+    With `sealed` it asks too whether anything behind that waits for its seal. `dropped` is for others to read in its row.
     """
 
     scope: Scope
     asks_due: bool = True
     banned: tuple[str, ...] = ()
     sealed: Reach | None = None
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,8 @@ class Look:
 # that filled up since it was analysed is not scanned.
 POSTGRES_LOOK = """
 WITH beaten AS (
-    UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL WHERE w.id = $1 RETURNING w.id)
+    UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = $11
+    WHERE w.id = $1 RETURNING w.id)
 SELECT extract(epoch FROM now())::float8,
   ARRAY(SELECT q.id::text || ' ' || q.attempt FROM execution_queue q
         WHERE q.cancel_requested_at IS NOT NULL AND q.owner = $1 AND q.status = 'running' ORDER BY q.id),
@@ -115,7 +117,8 @@ _CLAIMABLE = """
 """
 # One statement is its own transaction. What it says of the very row that it writes is not defined, and not read.
 SQLITE_LOOK = f"""
-UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL WHERE id = :boot RETURNING
+UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped
+WHERE id = :boot RETURNING
   (SELECT json_group_array(json_array(id, attempt)) FROM execution_queue INDEXED BY execution_queue_cancels
    WHERE cancel_requested_at IS NOT NULL AND owner = :boot AND status = 'running' AND typeof(id) = 'text'
      AND typeof(attempt) = 'integer'),
@@ -164,7 +167,7 @@ def postgres_arguments(question: Question) -> tuple[object, ...]:
     banned = list(question.banned)
     asked = scope.boot, scope.lane, list(scope.queues), list(scope.tool_keys), question.asks_due, banned
     sealed = question.sealed or _NOTHING
-    return *asked, question.sealed is not None, sealed.end, OVERLAP, sealed.event
+    return *asked, question.sealed is not None, sealed.end, OVERLAP, sealed.event, question.dropped
 
 
 def postgres_look(question: Question, rows: Sequence[Sequence[Any]]) -> Look | StorageError:
@@ -196,6 +199,7 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
         "boot": question.scope.boot,
         "asks_due": question.asks_due,
         "banned": json.dumps(question.banned),
+        "dropped": question.dropped,
         **_sealed(question.sealed, now),
     }
     rows = connection.execute(SQLITE_LOOK, asked).fetchall()  # the commit comes with the end of the rows

@@ -356,9 +356,12 @@ workers = Table(
     Column("stopped_at", Moment),
     Column("beat", BigInteger, nullable=False),
     Column("unfit", Text),
+    Column("dropped_messages", BigInteger, nullable=False),
     postgresql_with={"fillfactor": 50},
 )
-"""One row a boot of a worker process; `tools` maps each name it hosts to `version digest`, `unfit` says why it claims nothing."""
+"""One row a boot of a worker process; `tools` maps each name it hosts to `version digest`, `unfit` says why it claims
+nothing, and `dropped_messages` counts what came from the broker and was none of ours.
+"""
 
 Index(
     "workers_not_stopped",

@@ -41,7 +41,8 @@ class Workers:
             "last_seen_at": from_now(0.0),
             "stopped_at": None,
         }
-        row = self._database.upsert(workers).values(id=worker.id, tools={}, beat=0, started_at=from_now(0.0), **facts)
+        first = {"tools": {}, "beat": 0, "dropped_messages": 0, "started_at": from_now(0.0)}
+        row = self._database.upsert(workers).values(id=worker.id, **first, **facts)
         statement = row.on_conflict_do_update(index_elements=["id"], set_=facts)
         await self._database.write(lambda connection: connection.execute(statement))
 
@@ -165,5 +166,6 @@ def _worker(row: Row[Any]) -> WorkerRecord:
         stopped_at=row.stopped_at,
         beat=row.beat,
         unfit=row.unfit,
+        dropped_messages=row.dropped_messages,
         silent_seconds=max(0.0, row.silent_seconds),
     )

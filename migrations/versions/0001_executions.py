@@ -256,6 +256,7 @@ def _create_workers() -> None:
         sa.Column("stopped_at", moment),
         sa.Column("beat", sa.BigInteger, nullable=False),
         sa.Column("unfit", sa.Text),
+        sa.Column("dropped_messages", sa.BigInteger, nullable=False),
         postgresql_with={"fillfactor": 50},
     )
     open_ended = sa.text("stopped_at IS NULL")

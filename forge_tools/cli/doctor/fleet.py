@@ -107,19 +107,7 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
         slots = "1 slot" if worker.concurrency == 1 else f"{worker.concurrency} slots"
         seen = f"seen {age(worker.silent_seconds)} ago"
         yield ok("worker", f"{_name(worker)}: {worker.lane} lane, queues {worker.serves}, {slots}, {seen}")
-        if worker.unfit:
-            said = f"{_name(worker)} is unfit and claims nothing: {one_line(worker.unfit)}"
-            yield problem(
-                "worker",
-                said,
-                "It ends by itself, and its supervisor starts another. Raise what it lacks on that host.",
-            )
-        if worker.version != __version__:
-            yield note(
-                "worker",
-                f"{_name(worker)} runs version {worker.version}, this is {__version__}",
-                "Restart it when the new version is installed there.",
-            )
+        yield from _live(worker)
     for worker in fleet.unfit:
         said = f"{_name(worker)} left {age(worker.silent_seconds)} ago, unfit: {one_line(worker.unfit or '')}"
         yield note(
@@ -131,6 +119,19 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
             f"{_name(worker)}: silent for {age(worker.silent_seconds)}",
             "Look at that host and its log. If it is gone, any live worker of the same database settles what it left.",
         )
+
+
+def _live(worker: WorkerRecord) -> Iterator[Finding]:
+    if worker.unfit:
+        said = f"{_name(worker)} is unfit and claims nothing: {one_line(worker.unfit)}"
+        way_out = "It ends by itself, and its supervisor starts another. Raise what it lacks on that host."
+        yield problem("worker", said, way_out)
+    if worker.version != __version__:
+        said = f"{_name(worker)} runs version {worker.version}, this is {__version__}"
+        yield note("worker", said, "Restart it when the new version is installed there.")
+    if worker.dropped_messages:
+        said = f"{_name(worker)} dropped {worker.dropped_messages:,} messages that no forge-tools wrote"
+        yield note("worker", said, "Find who else writes to that broker, and give it a user or a database of its own.")
 
 
 def _queues(fleet: Fleet, settings: Settings) -> Iterator[Finding]:

@@ -85,6 +85,12 @@ def test_another_version_is_a_note_since_deploys_roll() -> None:
     assert "runs version 0.0.1" in found[0].said
 
 
+def test_messages_of_somebody_else_are_a_note() -> None:
+    noisy = fleet.Fleet(live=[worker(dropped_messages=1200)], silent=[], tools=[], backlog=[])
+    (found,) = [one for one in fleet._workers(noisy) if one.level is Level.NOTE]
+    assert found.said == "host-1 pid 7 dropped 1,200 messages that no forge-tools wrote"
+
+
 @pytest.mark.parametrize(("minutes", "direction"), [(-2, "ahead of"), (2, "behind")])
 def test_a_clock_that_is_off_is_a_problem(minutes: int, direction: str) -> None:
     (found,) = fleet._clock([worker(last_seen_at=datetime.now(UTC) + timedelta(minutes=minutes))])

@@ -1,37 +1,24 @@
-"""The Celery app of a worker: one task, and rings that may have been written by anybody."""
+"""The Celery app of a worker: one task, and what it does with the rings that were let in."""
 
 import asyncio
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.exceptions import CPendingDeprecationWarning
+from celery.worker.consumer.consumer import CANCEL_TASKS_BY_DEFAULT
 
 from forge_tools.config import Settings
 from forge_tools.dispatch import BULK, TASK
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Lane, Ring
 from forge_tools.registry import ScopedRegistry
-from workers.app import EngineTimed, parse_rings, worker_app
+from workers.app import silence_warnings, worker_app
 from workers.drain import Drain
 from workers.engine import Engine, Post
 from workers.lanes.children import ChildrenLane
-
-
-@pytest.mark.parametrize(
-    ("message", "rings"),
-    [
-        ([["a", 0], ["b", 3]], [Ring("a", 0), Ring("b", 3)]),
-        ([["a"], ["a", "0"], ["a", True], ["a", 1.0], [1, 2], {"a": 0}, None, "ab", ["ok", 1]], [Ring("ok", 1)]),
-        ([], []),
-        (None, []),
-        ("text", []),
-        ({"a": 0}, []),
-        (7, []),
-    ],
-)
-def test_only_ids_with_numbers_are_rings(message: object, rings: list[Ring]) -> None:
-    assert parse_rings(message) == rings
 
 
 def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Engine]:
@@ -48,12 +35,12 @@ def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Engine]:
 def test_a_worker_has_one_task_and_drains_its_own_engine(lane: Lane, tmp_path: Path) -> None:
     app, engine = app_of(lane, tmp_path)
 
-    assert [name for name in app.tasks if not name.startswith("celery.")] == [TASK]
+    assert list(app.tasks) == [TASK]
     [step] = [step for step in app.steps["worker"] if issubclass(step, Drain)]
     assert step.engine is engine
 
 
-@pytest.mark.parametrize(("priority", "is_bulk"), [(0, False), (BULK, True), (None, False), ("5", False)])
+@pytest.mark.parametrize(("priority", "is_bulk"), [(0, False), (BULK, True), (None, False)])
 def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority: object, is_bulk: bool
 ) -> None:
@@ -63,7 +50,7 @@ def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
     task = app.tasks[TASK]
     task.push_request(delivery_info={"routing_key": "forge.host.box.async", "priority": priority})
 
-    task.run([["a", 0]], "a later release may add arguments")
+    task.run([["a", 0]])
 
     assert taken == [([Ring("a", 0)], "host.box", is_bulk)]
 
@@ -75,16 +62,15 @@ def test_a_message_of_the_process_lane_is_passed_on_by_the_child(
     monkeypatch.setattr("workers.app.Child", lambda *_, **__: SimpleNamespace(ring=rung.append, start=rung.append))
     app, _ = app_of("process", tmp_path)
 
-    app.tasks[TASK].run([["a", 0], "noise"])
+    app.tasks[TASK].run([["a", 0]])
 
-    assert rung == [[("a", 0)]]
+    assert rung == [[["a", 0]]]
 
 
-def test_celery_enforces_no_limit_that_a_message_carries(tmp_path: Path) -> None:
-    app, _ = app_of("process", tmp_path)
-    request = EngineTimed.__new__(EngineTimed)
+def test_celery_does_not_warn_of_a_setting_that_is_meant(recwarn: pytest.WarningsRecorder) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        silence_warnings()
+        warnings.warn(CANCEL_TASKS_BY_DEFAULT, CPendingDeprecationWarning, stacklevel=1)
 
-    request.time_limits = (1, 1)  # as Celery sets it from the header
-
-    assert request.time_limits == (None, None)
-    assert app.tasks[TASK].Request is EngineTimed
+    assert not recwarn.list

@@ -70,7 +70,7 @@ async def test_a_worker_ends_foreign_calls_and_runs_the_others(settings: Setting
                 connection.execute(f"{statement} WHERE id = ?", (call.id,))
             connection.execute(
                 "INSERT INTO workers SELECT x'00ff', hostname, pid, lane, queues, concurrency, version, tools, "
-                "started_at, last_seen_at, NULL, beat, NULL FROM workers LIMIT 1"
+                "started_at, last_seen_at, NULL, beat, NULL, dropped_messages FROM workers LIMIT 1"
             )
             connection.execute(
                 "UPDATE execution_queue SET expires_in = 'long', expires_at = '2020' WHERE id = ?", (foreign[0].id,)

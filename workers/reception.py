@@ -1,0 +1,173 @@
+"""What a worker lets in from the broker: wake-ups, built anew from the ids that were read; whatever else comes is dropped."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from amqp import Message
+from amqp.method_framing import frame_handler
+from kombu import Connection
+from kombu.transport import pyamqp, redis
+from redis.exceptions import ResponseError
+
+from forge_tools.dispatch.app import KEY_PREFIX
+from forge_tools.dispatch.message import MalformedMessageError, body, envelope, headers, read_body, read_envelope
+from forge_tools.errors import ConfigurationError
+from forge_tools.records import Ring, new_id
+
+HEADER_FRAME = 2
+HEADER_BYTES = 12
+"""Class, weight and size of the body; the properties come behind."""
+NO_PROPERTIES = b"\0\0"
+"""Not one of their flags."""
+
+logger = logging.getLogger(__name__)
+
+
+class Reception:
+    """Reads messages, and counts those that it drops."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    def read(self, read: Callable[[bytes], list[Ring]], message: bytes, queue: str) -> list[Ring] | None:
+        """What `read` finds in a message; None if it is to be dropped."""
+        try:
+            return read(message)
+        except MalformedMessageError as error:
+            self.drop(queue, str(error))
+            return None
+
+    def drop(self, queue: str, why: str) -> None:
+        """Count a message, and say so if it is the first: whoever writes one can write millions."""
+        self.dropped += 1
+        if self.dropped == 1:
+            logger.warning(
+                "What came from the broker is no message of ours; it is dropped, as others will be without a word",
+                extra={"queue": queue, "why": why},
+            )
+
+
+class ReceivingConnection(Connection):
+    """Celery's connection to the broker, on transports that let only our messages through.
+
+    They find the `reception` among the transport options.
+    """
+
+    def get_transport_cls(self) -> Any:
+        found = super().get_transport_cls()
+        if found not in _TRANSPORTS:
+            raise ConfigurationError(
+                f"FORGE_BROKER_URL: workers read from Redis, Valkey and RabbitMQ, not by {found.__module__}. Use one of those."
+            )
+        return _TRANSPORTS[found]
+
+
+class _RedisClient(redis.PrefixedStrictRedis):
+    def __init__(self, reception: Reception, **options: Any) -> None:
+        super().__init__(global_keyprefix=KEY_PREFIX, **options)
+        self._reception = reception
+
+    def parse_response(self, connection: Any, command_name: str, **options: Any) -> Any:
+        """As it is, but for what was taken from a queue: that is as if nothing had come, unless it is a message."""
+        answer = super().parse_response(connection, command_name, **options)
+        if command_name != "BRPOP" or not answer:
+            return answer
+        name, text = answer
+        queue, _, priority = name.decode().partition(redis.Channel.sep)
+        rings = self._reception.read(read_envelope, text, queue)
+        return None if rings is None else (name, envelope(rings, queue, int(priority or 0)))
+
+
+class _RedisChannel(redis.Channel):  # celery-types knows less of it than there is
+    from_transport_options = (*redis.Channel.from_transport_options, "reception")
+    reception: Reception
+
+    def _get_client(self) -> Any:
+        super()._get_client()  # type: ignore[misc]  # as above
+        return partial(_RedisClient, self.reception)
+
+    def _brpop_read(self, **options: Any) -> Any:
+        try:
+            return super()._brpop_read(**options)  # type: ignore[misc]  # as above
+        except ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            self._delete_what_is_no_list()
+            return None
+
+    def _delete_what_is_no_list(self) -> None:
+        """Drop what somebody put in the place of a queue: clients could not write into it, nor we read another."""
+        with self.conn_or_acquire() as client:
+            for queue in self.active_queues:
+                for priority in self.priority_steps:
+                    name = self._q_for_pri(queue, priority)  # type: ignore[attr-defined]  # as above
+                    try:
+                        client.llen(name)
+                    except ResponseError:
+                        client.delete(name)
+                        self.reception.drop(queue, "its key is no list")
+
+
+class _RedisTransport(redis.Transport):
+    Channel = _RedisChannel
+
+
+def _without_properties(connection: Any, callback: Any) -> Callable[[tuple[int, int, bytes]], Any]:
+    """Read frames as py-amqp does, less the properties of messages, in which RabbitMQ lets through what py-amqp cannot read:
+    texts that are not UTF-8, and times outside any calendar.
+    """
+    on_frame = frame_handler(connection, callback)
+
+    def on_trimmed(frame: tuple[int, int, bytes]) -> Any:
+        kind, channel, content = frame
+        if kind == HEADER_FRAME:
+            content = bytes(content[:HEADER_BYTES]) + NO_PROPERTIES
+        return on_frame((kind, channel, content))
+
+    return on_trimmed
+
+
+class _RabbitChannel(pyamqp.Channel):
+    def basic_consume(self, queue: str = "", *arguments: Any, **options: Any) -> Any:
+        options["callback"] = partial(self._receive, queue, options["callback"])
+        return super().basic_consume(queue, *arguments, **options)
+
+    def _receive(self, queue: str, callback: Callable[[Message], None], received: Any) -> None:
+        rings = self.connection.reception.read(read_body, received.body, queue)
+        if rings is None:
+            self.basic_ack(received.delivery_tag)
+            return
+        message = Message(
+            body(rings),
+            channel=self,
+            content_type="application/json",
+            content_encoding="utf-8",
+            application_headers=headers(new_id(), None),
+        )
+        message.delivery_info = {**received.delivery_info, "routing_key": queue}
+        callback(message)
+
+
+class _RabbitConnection(pyamqp.Connection):
+    Channel = _RabbitChannel
+
+    def __init__(self, *, reception: Reception, **options: Any) -> None:
+        super().__init__(frame_handler=_without_properties, **options)
+        self.reception = reception
+
+
+class _RabbitTransport(pyamqp.Transport):
+    Connection = _RabbitConnection
+
+
+class _SecureRabbitTransport(pyamqp.SSLTransport):
+    Connection = _RabbitConnection
+
+
+_TRANSPORTS = {
+    redis.Transport: _RedisTransport,
+    pyamqp.Transport: _RabbitTransport,
+    pyamqp.SSLTransport: _SecureRabbitTransport,
+}
