@@ -122,6 +122,7 @@ class Settings(BaseSettings):
     shell_lost_after: float = Field(default=300.0, ge=15)
     shell_kept: float = Field(default=86_400.0, ge=60)
     connect_timeout: float = Field(default=3.0, gt=0)
+    database_timeout: float = Field(default=5.0, gt=0)
 
     tool_memory: int = Field(default=2**31, ge=0)
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)

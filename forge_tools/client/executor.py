@@ -86,8 +86,8 @@ class ExecutorClient(Past):
         """
         self._owner.begin()
         settings = self._settings
-        patience, folder = settings.connect_timeout, settings.artifact_dir
-        self._store = await open_store(settings.database, connect_timeout=patience, artifact_dir=folder)
+        wait, limit, folder = settings.connect_timeout, settings.database_timeout, settings.artifact_dir
+        self._store = await open_store(settings.database, connect_timeout=wait, deadline=limit, artifact_dir=folder)
         try:
             await self.refresh()
         except BaseException:
@@ -96,7 +96,10 @@ class ExecutorClient(Past):
 
     async def close(self) -> None:
         """Send pending rings, end every wait and let go of connections; accepted calls go on."""
-        await self._outbox.settle()  # first: who waits is told that his call goes on, so it has to be stored
+        if self._store is not None:  # first: who waits is told that his call goes on, so it has to be stored
+            async with self._store.cut_off_after(self._settings.database_timeout):
+                await self._outbox.settle()
+                await self._background.until_done()
         await self._waiter.close()
         await self._listener.close()
         await self._linked.close()
@@ -108,8 +111,7 @@ class ExecutorClient(Past):
 
     async def refresh(self) -> None:
         """Read the catalogue again, and who serves what."""
-        began = time.monotonic()
-        store, lease = self._open_store, self._settings.lease
+        began, store, lease = time.monotonic(), self._open_store, self._settings.lease
         specs, disabled = await store.catalogue.read()
         snapshot = Snapshot(specs, await store.workspaces.places(within=lease), disabled, await store.sealing.current())
         workers = await store.workers.live_queues(lease)
@@ -140,8 +142,7 @@ class ExecutorClient(Past):
         started, store = time.time(), self._open_store
         result: ToolResult | None = None
         before: NewExecution | None = None
-        if self._outbox.is_full:
-            await self._outbox.turn()
+        await self._outbox.room()
         while result is None:
             try:
                 prepared = await self._prepare(call, before)
@@ -256,8 +257,7 @@ class ExecutorClient(Past):
     async def _submit_one(self, call: Call) -> Handle:
         self._owner.require()
         before: NewExecution | None = None
-        if self._outbox.is_full:
-            await self._outbox.turn()
+        await self._outbox.room()
         while True:
             prepared = await self._prepare(call, before)
             if isinstance(prepared, Rejected):

@@ -20,6 +20,9 @@ SERVED_INTERVAL = 5.0
 PART = 500
 """Calls that are stored together at most: workers can begin with the first while the next are on their way."""
 
+MOST_UNDER_WAY = 8 * PART
+"""Calls of which it is not known yet whether they are stored; whoever has more waits."""
+
 MAX_REASON_CHARS = 500
 
 logger = logging.getLogger(__name__)
@@ -69,15 +72,14 @@ class Outbox:
         self._checked_at = 0.0
         self._is_closing = False
 
-    @property
-    def is_full(self) -> bool:
-        """Whether this turn of the loop has as many calls as are stored together: whoever has more waits for a `turn`."""
-        return len(self._gathered) >= PART or bool(self._queued)
+    async def room(self) -> None:
+        """Wait, first come first, while as many calls are on their way as the database should have before it.
 
-    def turn(self) -> "asyncio.Future[None]":
-        """What to wait for until the calls before are on their way: workers begin with them while the rest is prepared."""
-        self._queued.append(turn := asyncio.get_running_loop().create_future())
-        return turn
+        Workers begin with them while the rest is prepared, and the loop has time to hear what the database answers.
+        """
+        if len(self._gathered) >= PART or self._queued or len(self._unsettled) >= MOST_UNDER_WAY:
+            self._queued.append(turn := asyncio.get_running_loop().create_future())
+            await turn
 
     def put(self, store: Store, new: NewExecution) -> "asyncio.Future[StoredResult]":
         """Store a call with all that come in this turn of the loop. Its result, or the error that kept it out, is waited for
@@ -156,15 +158,16 @@ class Outbox:
 
     def _send(self, store: Store) -> None:
         self._is_due = False
-        for _ in range(min(PART, len(self._queued))):
-            turn = self._queued.popleft()
-            if not turn.done():
-                turn.set_result(None)
-        if self._queued:
-            self._send_soon(store)
         gathered, self._gathered = self._gathered, []
         for start in range(0, len(gathered), PART):
             self._in_background(self._send_part(store, gathered[start : start + PART]))
+        if len(self._unsettled) < MOST_UNDER_WAY:  # else what is under way comes back to this
+            for _ in range(min(PART, len(self._queued))):
+                turn = self._queued.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+            if self._queued:
+                self._send_soon(store)
 
     async def _send_part(self, store: Store, part: Sequence[NewExecution]) -> None:
         """Whatever happens, each call of it is told what became of it: its caller would wait for ever."""
@@ -181,6 +184,9 @@ class Outbox:
         except Exception as error:  # as above; storing has an answer of its own to that
             logger.exception("Calls cannot be stored")
             errors = [StorageError(f"The call was not stored: {_named(error)}. Call again.")] * len(part)
+        finally:
+            if self._queued:
+                self._send_soon(store)
         self._settle(zip(part, errors, strict=True))
 
     async def _judged(self, part: Sequence[NewExecution]) -> Sequence[NewExecution]:

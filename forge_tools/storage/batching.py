@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from forge_tools.errors import DatabaseUnavailableError, ForgeError, StorageError, UnstorableRowError
+from forge_tools.storage.deadline import answered_within
 
 Row = TypeVar("Row")
 Result = TypeVar("Result")
@@ -16,6 +17,9 @@ Result = TypeVar("Result")
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 LEAST_CONFLICT_TRIES = 5
+SENT = "sent"
+"""What the cancellation of a flush says that may have taken effect all the same."""
+
 LAST_PATIENCE = 3.0
 """Seconds that a flush may still take once its Store is being closed."""
 
@@ -31,11 +35,15 @@ class RefusedError(UnstorableRowError):
 
 
 class UnreachableError(DatabaseUnavailableError):
-    """The connection is gone or could not be made; `maybe_committed` says whether the rows may have been written."""
+    """The connection is gone or could not be made.
 
-    def __init__(self, message: str, *, maybe_committed: bool = False) -> None:
+    `maybe_committed` says whether the rows may have been written, `is_final` that no other try will be better.
+    """
+
+    def __init__(self, message: str, *, maybe_committed: bool = False, is_final: bool = False) -> None:
         super().__init__(message)
         self.maybe_committed = maybe_committed
+        self.is_final = is_final
 
 
 @dataclass(slots=True, eq=False)
@@ -47,13 +55,25 @@ class _Call(Generic[Result]):
     missing: int
 
 
+@dataclass(slots=True)
+class _Tried:
+    """What the tries of one flush came to: why the last one failed, and whether any may have taken effect."""
+
+    why: str = ""
+    doubt: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one flush may hold, and how long it is tried (`patience` seconds; None: for ever)."""
+    """What one flush may hold, and how long it is tried: `patience` seconds; None: for ever.
+
+    After `deadline` seconds the try under way is cut off as well; None: never.
+    """
 
     rows: int = 1000
     size: int = 8_000_000
     patience: float | None = 3.0
+    deadline: float | None = None
 
 
 def _weightless(_: object) -> int:
@@ -176,19 +196,30 @@ class Batcher(Generic[Row, Result]):
         return outcomes
 
     async def _persist(self, rows: Sequence[Row]) -> Sequence[Result | ForgeError]:
-        """Repeat one flush until it takes effect or patience ends."""
-        began, pause, tries, doubt = time.monotonic(), FIRST_PAUSE, 0, False
+        """Repeat one flush until it takes effect, or patience or the deadline ends."""
+        tried = _Tried()
+        try:
+            async with answered_within(self.limits.deadline):
+                return await self._repeat(rows, tried)
+        except TimeoutError as cut_off:
+            why = tried.why or f"The database gave no answer within {self.limits.deadline:g} s."
+            was_sent = isinstance(cut_off.__cause__, asyncio.CancelledError) and cut_off.__cause__.args == (SENT,)
+            raise UnreachableError(why, maybe_committed=tried.doubt or was_sent) from cut_off
+
+    async def _repeat(self, rows: Sequence[Row], tried: "_Tried") -> Sequence[Result | ForgeError]:
+        began, pause, tries = time.monotonic(), FIRST_PAUSE, 0
         while True:
             tries += 1
             try:
                 return await self.flush(rows)
             except ConflictError as error:
+                tried.why = error.message
                 if tries >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began):
-                    raise UnreachableError(error.message, maybe_committed=doubt) from error
+                    raise UnreachableError(error.message, maybe_committed=tried.doubt) from error
             except UnreachableError as error:
-                doubt = doubt or error.maybe_committed
-                if self._is_out_of_patience(began - pause):
-                    raise UnreachableError(error.message, maybe_committed=doubt) from error
+                tried.why, tried.doubt = error.message, tried.doubt or error.maybe_committed
+                if error.is_final or self._is_out_of_patience(began - pause):
+                    raise UnreachableError(error.message, maybe_committed=tried.doubt) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 spreads retries, guards nothing
             pause = min(pause * 2, LONGEST_PAUSE)
 

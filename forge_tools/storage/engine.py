@@ -3,12 +3,13 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
+from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError
+from forge_tools.storage.deadline import alarm, answered_within
 from forge_tools.storage.faults import translated, unreachable
 from forge_tools.storage.foreign import lenient
 from forge_tools.storage.models import MOMENT_FORMAT
@@ -42,6 +44,9 @@ FIRST_MOMENT, LAST_MOMENT = "0001-01-01 00:00:00.000000", "9999-12-31 23:59:59.9
 
 PARTING_SECONDS = 3.0
 """How long a close waits for statements under way; their connections are closed when they end."""
+
+FAREWELL_SECONDS = 1.0
+"""How long it waits for the server to take leave."""
 
 SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
@@ -101,7 +106,13 @@ class Database:
     """The SQLAlchemy side of a database: everything that is not a hot statement."""
 
     def __init__(
-        self, address: Address, engine: AsyncEngine, patient: AsyncEngine, *, write_lock: asyncio.Lock | None = None
+        self,
+        address: Address,
+        engine: AsyncEngine,
+        patient: AsyncEngine,
+        *,
+        deadline: float | None = None,
+        write_lock: asyncio.Lock | None = None,
     ) -> None:
         self.address = address
         self.dialect = address.dialect
@@ -114,13 +125,33 @@ class Database:
         self._abandoned: set[asyncio.Future[Any]] = set()
         self._users = 0
         self._is_unused = asyncio.Event()
-        self._is_closed = False
+        self._is_closed = self._is_cut_off = False
+        self._deadline = deadline if address.dialect == "postgresql" else None
+        self._opened: WeakSet[Any] = WeakSet()
+        for one in () if address.dialect == "sqlite" else (engine, patient):
+            event.listen(one.sync_engine, "connect", self._remember)
 
     @classmethod
-    def open(cls, address: Address, *, connect_timeout: float, write_lock: asyncio.Lock | None = None) -> "Database":
+    def open(
+        cls,
+        address: Address,
+        *,
+        connect_timeout: float,
+        deadline: float | None = None,
+        write_lock: asyncio.Lock | None = None,
+    ) -> "Database":
         engine = create_engine(address, connect_timeout=connect_timeout)
         patient = engine if address.dialect == "sqlite" else _patient_engine(address, connect_timeout)
-        return cls(address, engine, patient, write_lock=write_lock)
+        return cls(address, engine, patient, deadline=deadline, write_lock=write_lock)
+
+    def _remember(self, connection: Any, _: object) -> None:
+        self._opened.add(connection.driver_connection)
+
+    def cut_off(self) -> None:
+        """Break off what is under way, and what will be."""
+        self._is_closed = self._is_cut_off = True
+        for connection in list(self._opened):
+            connection.terminate()
 
     def guard(self) -> None:
         """Refuse use after a fork, or from another event loop: connections survive neither."""
@@ -142,7 +173,8 @@ class Database:
         self.guard()
         with translated(self.address.shown):
             async with self._connection(self._patient if is_long else self._engine) as connection:
-                yield connection
+                with nullcontext() if is_long else self._alarm(connection):
+                    yield connection
 
     async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """Run `work` in one write transaction, again if another one got in its way.
@@ -169,8 +201,10 @@ class Database:
                 return await self._transact_to_its_end(work)
 
     async def _transact(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        async with self._connection(self._writer) as connection, connection.begin():
-            return await work(connection)
+        async with self._connection(self._writer) as connection:
+            with self._alarm(connection):
+                async with connection.begin():
+                    return await work(connection)
 
     async def _transact_to_its_end(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """Also if it is cancelled: half of a transaction in SQLite stays open until its last cursor is garbage, and nobody can write."""
@@ -191,19 +225,32 @@ class Database:
     @asynccontextmanager
     async def _connection(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
         """A connection of the pool. After a close it is not given back, since nobody would ever close it there."""
+        if self._is_cut_off:
+            raise unreachable(self.address.shown, "the client was closed", maybe_committed=False)
         with self._in_use():
             connecting = asyncio.ensure_future(engine.connect().start())
             try:
                 # Cancelled half way, the pool would forget the open connection that it prepares.
-                connection = await asyncio.shield(connecting)
-            except asyncio.CancelledError:
+                async with answered_within(self._deadline):
+                    connection = await asyncio.shield(connecting)
+            except (TimeoutError, asyncio.CancelledError) as error:
                 self._abandoned.add(abandoning := asyncio.ensure_future(self._abandon(connecting)))
                 abandoning.add_done_callback(self._abandoned.discard)
+                if isinstance(error, TimeoutError):
+                    said = f"no answer within {self._deadline:g} s"
+                    raise unreachable(self.address.shown, said, maybe_committed=False) from error
                 raise
             try:
                 yield connection
             finally:
                 await self._give_back(connection)
+
+    def _alarm(self, connection: AsyncConnection) -> AbstractContextManager[None]:
+        """Break the connection off at the deadline: asking a silent server to cancel could take as long again."""
+        if self._deadline is None or connection.sync_connection is None:
+            return nullcontext()
+        driver: Any = connection.sync_connection.connection.driver_connection
+        return alarm(self._deadline, driver.terminate)
 
     async def _abandon(self, connecting: "asyncio.Future[AsyncConnection]") -> None:
         with self._in_use(), suppress(Exception):  # nobody waits to hear that it could not connect
@@ -232,8 +279,12 @@ class Database:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PARTING_SECONDS):
                     await self._is_unused.wait()
-        await self._engine.dispose()
-        await self._patient.dispose()
+        try:
+            async with answered_within(FAREWELL_SECONDS):
+                await self._engine.dispose()
+                await self._patient.dispose()
+        except TimeoutError:
+            self.cut_off()
 
 
 def create_engine(address: Address, *, connect_timeout: float, create: bool = False) -> AsyncEngine:
@@ -317,12 +368,13 @@ async def connect_postgres(
     limits = {"application_name": "forge-tools", "statement_timeout": str(int(STATEMENT_SECONDS * 1000))}
     with translated(address.shown):
         try:
-            return await load_asyncpg().connect(
-                address.target,
-                timeout=timeout,
-                command_timeout=command_timeout,
-                server_settings=limits | (settings or {}),
-            )
+            async with answered_within(timeout):
+                return await load_asyncpg().connect(
+                    address.target,
+                    timeout=None,
+                    command_timeout=command_timeout,
+                    server_settings=limits | (settings or {}),
+                )
         except TimeoutError as error:
             raise unreachable(address.shown, f"no answer within {timeout:g} s", maybe_committed=False) from error
         except OSError as error:

@@ -32,12 +32,12 @@ kept = idempotency_keys.c
 class IdempotencyKeys:
     """Who holds which key, and the one way in for executions that have one or repeat another."""
 
-    def __init__(self, hot: PostgresHotPath | SqliteHotPath, database: Database, *, patience: float | None) -> None:
+    def __init__(self, hot: PostgresHotPath | SqliteHotPath, database: Database, *, limits: Limits) -> None:
         submit = _on_sqlite(hot) if isinstance(hot, SqliteHotPath) else _on_postgres(hot)
         self._database = database
         self._submits: Batcher[LinkedExecution, Holder | None] = Batcher(
             submit,
-            Limits(patience=patience),
+            limits,
             size=lambda row: row.size,
             give_up=lambda row, error: submit_failed(row.new, error),
         )

@@ -7,7 +7,8 @@ from typing import Any
 
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
-from forge_tools.storage.batching import UnreachableError
+from forge_tools.storage.batching import SENT, UnreachableError
+from forge_tools.storage.deadline import alarm
 from forge_tools.storage.engine import CLIENT_SECONDS, Address, connect_postgres
 from forge_tools.storage.faults import translated
 from forge_tools.storage.looks import POSTGRES_DUE, POSTGRES_LOOK, Look, Question, postgres_arguments, postgres_look
@@ -261,6 +262,9 @@ class PostgresHotPath:
         rows = await self.fetch(POSTGRES_DUE, scope.lane, scope.queues, scope.tool_keys, limit)
         return [Ring(id_, attempt) for id_, attempt in rows]
 
+    def cut_off(self) -> None:
+        self._connections.cut_off()
+
     async def close(self) -> None:
         await self._connections.close()
 
@@ -282,20 +286,29 @@ class _Connections:
         self._address = address
         self._timeout = connect_timeout
         self._idle: list[Any] = []
+        self._busy: set[Any] = set()
+        self._is_cut_off = False
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
         """Run one statement. A server that stays silent loses the connection: asking it to cancel could hang as well."""
         connection = await self._take()
-        alarm = asyncio.get_running_loop().call_later(CLIENT_SECONDS, connection.terminate)
+        self._busy.add(connection)
         try:
-            rows: list[Any] = await connection.fetch(statement, *arguments)
-        except asyncio.CancelledError:
+            with alarm(CLIENT_SECONDS, connection.terminate):
+                rows: list[Any] = await connection.fetch(statement, *arguments)
+        except asyncio.CancelledError as cancellation:
             connection.terminate()
+            cancellation.args = (SENT,)
             raise
         finally:
-            alarm.cancel()
+            self._busy.discard(connection)
             self._put_back(connection)
         return rows
+
+    def cut_off(self) -> None:
+        self._is_cut_off = True
+        for connection in (*self._idle, *self._busy):
+            connection.terminate()
 
     async def close(self) -> None:
         idle, self._idle = self._idle, []
@@ -306,6 +319,8 @@ class _Connections:
             connection = self._idle.pop()
             if not connection.is_closed():
                 return connection
+        if self._is_cut_off:
+            raise UnreachableError("The client was closed before the database answered.", is_final=True)
         return await connect_postgres(self._address, timeout=self._timeout, settings=PINNED, command_timeout=None)
 
     async def _part_from(self, connection: Any) -> None:

@@ -43,8 +43,7 @@ class HotPath(Protocol):
 class ExecutionQueue:
     """Executions on their way, by id, attempt and token."""
 
-    def __init__(self, hot: HotPath, database: Database, *, patience: float | None) -> None:
-        limits = Limits(patience=patience)
+    def __init__(self, hot: HotPath, database: Database, *, limits: Limits) -> None:
         self._hot = hot
         self._database = database
         self._endings = Endings(database)

@@ -113,6 +113,9 @@ class SqliteHotPath:
     async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]:
         return await self._reader.run(partial(_statuses, ids))
 
+    def cut_off(self) -> None:
+        """Nothing waits for a file that does not answer."""
+
     async def close(self) -> None:
         await self._writer.close()
         await self._reader.close()

@@ -1,5 +1,7 @@
 """The Store: the parts of one database, opened, checked and closed together."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -9,8 +11,10 @@ from sqlalchemy import text
 from forge_tools.errors import SchemaVersionError
 from forge_tools.storage.artifacts import StoredArtifacts
 from forge_tools.storage.audit import AuditBook
+from forge_tools.storage.batching import Limits
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.clock import Clock
+from forge_tools.storage.deadline import answered_within
 from forge_tools.storage.engine import Address, Database
 from forge_tools.storage.faults import UPGRADE
 from forge_tools.storage.history import History
@@ -36,12 +40,13 @@ async def open_store(
     connect_timeout: float = 3.0,
     check_schema: bool = True,
     patience: float | None = 3.0,
+    deadline: float | None = None,
     artifact_dir: Path | None = None,
 ) -> "Store":
     """Connect to the database at `url` and check that its tables are this version's.
 
-    `patience` is how many seconds hot statements are repeated on a database that is away (None: for ever). `artifact_dir` is
-    the folder that holds the bytes of artifacts; without it they are in rows.
+    `patience` is how many seconds hot statements are repeated on a database that is away (None: for ever). `deadline` is how
+    many seconds whoever asks it anything is kept waiting, but for reads of all history; None: up to 13. `artifact_dir` is the folder that holds the bytes of artifacts; without it they are in rows.
 
     Raises:
         ConfigurationError: the URL is none that can be used.
@@ -57,8 +62,11 @@ async def open_store(
         database = Database.open(address, connect_timeout=connect_timeout, write_lock=hot.write_lock)
     else:
         hot = PostgresHotPath(address, connect_timeout=connect_timeout)
-        database = Database.open(address, connect_timeout=connect_timeout)
-    store = Store(hot, database, patience=patience, artifact_dir=artifact_dir)
+        database = Database.open(address, connect_timeout=connect_timeout, deadline=deadline)
+    limits = Limits(patience=patience if deadline is None else deadline)
+    if address.dialect == "postgresql" and deadline is not None:  # a file answers by itself, one way or the other
+        limits = Limits(patience=None, deadline=deadline)
+    store = Store(hot, database, limits=limits, artifact_dir=artifact_dir)
     try:
         await _check(database, check_schema=check_schema)
     except BaseException:
@@ -75,27 +83,27 @@ class Store:
         hot: SqliteHotPath | PostgresHotPath,
         database: Database,
         *,
-        patience: float | None,
+        limits: Limits,
         artifact_dir: Path | None = None,
     ) -> None:
         self._hot = hot
         self._database = database
         self.dialect: str = database.dialect
-        self.queue = ExecutionQueue(hot, database, patience=patience)
+        self.queue = ExecutionQueue(hot, database, limits=limits)
         self.history = History(database)
         self.artifacts = StoredArtifacts(database, artifact_dir)
         self.audit = AuditBook(database)
         self.catalogue = Catalogue(database)
         self.clock = Clock(database)
         self.overviews = Overviews(database)
-        self.keys = IdempotencyKeys(hot, database, patience=patience)
+        self.keys = IdempotencyKeys(hot, database, limits=limits)
         self.reports = Reports(database)
         self.sealing = SealingKeys(database)
         self.remnants = Remnants(database)
         self.retention = Retention(database)
         self.rollups = Rollups(database)
         self.shells = Shells(database)
-        self.workers = Workers(hot, database, patience=patience)
+        self.workers = Workers(hot, database, limits=limits)
         self.workspaces = Workspaces(database)
 
     async def server(self) -> str:
@@ -106,6 +114,16 @@ class Store:
         )
         async with self._database.reading() as connection:
             return f"{'SQLite' if is_sqlite else 'PostgreSQL'} {await connection.scalar(text(question))}"
+
+    @asynccontextmanager
+    async def cut_off_after(self, seconds: float) -> AsyncIterator[None]:
+        """Once what is done inside took that long, let go of the connections to a server, and make no others."""
+        try:
+            async with answered_within(seconds):
+                yield
+        except TimeoutError:
+            self._hot.cut_off()
+            self._database.cut_off()
 
     async def close(self) -> None:
         """Wait for what is being written, then let go of every connection."""

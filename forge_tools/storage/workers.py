@@ -25,9 +25,9 @@ boots = workers.c
 class Workers:
     """The rows that worker processes keep about themselves."""
 
-    def __init__(self, hot: HotPath, database: Database, *, patience: float | None) -> None:
+    def __init__(self, hot: HotPath, database: Database, *, limits: Limits) -> None:
         self._database = database
-        self._looks: Batcher[Question, Look] = Batcher(hot.look, Limits(patience=patience))
+        self._looks: Batcher[Question, Look] = Batcher(hot.look, limits)
 
     async def register(self, worker: WorkerRecord) -> None:
         """Write the row of a boot that starts; again is harmless."""

@@ -47,6 +47,26 @@ async def test_the_first_calls_of_a_burst_are_on_their_way_before_the_last_is_pr
     assert parts[0][1] < 35
 
 
+async def test_a_burst_waits_while_enough_of_it_is_on_its_way(
+    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "MOST_UNDER_WAY", 20)
+    submit_many, under_way = client._open_store.queue.submit_many, []
+
+    async def submit(accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
+        for _ in range(5):  # turns of the loop in which more calls could come
+            await asyncio.sleep(0)
+        under_way.append(len(client._outbox._unsettled))
+        return await submit_many(accepted)
+
+    monkeypatch.setattr(client._open_store.queue, "submit_many", submit)
+    async with asyncio.timeout(60):
+        handles = await asyncio.gather(*(client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(95)))
+
+    assert [await handle.status() for handle in handles] == [ExecutionStatus.QUEUED] * 95
+    assert max(under_way) == 20
+
+
 async def test_calls_that_wait_for_their_turn_go_on_when_those_before_them_are_rejected(client: ExecutorClient) -> None:
     calls = [client.submit("Echo", CONTEXT, {"message": "x"}) for _ in range(10)]
     calls += [client.submit("NoSuchTool", CONTEXT) for _ in range(10)]
