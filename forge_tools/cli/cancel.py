@@ -12,8 +12,8 @@ from forge_tools.cli.whoami import whoami
 from forge_tools.client.telling import tell_of_cancel
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
+from forge_tools.records import is_id
 from forge_tools.storage import Store
-from forge_tools.storage.rows import is_id
 
 app = command_app()
 

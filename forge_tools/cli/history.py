@@ -10,9 +10,9 @@ from forge_tools.cli.executions import summary
 from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.listed import KindOption, Listed, OfOption, Rows, listed, narrowed
+from forge_tools.records import is_id
 from forge_tools.storage import Store
 from forge_tools.storage.paging import Page
-from forge_tools.storage.rows import is_id
 
 PATIENCE_SECONDS = 2.0
 """How long people wait for a page of what no index finds; then it says where to look on. Programs get whole pages."""

@@ -3,7 +3,6 @@
 import base64
 import json
 import os
-import re
 import socket
 import uuid
 from collections.abc import Sequence
@@ -11,14 +10,13 @@ from typing import Any
 
 from forge_tools.dispatch.app import TASK
 from forge_tools.dispatch.bells import RINGS_PER_MESSAGE, Limits
-from forge_tools.records import Ring
+from forge_tools.records import Ring, is_id
 
 MAX_BYTES = 65_536
 """Several times what the longest message takes; what is longer is not even parsed."""
 
 _MAX_ATTEMPT = 2**31 - 1
 _MAX_RINGS = max(RINGS_PER_MESSAGE.values())
-_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class MalformedMessageError(ValueError):
@@ -109,7 +107,7 @@ def _is_ring(pair: object) -> bool:
         isinstance(pair, list)
         and len(pair) == 2
         and isinstance(pair[0], str)
-        and _ID.fullmatch(pair[0]) is not None
+        and is_id(pair[0])
         and type(pair[1]) is int
         and 0 <= pair[1] <= _MAX_ATTEMPT
     )

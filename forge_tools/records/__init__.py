@@ -24,7 +24,7 @@ from forge_tools.records.history import (
     Times,
     WorkerRecord,
 )
-from forge_tools.records.ids import id_floor, id_time, new_id
+from forge_tools.records.ids import id_floor, id_time, is_id, new_id
 from forge_tools.records.keys import Holder, IdempotencyKey, KeyClaim, LinkedExecution, Replay
 from forge_tools.records.losses import Loss, moment
 from forge_tools.records.overview import DemotedTool, FailedCalls, Overview, QueueLoad, WorkerLoad
@@ -115,6 +115,7 @@ __all__ = [
     "host_of",
     "id_floor",
     "id_time",
+    "is_id",
     "is_reference",
     "is_secret_name",
     "moment",

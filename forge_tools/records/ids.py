@@ -1,7 +1,10 @@
 """Execution ids: UUIDv7, so that time order, pages and keys are one."""
 
 import os
+import re
 import time
+
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _VARIANTS = {digit: "89ab"[value % 4] for value, digit in enumerate("0123456789abcdef")}
 """The two bits that name the layout, above two that stay random."""
@@ -16,6 +19,11 @@ def new_id() -> str:
     moment, fraction = f"{milliseconds:012x}", f"{rest * 4096 // 1_000_000:03x}"
     chance = os.urandom(8).hex()
     return f"{moment[:8]}-{moment[8:]}-7{fraction}-{_VARIANTS[chance[0]]}{chance[1:4]}-{chance[4:16]}"
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` is a UUID as this package writes it; PostgreSQL refuses others, with the whole batch."""
+    return _ID.fullmatch(text) is not None
 
 
 def id_floor(seconds: float) -> str:

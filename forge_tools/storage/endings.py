@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, moment
+from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, is_id, moment
 from forge_tools.records.places import serving_command
 from forge_tools.storage.among import among
 from forge_tools.storage.engine import Database
@@ -35,7 +35,7 @@ from forge_tools.storage.models import (
     from_now,
     workers,
 )
-from forge_tools.storage.rows import clean, is_id
+from forge_tools.storage.rows import clean
 from forge_tools.storage.suspects import to_run_alone
 
 live = execution_queue.c

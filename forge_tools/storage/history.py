@@ -21,6 +21,7 @@ from forge_tools.records import (
     QueueDepth,
     Selection,
     StuckCalls,
+    is_id,
 )
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
@@ -44,7 +45,6 @@ from forge_tools.storage.models import (
     seconds_between,
 )
 from forge_tools.storage.paging import Index, Page, Stretch, index_for, index_for_events, read_all, read_page
-from forge_tools.storage.rows import is_id
 from forge_tools.storage.stuck import find_stuck
 from forge_tools.storage.view import tool_executions
 

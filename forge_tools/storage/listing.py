@@ -23,10 +23,11 @@ from forge_tools.records import (
     ExecutionStatus,
     Selection,
     id_time,
+    is_id,
 )
 from forge_tools.storage.foreign import NO_STATUS, Form, unreadable
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
-from forge_tools.storage.rows import clean, is_id
+from forge_tools.storage.rows import clean
 from forge_tools.storage.selecting import conditions, id_bounds
 from forge_tools.storage.view import asked, joined, last, live
 

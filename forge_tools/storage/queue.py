@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
-from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
+from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult, is_id
 from forge_tools.storage.batching import Batcher, Limits, UnreachableError
 from forge_tools.storage.endings import Endings
 from forge_tools.storage.engine import Database
 from forge_tools.storage.looks import Look, Question
-from forge_tools.storage.rows import Ask, Record, is_id, unstorable
+from forge_tools.storage.rows import Ask, Record, unstorable
 
 Result = TypeVar("Result")
 

@@ -19,13 +19,14 @@ from forge_tools.records import (
     Progress,
     Sight,
     StateChange,
+    is_id,
 )
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
 from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, from_now
 from forge_tools.storage.report_tables import execution_reports
-from forge_tools.storage.rows import clean, is_id
+from forge_tools.storage.rows import clean
 
 MOST_READ = 256
 """Rows that one look returns."""

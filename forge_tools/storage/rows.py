@@ -1,7 +1,6 @@
 """Executions and outcomes as the values of their columns, made storable."""
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,8 +41,6 @@ EXECUTION_COLUMNS = (
 
 GIVEN_COLUMNS = (*EXECUTION_COLUMNS, "sealed")
 """What is given with each new execution; the last one is for its row in the queue, with which it goes."""
-
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 RESULT_COLUMNS = ("attempt", "status", "duration_ms", "output", "error", "error_code", "error_details", "metadata")
 
@@ -121,11 +118,6 @@ def outcome_values(outcome: Outcome) -> OutcomeValues:
         outcome.error_details,
         outcome.metadata,
     )
-
-
-def is_id(text: str) -> bool:
-    """Whether `text` is a UUID as this package writes it; PostgreSQL refuses others, with the whole batch."""
-    return _ID.fullmatch(text) is not None
 
 
 def clean(text: str | None) -> Any:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from fakeredis import FakeRedis, FakeServer
 
 from forge_tools import bell
 from forge_tools.bell import PREFIX, Listener, Ringer
@@ -15,6 +16,7 @@ from tests.services import GivenValkey, ValkeyServer, client
 
 Valkey = ValkeyServer | GivenValkey
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
+ANYWHERE = "redis://anywhere/0"
 
 
 class Heard:
@@ -60,20 +62,20 @@ def reconnects_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bell, "RECONNECT_SECONDS", 0.02)
 
 
-async def test_a_submitter_hears_the_ids_that_ended(valkey: Valkey) -> None:
+async def test_a_submitter_hears_the_ids_that_ended(fake_broker: FakeServer) -> None:
     heard = Heard()
-    async with listening(valkey.url, "me", heard), ringer_on(valkey.url) as ringer:
+    async with listening(ANYWHERE, "me", heard), ringer_on(ANYWHERE) as ringer:
         await ringer.ring({"me": ["one", "two"]})
 
         await heard.wait_for("one", "two")
 
 
-async def test_each_submitter_hears_only_its_own(valkey: Valkey) -> None:
+async def test_each_submitter_hears_only_its_own(fake_broker: FakeServer) -> None:
     mine, theirs = Heard(), Heard()
     async with (
-        listening(valkey.url, "me", mine),
-        listening(valkey.url, "them", theirs),
-        ringer_on(valkey.url) as ringer,
+        listening(ANYWHERE, "me", mine),
+        listening(ANYWHERE, "them", theirs),
+        ringer_on(ANYWHERE) as ringer,
     ):
         await ringer.ring({"me": ["one"], "them": ["two"], "nobody": ["three"]})
         await mine.wait_for("one")
@@ -82,10 +84,10 @@ async def test_each_submitter_hears_only_its_own(valkey: Valkey) -> None:
     assert (mine.ids, theirs.ids) == (["one"], ["two"])
 
 
-async def test_a_flush_of_many_ids_is_one_message(valkey: Valkey) -> None:
+async def test_a_flush_of_many_ids_is_one_message(fake_broker: FakeServer) -> None:
     heard = Heard()
     ids = [f"id-{number}" for number in range(1000)]
-    async with listening(valkey.url, "me", heard), ringer_on(valkey.url) as ringer:
+    async with listening(ANYWHERE, "me", heard), ringer_on(ANYWHERE) as ringer:
         await ringer.ring({"me": ids})
         await heard.wait_for(ids[-1])
 
@@ -97,12 +99,12 @@ async def test_nothing_to_ring_for_is_not_a_round_trip() -> None:
         await ringer.ring({})
 
 
-async def test_starting_twice_listens_once(valkey: Valkey) -> None:
+async def test_starting_twice_listens_once(fake_broker: FakeServer) -> None:
     heard = Heard()
-    async with listening(valkey.url, "me", heard) as listener:
+    async with listening(ANYWHERE, "me", heard) as listener:
         listener.start()
         await asyncio.sleep(0)
-        with client(valkey.url) as server:
+        with FakeRedis(server=fake_broker) as server:
             assert server.pubsub_numsub(PREFIX + "me") == [((PREFIX + "me").encode(), 1)]
 
 
@@ -146,10 +148,12 @@ async def test_a_listener_waits_for_a_broker_that_is_not_there_yet(services: Any
 
 
 @pytest.mark.parametrize("noise", [b"\xff\xfe not utf-8", b"", b"  "])
-async def test_what_others_write_to_the_channel_does_not_end_the_listening(valkey: Valkey, noise: bytes) -> None:
+async def test_what_others_write_to_the_channel_does_not_end_the_listening(
+    fake_broker: FakeServer, noise: bytes
+) -> None:
     heard = Heard()
-    async with listening(valkey.url, "me", heard), ringer_on(valkey.url) as ringer:
-        with client(valkey.url) as server:
+    async with listening(ANYWHERE, "me", heard), ringer_on(ANYWHERE) as ringer:
+        with FakeRedis(server=fake_broker) as server:
             server.publish(PREFIX + "me", noise)
 
         async with asyncio.timeout(30):
@@ -219,8 +223,8 @@ async def test_closing_ends_a_subscription_that_swallowed_its_first_cancellation
         await listener.close()
 
 
-async def test_a_listener_that_was_closed_does_not_start_again(valkey: Valkey) -> None:
-    listener = Listener(valkey.url, "me", Heard())
+async def test_a_listener_that_was_closed_does_not_start_again(fake_broker: FakeServer) -> None:
+    listener = Listener(ANYWHERE, "me", Heard())
     await listener.close()
 
     listener.start()

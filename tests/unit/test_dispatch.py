@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakeredis import FakeRedis, FakeServer
 
 from forge_tools.dispatch import (
     BULK,
@@ -32,6 +33,7 @@ from tests.services import GivenValkey, ValkeyServer, client
 SHORT = Limits(soft=10, hard=12)
 LONG = Limits(soft=100, hard=102)
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
+ANYWHERE = "redis://anywhere/0"
 
 
 def bells(
@@ -40,10 +42,14 @@ def bells(
     return Bells(queue, lane, tuple(Ring(f"id-{first + n}", 0) for n in range(count)), limits)
 
 
-def messages(url: str, queue: str = "forge.default.async") -> list[dict[str, Any]]:
+def entries(server: Any, queue: str = "forge.default.async") -> list[dict[str, Any]]:
     """What waits in a queue, oldest first."""
+    return [json.loads(message) for message in reversed(server.lrange(f"forge:{queue}", 0, -1))]
+
+
+def messages(url: str, queue: str = "forge.default.async") -> list[dict[str, Any]]:
     with client(url) as server:
-        return [json.loads(message) for message in reversed(server.lrange(f"forge:{queue}", 0, -1))]
+        return entries(server, queue)
 
 
 def rings(message: dict[str, Any]) -> list[list[Any]]:
@@ -221,13 +227,13 @@ def test_celery_has_no_app_of_ours_as_its_current_one() -> None:
     assert current_app.main != app.main
 
 
-async def test_a_ring_becomes_a_message_with_ids_and_limits(valkey: ValkeyServer | GivenValkey) -> None:
-    dispatcher = Dispatcher(valkey.url)
+async def test_a_ring_becomes_a_message_with_ids_and_limits(fake_broker: FakeServer) -> None:
+    dispatcher = Dispatcher(ANYWHERE)
 
     dispatcher.ring(bells(2))
     await dispatcher.close()
 
-    [message] = messages(valkey.url)
+    [message] = entries(FakeRedis(server=fake_broker))
     assert message["headers"]["task"] == TASK
     assert message["headers"]["timelimit"] == [SHORT.hard, SHORT.soft]
     assert rings(message) == [["id-0", 0], ["id-1", 0]]
@@ -249,19 +255,19 @@ async def test_bulk_waits_in_the_list_that_kombu_reads_last(valkey: ValkeyServer
     app.close()
 
 
-async def test_concurrent_rings_leave_together(valkey: ValkeyServer | GivenValkey) -> None:
-    dispatcher = Dispatcher(valkey.url)
+async def test_concurrent_rings_leave_together(fake_broker: FakeServer) -> None:
+    dispatcher = Dispatcher(ANYWHERE)
 
     for number in range(100):
         dispatcher.ring(bells(first=number))
     await dispatcher.close()
 
-    [message] = messages(valkey.url)
+    [message] = entries(FakeRedis(server=fake_broker))
     assert rings(message) == [[f"id-{number}", 0] for number in range(100)]
 
 
-async def test_rings_gather_while_a_publish_is_under_way(valkey: ValkeyServer | GivenValkey) -> None:
-    dispatcher = Dispatcher(valkey.url)
+async def test_rings_gather_while_a_publish_is_under_way(fake_broker: FakeServer) -> None:
+    dispatcher = Dispatcher(ANYWHERE)
 
     dispatcher.ring(bells(first=0))
     await asyncio.sleep(0)  # the first publish begins
@@ -269,7 +275,7 @@ async def test_rings_gather_while_a_publish_is_under_way(valkey: ValkeyServer | 
         dispatcher.ring(bells(first=number))
     await dispatcher.close()
 
-    assert [len(rings(message)) for message in messages(valkey.url)] == [1, 49]
+    assert [len(rings(message)) for message in entries(FakeRedis(server=fake_broker))] == [1, 49]
 
 
 async def test_a_broker_that_is_away_neither_fails_nor_delays_a_ring(caplog: pytest.LogCaptureFixture) -> None:

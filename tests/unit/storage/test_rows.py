@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from forge_tools.records import ExecutionStatus, Outcome, new_id
-from forge_tools.storage.rows import GIVEN_COLUMNS, clean, execution_values, is_id, late_detail
+from forge_tools.records import ExecutionStatus, Outcome, is_id, new_id
+from forge_tools.storage.rows import GIVEN_COLUMNS, clean, execution_values, late_detail
 from tests.contract.calls import call
 
 SOME_ID = "01a00000-0000-7000-8000-00000000abcd"
