@@ -21,7 +21,7 @@ from tests import rabbit
 from tests.conftest import started
 from tests.fleet import Fleet, WorkerProcess, wait_until
 from tests.rabbit import RabbitServer
-from tests.services import Services, client
+from tests.services import Services, ValkeyServer, client
 
 LANES: tuple[Lane, ...] = ("async", "process")
 SEED = 20
@@ -43,7 +43,6 @@ class ValkeyWire:
         with client(self.url) as server:
             for priority in (0, BULK):
                 server.lpush(f"forge:{list_name(queue, priority)}", *messages)
-            server.set(f"forge:{list_name(queue, BULK)}-", "a key beside the queue")
         return 2 * len(messages)
 
 
@@ -130,9 +129,8 @@ def changed_messages() -> list[bytes]:
 @pytest.fixture(scope="module", params=["valkey", "rabbitmq"])
 def wire(request: pytest.FixtureRequest, services: Services) -> Iterator[Wire]:
     if request.param == "valkey":
-        server = request.getfixturevalue("valkey_server")
-        server.flush()
-        yield ValkeyWire(server.url)
+        with started(lambda: ValkeyServer(services.folder("valkey-bytes"))) as server:
+            yield ValkeyWire(server.url)
         return
     if not rabbit.is_wanted():
         pytest.skip("FORGE_TEST_RABBITMQ=1 asks for it")
@@ -201,15 +199,13 @@ def waiting(wire: Wire, fleet: Fleet) -> int:
         app.close()
 
 
-async def test_a_key_that_is_no_list_is_dropped_as_well(
-    wire: Wire, fleet: Fleet, agent: ExecutorClient, valkey_server: Any
-) -> None:
+async def test_a_key_that_is_no_list_is_dropped_as_well(wire: Wire, fleet: Fleet, agent: ExecutorClient) -> None:
     if not isinstance(wire, ValkeyWire):
         pytest.skip("a queue of RabbitMQ holds nothing but messages")
     before, keys = await dropped(fleet), [f"forge:{name}" for name in served(fleet)]
 
     def spoil() -> None:
-        with client(valkey_server.url) as server:
+        with client(wire.url) as server:
             for key in keys:
                 server.set(key, "no list")
 
