@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.urls import require_readable, with_password
 
 LONGEST_DRAIN = 900.0
 """Seconds that a worker which leaves has for what it runs; most bodies end long before, by their own timeouts."""
@@ -95,7 +96,9 @@ class Settings(BaseSettings):
 
     home: Path = Path(".forge")
     broker_url: str = ""
+    broker_password_file: Path | None = None
     database_url: str = ""
+    database_password_file: Path | None = None
     hostname: str = Field(
         default_factory=socket.gethostname, min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._-]+$"
     )
@@ -146,6 +149,18 @@ class Settings(BaseSettings):
     def _lease_outlasts_heartbeats(self) -> Self:
         if self.lease < 5 * self.heartbeat:
             raise ValueError(f"lease {self.lease}s must be at least five heartbeats of {self.heartbeat}s")
+        return self
+
+    @field_validator("broker_url", "database_url")
+    @classmethod
+    def _urls_can_be_read(cls, url: str) -> str:
+        if url:
+            require_readable(url)
+        return url
+
+    @model_validator(mode="after")
+    def _passwords_can_be_read(self) -> Self:
+        _ = self.broker, self.database
         return self
 
     @field_validator("workspaces")
@@ -224,13 +239,25 @@ class Settings(BaseSettings):
     @property
     def broker(self) -> str:
         """The broker's URL as Celery takes it: it knows Valkey by the name of the server whose protocol that speaks."""
-        url = self.broker_url or f"redis+socket://{broker_socket(self.home)}"
+        url = self._whole_url("broker", self.broker_url, self.broker_password_file)
+        url = url or f"redis+socket://{broker_socket(self.home)}"
         return f"redis{url.removeprefix('valkey')}" if url.startswith("valkey") else url
 
     @property
     def database(self) -> str:
         """The database's URL, without a driver unless the user named one."""
-        return self.database_url or f"sqlite:///{self.home.resolve() / 'forge.db'}"
+        url = self._whole_url("database", self.database_url, self.database_password_file)
+        return url or f"sqlite:///{self.home.resolve() / 'forge.db'}"
+
+    @staticmethod
+    def _whole_url(server: str, url: str, file: Path | None) -> str:
+        if file is None:
+            return url
+        try:
+            return with_password(url, file.read_text().rstrip("\r\n"))
+        except (OSError, ValueError) as error:
+            what = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"FORGE_{server.upper()}_PASSWORD_FILE {file}: {what}") from error
 
     @property
     def stop_patience(self) -> float:

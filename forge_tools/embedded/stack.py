@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit, urlunsplit
 
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
@@ -22,6 +21,7 @@ from forge_tools.errors import StackError
 from forge_tools.records import Lane
 from forge_tools.signals import heeded
 from forge_tools.storage import migrate
+from forge_tools.urls import without_passwords
 
 logger = logging.getLogger("forge_tools.embedded")
 
@@ -107,8 +107,8 @@ class EmbeddedStack:
         return StackStatus(
             home=self._settings.home,
             pid=os.getpid(),
-            broker=_without_password(self._settings.broker),
-            database=_without_password(self._settings.database),
+            broker=without_passwords(self._settings.broker),
+            database=without_passwords(self._settings.database),
             processes=broker + self.workers,
         )
 
@@ -331,11 +331,3 @@ def settings_environment(settings: Settings) -> Mapping[str, str]:
         for name, value in values.items()
         if value is not None  # a variable would be read as the text "null"
     }
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, _, place = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{place}"))

@@ -24,7 +24,7 @@ _SHAPES = (
     r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}",  # JSON Web Token
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]+?-----END [A-Z ]*PRIVATE KEY-----",
     r"(?<=earer )[\w.~+/-]{16,}=*",
-    r"(?<=://)[^/\s:@]*:[^/\s@]{6,}(?=@)",  # user:password of a URL
+    r"(?<=://)[^/\s:@]*:[^/\s]{6,}(?=@)",  # user:password of a URL
 )
 
 

@@ -13,8 +13,6 @@ from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Table, event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -24,6 +22,7 @@ from forge_tools.storage.deadline import alarm, answered_within
 from forge_tools.storage.faults import translated, unreachable
 from forge_tools.storage.foreign import lenient
 from forge_tools.storage.models import MOMENT_FORMAT
+from forge_tools.urls import require_readable, without_passwords
 
 T = TypeVar("T")
 
@@ -68,6 +67,12 @@ class Address:
         Raises:
             ConfigurationError: naming the form that is expected.
         """
+        try:
+            require_readable(url)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"FORGE_DATABASE_URL: {error}. It begins with sqlite:/// or postgresql://."
+            ) from error
         scheme, _, rest = url.partition("://")
         family = scheme.partition("+")[0]
         if family == "sqlite":
@@ -81,13 +86,8 @@ class Address:
             raise ConfigurationError(
                 f"Database URL starts with '{scheme[:40]}'; forge_tools stores in sqlite:/// or postgresql://."
             )
-        try:
-            shown = make_url(f"postgresql://{rest}").render_as_string(hide_password=True)
-        except (ArgumentError, ValueError) as error:
-            raise ConfigurationError(
-                "Database URL cannot be read; write postgresql://user:password@host:5432/name."
-            ) from error
-        return cls("postgresql", f"postgresql://{rest}", shown.partition("?")[0])
+        target = f"postgresql://{rest}"
+        return cls("postgresql", target, without_passwords(target))
 
     def require_file(self) -> None:
         """Refuse an SQLite file that is not there, before anything opens it."""

@@ -4,10 +4,12 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from forge_tools.errors import ConfigurationError, SchemaVersionError, StorageError
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.models import metadata
 from tests.contract.calls import SCOPE, beat, call, submitted
@@ -135,3 +137,20 @@ async def set_revision(url: str, revision: str) -> None:
     async with await open_store(url) as store:
         statement = f"UPDATE alembic_version SET version_num = '{revision}'"
         await store._database.write(lambda connection: connection.exec_driver_sql(statement))
+
+
+async def test_the_password_may_come_from_a_file_of_its_own(
+    fresh_postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, _, place = urlsplit(fresh_postgres).netloc.rpartition("@")
+    name, _, password = user.partition(":")
+    monkeypatch.setenv("FORGE_DATABASE_URL", f"postgresql://{name}@{place}{urlsplit(fresh_postgres).path}")
+    with pytest.raises(ForgeError, match="password"):
+        migrate.upgrade(Settings.load().database)
+    (tmp_path / "password").write_text(f"{unquote(password)}\n")
+    monkeypatch.setenv("FORGE_DATABASE_PASSWORD_FILE", str(tmp_path / "password"))
+
+    migrate.upgrade(Settings.load().database)
+
+    async with await open_store(Settings.load().database) as store:
+        assert await store.history.list() == []

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.config import MAX_SOCKET_PATH, Settings, broker_socket
+from forge_tools.embedded.stack import settings_environment
 from forge_tools.errors import ConfigurationError
 
 
@@ -160,3 +161,49 @@ def test_a_temporary_folder_that_is_itself_too_deep_is_passed_over(
     monkeypatch.setattr("tempfile.tempdir", str(deep))
 
     assert len(str(broker_socket(deep / "home"))) <= MAX_SOCKET_PATH
+
+
+@pytest.mark.parametrize("server", ["database", "broker"])
+def test_a_password_may_come_from_a_file(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("a/b@c\n")
+    monkeypatch.setenv(
+        f"FORGE_{server.upper()}_URL", "redis://host/0" if server == "broker" else "postgresql://u@host/db"
+    )
+    monkeypatch.setenv(f"FORGE_{server.upper()}_PASSWORD_FILE", str(tmp_path / "password"))
+
+    settings = Settings.load()
+
+    assert getattr(settings, server).partition("://")[2].startswith((":a%2Fb%40c@host", "u:a%2Fb%40c@host"))
+    assert "a/b@c" not in repr(settings)
+    assert "a%2Fb" not in str(settings_environment(settings))  # workers are told the file
+
+
+@pytest.mark.parametrize(
+    ("url", "content", "message"),
+    [
+        ("redis://host", None, "No such file or directory"),
+        ("redis://host", "\n", "a file with one"),
+        ("", "secret", "a URL without a password"),
+        ("redis://:first@host", "secret", "has a password already"),
+    ],
+)
+def test_a_file_of_a_password_that_is_of_no_use_is_refused_by_name(
+    url: str, content: str | None, message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "password").write_text(content)
+
+    with pytest.raises(ConfigurationError, match=f"FORGE_BROKER_PASSWORD_FILE .*password: .*{message}") as refused:
+        Settings.load(broker_url=url, broker_password_file=tmp_path / "password")
+    assert not {"first", "secret"} & set(str(refused.value).split())
+
+
+@pytest.mark.parametrize("name", ["FORGE_BROKER_URL", "FORGE_DATABASE_URL"])
+def test_a_url_with_half_a_password_for_a_port_is_refused_without_a_word_of_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "redis://u:hush/tail@host")
+    with pytest.raises(ConfigurationError, match=f"{name}: .*cannot be read") as refused:
+        Settings.load()
+    assert "hush" not in str(refused.value)
+    assert "tail" not in str(refused.value)

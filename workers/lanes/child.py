@@ -35,7 +35,9 @@ from workers.lanes.telling import Telling
 END_SECONDS = 5.0
 SECRETS = (
     "FORGE_DATABASE_URL",
+    "FORGE_DATABASE_PASSWORD_FILE",
     "FORGE_BROKER_URL",
+    "FORGE_BROKER_PASSWORD_FILE",
     "FORGE_MCP_TOKEN",
     "FORGE_DIGEST_KEY",
     "FORGE_AUDIT_KEY",

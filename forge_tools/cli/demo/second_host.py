@@ -13,6 +13,7 @@ from forge_tools.embedded.stack import worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.records import Lane
 from forge_tools.sandbox.launcher import descendants
+from forge_tools.urls import without_passwords
 
 LANES: dict[Lane, int] = {"async": 200, "process": 2}
 """Its workers, one a lane, with the calls that each runs at a time."""
@@ -61,8 +62,8 @@ class SecondHost:
         return StackStatus(
             home=self._settings.home,
             pid=os.getpid(),
-            broker=self._settings.broker,
-            database=self._settings.database,
+            broker=without_passwords(self._settings.broker),
+            database=without_passwords(self._settings.database),
             processes=tuple(worker.status() for worker in self._workers),
         )
 

@@ -10,9 +10,9 @@ from redis.retry import Retry
 
 from forge_tools.broker import speaks_redis
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
-from forge_tools.cli.urls import without_password
 from forge_tools.config import Settings
 from forge_tools.dispatch import celery_app
+from forge_tools.urls import without_passwords
 
 LEAST_SERVER = (6, 2)
 
@@ -36,7 +36,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
         return
     name = "Valkey" if "valkey_version" in facts else "Redis"
     number = str(facts.get("valkey_version") or facts.get("redis_version"))
-    yield ok("broker", f"{name} {number} at {without_password(settings.broker)}")
+    yield ok("broker", f"{name} {number} at {without_passwords(settings.broker)}")
     if tuple(map(int, number.split(".")[:2])) < LEAST_SERVER:
         yield problem("broker", f"{name} {number} is older than 6.2", "Run Valkey 7.2 or later, or Redis 6.2 or later.")
     if facts.get("maxmemory_policy", "noeviction") != "noeviction":
@@ -52,7 +52,7 @@ def _other(settings: Settings) -> Iterator[Finding]:
     except Exception as error:  # noqa: BLE001 every transport has its own errors
         yield _away(settings, error)
     else:
-        yield ok("broker", without_password(settings.broker))
+        yield ok("broker", without_passwords(settings.broker))
     finally:
         app.close()
 
@@ -63,4 +63,4 @@ def _away(settings: Settings, error: Exception) -> Finding:
         if not settings.broker_url
         else "Check that it runs and that FORGE_BROKER_URL is right. Calls are kept meanwhile, and run more slowly."
     )
-    return problem("broker", f"{without_password(settings.broker)} does not answer: {error}", way_out)
+    return problem("broker", f"{without_passwords(settings.broker)} does not answer: {error}", way_out)

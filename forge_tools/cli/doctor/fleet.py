@@ -10,12 +10,12 @@ from forge_tools.cli.doctor.finding import Finding, note, ok, problem
 from forge_tools.cli.doctor.keys import check_keys
 from forge_tools.cli.face import one_line
 from forge_tools.cli.moments import age
-from forge_tools.cli.urls import without_password
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.records import QueueDepth, StuckCalls, ToolSpec, WorkerRecord
 from forge_tools.records.places import serving_command
 from forge_tools.storage import Store, open_store
+from forge_tools.urls import without_passwords
 
 MAX_SKEW = 5.0
 """Seconds between this clock and the database's; an hour gets calls refused, seconds already confuse people."""
@@ -65,7 +65,7 @@ async def is_worker_alive(settings: Settings) -> bool:
 
 
 async def _check(store: Store, settings: Settings) -> list[Finding]:
-    found = [ok("database", f"{await store.server()} at {without_password(settings.database)}, migrated")]
+    found = [ok("database", f"{await store.server()} at {without_passwords(settings.database)}, migrated")]
     await store.workers.take_lease("doctor", "doctor", 1.0)  # raises where the database cannot be written to
     found.append(ok("writes", "the database takes them"))
     workers = await store.workers.list()

@@ -17,10 +17,10 @@ from forge_tools.cli.top import picture
 from forge_tools.cli.top.attention import Concern, concerns
 from forge_tools.cli.top.screen import Frame, Screen
 from forge_tools.cli.top.watching import Watch
-from forge_tools.cli.urls import without_password
 from forge_tools.config import Settings
 from forge_tools.records import Overview
 from forge_tools.storage import Store
+from forge_tools.urls import without_passwords
 
 LONGEST_WINDOW = 3600
 
@@ -72,7 +72,7 @@ def place(url: str) -> str:
     """Where the database is: without a password, and a file below this folder as seen from here."""
     scheme, _, path = url.partition(":///")
     if not scheme.startswith("sqlite"):
-        return without_password(url)
+        return without_passwords(url)
     relative = os.path.relpath(path)
     return f"SQLite {path if relative.startswith('..') else relative}"
 

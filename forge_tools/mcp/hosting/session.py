@@ -16,6 +16,7 @@ from forge_tools import __version__
 from forge_tools.mcp.hosting.configuration import Server
 from forge_tools.mcp.hosting.endpoint import Endpoint
 from forge_tools.mcp.hosting.process import ServerProcess
+from forge_tools.urls import without_passwords
 from forge_tools.validation import clean_text
 
 MAX_PAGES = 100
@@ -179,7 +180,7 @@ class Session:
         if transport.broke or isinstance(error, asyncio.CancelledError):
             return transport.account()
         if isinstance(error, OSError):
-            return f"{error.filename or server.command or server.url}: {error.strerror or error}"
+            return f"{error.filename or server.command or without_passwords(server.url)}: {error.strerror or error}"
         said = (
             error.message
             if isinstance(error, MCPError)

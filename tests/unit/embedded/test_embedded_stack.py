@@ -39,5 +39,5 @@ def test_the_status_shows_no_passwords(tmp_path: Path) -> None:
     )
     status = EmbeddedStack(settings, lambda _: []).status()
     assert status.broker == "redis://:***@host:6379/1"
-    assert status.database == "postgresql://me:***@host/db?sslmode=require"
+    assert status.database == "postgresql://me:***@host/db"
     assert status.processes == ()

@@ -81,11 +81,14 @@ async def test_a_server_that_is_gone_is_missed_in_the_call(host: Hosted, ours: M
     assert "cannot be used" in str(results[1].error)
 
 
-async def test_nobody_there_is_said(host: Hosted, caplog: pytest.LogCaptureFixture) -> None:
-    executor = await host(Server(name="nobody", url="http://127.0.0.1:9/mcp"))
+async def test_nobody_there_is_said_without_the_secrets_of_the_url(
+    host: Hosted, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = await host(Server(name="nobody", url="http://u:hush@127.0.0.1:9/mcp?key=hush"))
 
     assert executor.specs() == []
     assert "The MCP server 'nobody' cannot be used: " in "".join(str(vars(r).get("reason")) for r in caplog.records)
+    assert "hush" not in str([vars(record) for record in caplog.records])
 
 
 async def test_a_session_that_was_forgotten_is_begun_anew(host: Hosted, sessions: SessionServer) -> None:

@@ -46,6 +46,7 @@ def test_well_known_shapes_are_found_and_only_they_are_hidden(secret: str) -> No
     [
         ("curl -H 'Authorization: Bearer abcdefgh12345678'", "curl -H 'Authorization: Bearer [redacted]'"),
         ("psql postgresql://ada:hunter22@db/x", "psql postgresql://[redacted]@db/x"),
+        ("psql postgresql://ada:hunt@r22@db/x", "psql postgresql://[redacted]@db/x"),
     ],
 )
 def test_what_stands_where_secrets_stand_is_one(text: str, shown: str) -> None:

@@ -1,0 +1,70 @@
+"""URLs of brokers and databases, several of them with `;` between: what people see of them, and what is refused."""
+
+import re
+from urllib.parse import quote, urlsplit
+
+HIDDEN = "***"
+
+UNREADABLE = (
+    "the URL cannot be read; write scheme://user:password@host:port/name, the user once before several hosts, "
+    "and in a password / as %2F, ? as %3F, # as %23 and @ as %40"
+)
+
+_BETWEEN = re.compile(r";(?=[A-Za-z][\w+.-]*://)")
+
+
+def without_passwords(url: str) -> str:
+    """What people may see: whatever may be part of a password is hidden, and the query, which may hold one, is left out."""
+    return ";".join(_shown(one) for one in _BETWEEN.split(url))
+
+
+def require_readable(url: str) -> None:
+    """Refuse a URL that libraries would part in the midst of a password, and then quote in what they raise.
+
+    Raises:
+        ValueError: saying nothing of the URL.
+    """
+    if not all(map(_is_readable, _BETWEEN.split(url))):
+        raise ValueError(UNREADABLE)
+
+
+def with_password(url: str, password: str) -> str:
+    """Give each of the URLs this password.
+
+    Raises:
+        ValueError: there is no URL or no password, or a URL has one already; saying nothing of it.
+    """
+    if not url or not password:
+        raise ValueError("it takes a URL without a password, and a file with one")
+    return ";".join(_with_password(one, password) for one in _BETWEEN.split(url))
+
+
+def _shown(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return HIDDEN
+    user, at, place = rest.rpartition("@")
+    if rest.startswith("/") or ":" not in user:
+        return f"{scheme}://{rest.partition('?')[0]}"
+    return f"{scheme}://{user.partition(':')[0]}:{HIDDEN}{at}{place.partition('?')[0]}"
+
+
+def _is_readable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        user, _, hosts = parts.netloc.rpartition("@")
+        for host in hosts.split(","):
+            _ = urlsplit(f"//{host}").port  # raises, and quotes what it takes for a port
+    except ValueError:
+        return False
+    if "," in user.partition("@")[2]:  # `u:p@first,u:p@second`, of which every library makes one long password
+        return False
+    return "://" in url and (not parts.netloc or "@" not in url.partition(parts.netloc)[2])
+
+
+def _with_password(url: str, password: str) -> str:
+    scheme, _, rest = url.partition("://")
+    user, _, place = rest.rpartition("@")
+    if ":" in user:
+        raise ValueError("the URL has a password already; give one or the other")
+    return f"{scheme}://{user}:{quote(password, safe='')}@{place}"
