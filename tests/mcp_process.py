@@ -38,7 +38,7 @@ def parameters(environment: Mapping[str, str], *words: str) -> StdioServerParame
 class McpProcess:
     """A server on pipes, whose every line of standard output must be JSON-RPC."""
 
-    def __init__(self, environment: Mapping[str, str], folder: Path, *words: str) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: Path, *words: str, debug: bool = False) -> None:
         self.log = folder / f"mcp-{len(list(folder.glob('mcp-*.log')))}.log"
         theirs_to_read, to_write = os.pipe()
         to_read, theirs_to_write = os.pipe()
@@ -49,7 +49,12 @@ class McpProcess:
             os.fdopen(theirs_to_write, "w") as writes,
         ):
             self.process = warm_server().start(
-                [*MODULE, *words], cwd=ROOT, env=environment, stdin=reads, stdout=writes, stderr=errors
+                [MODULE[0], *(["--debug"] if debug else []), *MODULE[1:], *words],
+                cwd=ROOT,
+                env=environment,
+                stdin=reads,
+                stdout=writes,
+                stderr=errors,
             )
         self._next_id = 0
 

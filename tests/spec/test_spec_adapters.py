@@ -41,7 +41,7 @@ async def converse(executor: ToolExecutor, server_of: type[ModelServer], model_o
     return turn.text
 
 
-@spec("S2-16")
+@spec("S2-01", "S2-16")
 async def test_a_client_of_anthropic_hands_its_calls_to_the_executor(executor: ToolExecutor) -> None:
     def model(url: str) -> Messages:
         return Messages("m", anthropic.AsyncAnthropic(base_url=url, api_key="test"))
@@ -50,13 +50,13 @@ async def test_a_client_of_anthropic_hands_its_calls_to_the_executor(executor: T
     assert [call.parameters for call in executor.get_executions()] == [{"message": "hello"}]
 
 
-@spec("S2-17")
+@spec("S2-01", "S2-17")
 async def test_a_client_of_ollama_hands_its_calls_to_the_executor(executor: ToolExecutor) -> None:
     assert await converse(executor, OllamaServer, lambda url: Chat("m", ollama.AsyncClient(host=url))) == "Done."
     assert [call.parameters for call in executor.get_executions()] == [{"message": "hello"}]
 
 
-@spec("S1-53", "S1-54", "S1-55")
+@spec("S1-05", "S1-53", "S1-54", "S1-55")
 async def test_the_question_of_one_call_is_asked_for_that_call_alone(
     executor: ToolExecutor, context: ExecutionContext
 ) -> None:

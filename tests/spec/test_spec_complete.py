@@ -3,11 +3,16 @@
 import ast
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE.parents[1] / "docs" / "requirements.md"
 ITEM = re.compile(r"- \*\*(S\d-[\d.]+)\*\* (.+)")
+DIGESTS = HERE / "items.sha256"
+OURS = re.compile(r"( \*differs: [^*]+\*)?( \[[PXL]: [^\]]+\])?$")
+"""What stands behind the words of an item."""
+
 EXEMPTION = re.compile(r"\[[PXL]: [^\]]{10,}\]$")
 
 
@@ -45,6 +50,14 @@ def test_every_requirement_is_listed_once() -> None:
     numbers = [number for number, _ in listed()]
 
     assert len(numbers) == len(set(numbers)) == 452
+
+
+def test_every_requirement_has_the_words_that_it_was_given() -> None:
+    lines = filter(None, map(ITEM.fullmatch, REQUIREMENTS.read_text().splitlines()))
+
+    digests = [f"{line[1]} {sha256(OURS.sub('', line[2]).encode()).hexdigest()[:16]}" for line in lines]
+
+    assert digests == DIGESTS.read_text().splitlines()
 
 
 def test_every_requirement_has_a_test_or_a_reason() -> None:

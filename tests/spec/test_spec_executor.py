@@ -26,11 +26,24 @@ def executor(registry: ScopedRegistry) -> ToolExecutor:
     return ToolExecutor(registry)
 
 
-@spec("S0-55", "S2-01", "S2-02", "S3-104..106", "S3-110", "S4-01")
+@spec("S0-55", "S2-02", "S3-104..106", "S4-01")
 async def test_a_tool_is_called_by_name(executor: ToolExecutor, context: ExecutionContext) -> None:
     result = await executor.execute("Echo", context, message="Hello")
 
     assert (result.success, result.output) == (True, "Hello")
+
+
+@spec("S3-110")
+async def test_the_executor_has_the_tool_execute_itself(registry: ScopedRegistry, context: ExecutionContext) -> None:
+    class Own(Echo):
+        async def execute(self, context: ExecutionContext, /, **kwargs: str) -> ToolResult:
+            return ToolResult.ok(f"my own way with {kwargs}")
+
+    registry.register(Own())
+
+    assert (
+        await ToolExecutor(registry).execute("Echo", context, message="x")
+    ).output == "my own way with {'message': 'x'}"
 
 
 @spec("S0-56", "S1-36", "S2-04", "S3-107", "S4-46")
@@ -111,7 +124,7 @@ async def test_a_record_says_when_and_how_long(executor: ToolExecutor, context: 
     assert record.duration_ms == record.result.duration_ms
 
 
-@spec("S0-63", "S0-65", "S3-108", "S3-111", "S4-47", "S4-50", "S2-03")
+@spec("S0-63", "S0-65", "S3-108", "S3-111", "S4-47", "S4-48", "S4-50", "S2-03")
 async def test_start_and_success_are_logged_for_information(
     executor: ToolExecutor, context: ExecutionContext, caplog: pytest.LogCaptureFixture
 ) -> None:

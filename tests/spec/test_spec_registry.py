@@ -4,14 +4,16 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_type_hints
 
 import pytest
 
 from forge_tools import registry as registry_module
-from forge_tools.base import ExecutionContext, ToolCategory
+from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ToolError
 from forge_tools.executor import ToolExecutor
-from forge_tools.plugins import load_tools
+from forge_tools.mcp.hosting.tools import ServerTool
+from forge_tools.plugins import ToolFactory, load_tools
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from tests.spec.sample_tools import Bash, Echo, Read, Recorder, Write
 
@@ -66,7 +68,7 @@ def test_get_returns_the_instance_or_nothing_or_raises(registry: ScopedRegistry)
         registry.get_or_raise("Unknown")
 
 
-@spec("S0-47", "S0-48", "S0-72", "S1-23", "S1-57", "S3-093", "S4-35")
+@spec("S0-47", "S0-48", "S0-72", "S1-23", "S1-57", "S3-093")
 async def test_a_deregistered_tool_is_gone(registry: ScopedRegistry, context: ExecutionContext) -> None:
     registry.register(Read())
 
@@ -85,10 +87,11 @@ def test_the_list_of_tools_is_a_copy_in_the_order_of_registration(registry: Scop
 
 
 @spec("S0-51", "S3-099", "S4-03", "S4-41")
-def test_tools_are_found_by_category(registry: ScopedRegistry) -> None:
-    registry.register_many([Read(), Write(), Bash()])
+def test_tools_of_the_process_are_found_by_name_and_by_category() -> None:
+    ToolRegistry().register_many([Read(), write := Write(), Bash()])
 
-    assert [tool.name for tool in registry.list_by_category(ToolCategory.FILE)] == ["Read", "Write"]
+    assert ToolRegistry().get("Write") is write
+    assert [tool.name for tool in ToolRegistry().list_by_category(ToolCategory.FILE)] == ["Read", "Write"]
 
 
 @spec("S0-52", "S3-101", "S4-43")
@@ -102,6 +105,7 @@ def test_clear_removes_everything(registry: ScopedRegistry) -> None:
 
 @spec("S0-53", "S3-088", "S3-089", "S3-090", "S3-196", "S4-32")
 def test_there_is_one_registry_for_the_process_whoever_imports_it() -> None:
+    assert ToolRegistry._instance is None  # until somebody asks for it
     assert ToolRegistry() is registry_module.ToolRegistry()
     assert ToolRegistry._instance is ToolRegistry()
     ToolRegistry().register(Read())
@@ -151,13 +155,14 @@ async def test_tools_are_initialized_once_and_shut_down_in_order(registry: Scope
     assert log == ["b up in /w", "a up in /w", "b down", "a down"]
 
 
-@spec("S0-69", "S3-126", "S3-127")
-def test_ten_threads_may_register_at_once() -> None:
+@spec("S0-69", "S3-126", "S3-127", "S4-33", "S4-35")
+def test_ten_threads_may_register_and_deregister_at_once() -> None:
     start = threading.Barrier(10)
 
     def register(number: int) -> None:
         start.wait()
-        ToolRegistry().register_many([Recorder(name=f"Tool{number}-{index}") for index in range(20)])
+        ToolRegistry().register_many([Recorder(name=f"Tool{number}-{index}") for index in range(40)])
+        assert all(ToolRegistry().deregister(f"Tool{number}-{index}") for index in range(20, 40))
 
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(register, range(10)))
@@ -165,7 +170,21 @@ def test_ten_threads_may_register_at_once() -> None:
     assert ToolRegistry().list_names() == sorted(f"Tool{n}-{i}" for n in range(10) for i in range(20))
 
 
-@spec("S2-06", "S0-73", "S4-02")
+@spec("S4-02")
+def test_a_factory_creates_tools_with_their_configuration_and_what_they_depend_on() -> None:
+    class Prefixed(Echo):
+        def __init__(self, log: logging.Logger, prefix: str) -> None:
+            self.log, self.prefix = log, prefix
+
+    factory = ToolFactory().provide(logging.Logger, lambda: logging.Logger("given")).add(Prefixed, prefix="> ")
+
+    (tool,) = factory()
+
+    assert isinstance(tool, Prefixed)
+    assert (tool.log.name, tool.prefix) == ("given", "> ")
+
+
+@spec("S2-06", "S0-73")
 def test_after_start_up_registry_executor_and_schemas_are_there() -> None:
     ToolRegistry().register_many(load_tools(["tests.spec.sample_tools:Echo"], entry_points=False))
 
@@ -175,7 +194,18 @@ def test_after_start_up_registry_executor_and_schemas_are_there() -> None:
     assert len(executor.get_all_schemas()) == ToolRegistry().count()
 
 
-@spec("S3-182..187")
+@spec("S3-182", "S3-183", "S3-187")
+def test_tools_of_files_of_execution_and_of_mcp_are_made_of_the_same_parts() -> None:
+    made = {tool.spec.name: tool for tool in load_tools([], entry_points=False)}
+
+    for name, category in (("Read", ToolCategory.FILE), ("Bash", ToolCategory.EXECUTION)):
+        assert (isinstance(made[name], BaseTool), made[name].category) == (True, category)
+        assert {type(parameter) for parameter in made[name].parameters} == {ToolParameter}
+    for kind in (type(made["Read"]), type(made["Bash"]), ServerTool):
+        assert (issubclass(kind, BaseTool), get_type_hints(kind._execute)["return"]) == (True, ToolResult)
+
+
+@spec("S3-184..186")
 def test_later_phases_find_what_they_build_on(context: ExecutionContext) -> None:
     import forge_tools.base
     import forge_tools.executor

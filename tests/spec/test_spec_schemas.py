@@ -18,7 +18,7 @@ spec = pytest.mark.spec
 SAMPLES = [Read(), Write(), Bash(), Recorder(parameter("list", "array"), parameter("config", "object"))]
 
 
-@spec("S0-35", "S3-035", "S3-061..070", "S4-27")
+@spec("S0-35", "S3-035", "S3-061..070")
 def test_the_openai_schema_is_exactly_this() -> None:
     assert Read().to_openai_schema() == {
         "type": "function",
@@ -57,7 +57,7 @@ def test_enums_and_bounds_show_in_the_openai_property() -> None:
     assert properties["timeout"].items() >= {"type": "integer", "minimum": 1, "maximum": 600}.items()
 
 
-@spec("S0-38", "S3-036", "S3-071..077")
+@spec("S0-38", "S3-036", "S3-071..077", "S4-27")
 def test_the_anthropic_schema_is_exactly_this() -> None:
     path = {"type": "string", "description": "The file_path"}
     content = {"type": "string", "description": "The content"}
@@ -126,7 +126,17 @@ def test_langchain_gets_a_tool_of_its_own_class() -> None:
     assert asyncio.run(wrapped.ainvoke({"message": "async"})) == "async"
 
 
-@spec("S3-082", "S4-29", "S4-30")
+@spec("S4-30")
+def test_the_arguments_of_langchain_s_tool_are_required_or_have_their_default() -> None:
+    schema = (
+        Recorder(parameter("a"), parameter("b", "integer", required=False, default=2)).to_langchain_tool().args_schema
+    )
+
+    assert schema["required"] == ["a"]
+    assert [field.get("default") for field in schema["properties"].values()] == [None, 2]
+
+
+@spec("S3-082", "S4-29")
 async def test_langchain_runs_the_body_with_defaults_even_inside_a_running_loop() -> None:
     tool = Recorder(parameter("a"), parameter("b", "integer", required=False, default=2), answer="done")
 
