@@ -21,7 +21,7 @@ def settings(tmp_path: Path) -> Settings:
     servers = {"raw": {"command": sys.executable, "args": ["-P", raw, "plain"]}}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     return Settings.load(
-        home=tmp_path / "home", mcp_config=tmp_path / "mcp.json", broker_url="redis://b", database_url="d"
+        home=tmp_path / "home", mcp_config=tmp_path / "mcp.json", broker_url="redis://b", database_url="postgresql://d"
     )
 
 
