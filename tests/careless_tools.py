@@ -61,7 +61,7 @@ class Stubborn(BaseTool):
 
 
 async def _live_on(mark: str) -> None:
-    while True:
+    while True:  # no deadline: what a tool leaves running for ever is the case
         try:
             await asyncio.sleep(0.05)
             leave_mark(mark)

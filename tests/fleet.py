@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from forge_tools.embedded.keys import ensure_key
 from forge_tools.sandbox.spawner import LAUNCHER
 from forge_tools.storage import open_store
 from tests.migrated import migrated
+from tests.waiting import wait_until
 from tests.warm import Forked, WarmInterpreter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,14 +154,6 @@ class Fleet:
 def warm_worker() -> WarmInterpreter:
     """What forks the workers of this test process, whose imports would cost more than most tests."""
     return WarmInterpreter(*WORKER)
-
-
-def wait_until(is_so: Callable[[], object], timeout: float, what: str) -> None:
-    """Wait for a condition with a limit."""
-    deadline = time.monotonic() + timeout
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

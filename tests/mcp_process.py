@@ -11,7 +11,8 @@ from typing import Any
 
 from mcp import StdioServerParameters
 
-from tests.fleet import ROOT, wait_until
+from tests.fleet import ROOT
+from tests.waiting import wait_until, within
 from tests.warm import WarmInterpreter
 
 MODULE = ("forge_tools.cli", "mcp")
@@ -80,7 +81,8 @@ class McpProcess:
         return message
 
     def answer(self, id_: int) -> dict[str, Any]:
-        while (message := self.read()).get("id") != id_:
+        time_left = within(60, f"request {id_} is not answered")
+        while next(time_left) and (message := self.read()).get("id") != id_:
             assert "method" in message, message
         return message
 

@@ -9,6 +9,7 @@ from mcp.types import CallToolResult, Request, RequestParams, Result
 from pydantic import ConfigDict
 
 from forge_tools.mcp.tasks import EXTENSION
+from tests.waiting import within
 
 
 class TaskCreated(Result):
@@ -58,9 +59,9 @@ class TasksExtension(ClientExtension):
         return [ResultClaim(result_type="task", model=TaskCreated, resolve=self._resolve)]
 
     async def _resolve(self, created: TaskCreated, context: ClaimContext) -> CallToolResult:
-        while True:
-            told = await ask(context.session, "tasks/get", created.task_id)
-            self.seen.append(told)
+        for _ in within(100, "the task is working"):
+            self.seen.append(told := await ask(context.session, "tasks/get", created.task_id))
             if told["status"] != "working":
-                return CallToolResult.model_validate(told.get("result", {"content": [], "isError": True}))
+                break
             await asyncio.sleep(0.1)
+        return CallToolResult.model_validate(told.get("result", {"content": [], "isError": True}))

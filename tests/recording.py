@@ -31,7 +31,7 @@ class RecordingProxy:
 
     def _accept(self) -> None:
         with suppress(OSError):
-            while True:
+            while True:  # no deadline: the listener is closed at the end
                 client, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(self._there)
@@ -41,7 +41,7 @@ class RecordingProxy:
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError, ValueError):
-            while data := source.recv(65_536):
+            while data := source.recv(65_536):  # no deadline: it goes on until a side hangs up
                 self._record.write(data)
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)

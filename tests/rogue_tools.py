@@ -11,6 +11,7 @@ from pathlib import Path
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.fleet import is_alive
+from tests.waiting import within
 
 LONG = 300
 NOTE_AND_SLEEP = f'echo $$ >> "$0"; exec sleep {LONG}'
@@ -82,7 +83,8 @@ class Rogue(BaseTool):
             file.write(f"{os.getpid()}\n")
         for shape in shapes:
             start(shape, notes)
-        while len(noted(Path(notes))) < 1 + len(shapes) + shapes.count("grandchild"):
+        time_left = within(60, "what was started did not note itself")
+        while len(noted(Path(notes))) < 1 + len(shapes) + shapes.count("grandchild") and next(time_left):
             await asyncio.sleep(0.01)
         await self._go_on(how)
         return ToolResult.ok(os.getpid())

@@ -15,6 +15,7 @@ from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCateg
 from tests.careless_tools import CARELESS
 from tests.flaky_tools import FLAKY
 from tests.rogue_tools import ROGUES
+from tests.waiting import reached
 
 MESSAGE = ToolParameter(name="message", type="string", description="What to say.")
 SECONDS = ToolParameter(name="seconds", type="number", description="How long.", required=False, default=0.2)
@@ -189,13 +190,11 @@ class Deafen(BaseTool):
         from celery.worker.consumer import Consumer
 
         gc.unfreeze()  # what a worker has frozen at its start is not listed
-        consumers: list[Consumer] = []
-        while not consumers:  # this call may have been pulled from SQL before Celery came to its own consumer
-            await asyncio.sleep(0.05)
-            consumers = [one for one in gc.get_objects() if isinstance(one, Consumer)]
+        # This call may have been pulled from SQL before Celery came to its own consumer.
+        consumers = await reached(lambda: [one for one in gc.get_objects() if isinstance(one, Consumer)])
         for consumer in consumers:
-            while consumer.blueprint.started < len(consumer.steps):  # it would begin to consume afterwards
-                await asyncio.sleep(0.05)
+            # it would begin to consume afterwards
+            await reached(lambda consumer=consumer: consumer.blueprint.started >= len(consumer.steps))
             consumer.hub.call_soon(consumer.task_consumer.cancel)
         return ToolResult.ok(len(consumers))
 

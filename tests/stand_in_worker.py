@@ -20,7 +20,7 @@ def main(mode: str) -> None:
             child.wait()
     if mode == "stubborn-child":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while True:
+    while True:  # no deadline: it stands in for a worker until it is killed
         time.sleep(3600)
 
 

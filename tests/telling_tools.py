@@ -10,6 +10,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.plugins import tool
+from tests.waiting import reached, wait_until
 
 STEPS = ToolParameter(name="steps", type="integer", description="How many.", required=False, default=3)
 PAUSE = ToolParameter(name="pause", type="number", description="Seconds for each.", required=False, default=0.3)
@@ -41,8 +42,7 @@ class Count(BaseTool):
             context.emit(f"line {step}\n")
             context.progress(step, steps, f"step {step}")
             await asyncio.sleep(pause)
-            while go and not Path(go).exists():
-                await asyncio.sleep(0.02)
+            await reached(lambda: not go or Path(go).exists())
         return ToolResult.ok(steps)
 
 
@@ -57,8 +57,7 @@ class CountBlocking(Count):
             context.emit(f"line {step}\n")
             context.progress(step, steps, f"step {step}")
             time.sleep(pause)
-            while go and not Path(go).exists():
-                time.sleep(0.02)
+            wait_until(lambda: not go or Path(go).exists())
         context.emit("the end\n")
         return ToolResult.ok(steps)
 

@@ -1,6 +1,65 @@
-"""How long tests wait."""
+"""How tests wait: for a condition, with a limit, and what did not happen is said."""
 
+import asyncio
+import inspect
 import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 PATIENCE = float(os.environ.get("FORGE_TESTS_PATIENCE", "1"))
-"""How much slower this machine is than one with two cores of its own; every limit is multiplied by it."""
+"""How many times longer than usual every wait may take; above 1 on a machine that is slow."""
+
+Said = str | Callable[[], str]
+
+LIMIT = 60.0
+PAUSE = 0.01
+NEVER = "it never came true"
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = LIMIT, otherwise: Said = NEVER) -> Any:
+    """Ask again and again until there is an answer that is true, and return it."""
+    for _ in within(seconds, otherwise):
+        if found := condition():
+            return found
+        time.sleep(PAUSE)
+    raise AssertionError("unreachable")
+
+
+async def reached(
+    condition: Callable[[], Any],
+    seconds: float = LIMIT,
+    otherwise: Said = NEVER,
+    *,
+    when: Callable[[Any], object] = bool,
+) -> Any:
+    """`wait_until` in an event loop, also for what is a coroutine; one that hangs is given up, too.
+
+    `when` says which answer is waited for.
+    """
+    try:
+        async with asyncio.timeout(seconds * PATIENCE):
+            while True:
+                found = condition()
+                if when(found := await found if inspect.iscoroutine(found) else found):
+                    return found
+                await asyncio.sleep(PAUSE)
+    except TimeoutError as error:
+        raise _failure(seconds, otherwise) from error
+
+
+def within(seconds: float, otherwise: Said) -> Iterator[float]:
+    """Go round until the time is over, and then fail; each round is told how much is left.
+
+    For a loop with a condition of its own: `while pages and next(time_left)`.
+    """
+    deadline = time.monotonic() + seconds * PATIENCE
+    while (left := deadline - time.monotonic()) > 0:
+        yield left
+    raise _failure(seconds, otherwise)
+
+
+def _failure(seconds: float, otherwise: Said) -> AssertionError:
+    return AssertionError(
+        f"not within {seconds * PATIENCE:g} s: {otherwise if isinstance(otherwise, str) else otherwise()}"
+    )

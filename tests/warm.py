@@ -138,7 +138,7 @@ def become_what_is_asked(control: socket.socket) -> None:
 
 def fork_at_requests(control: socket.socket, woken: int, reports: dict[int, socket.socket]) -> tuple[bytes, list[int]]:
     """Return in the children alone, each with its request and its streams."""
-    while True:
+    while True:  # no deadline: it serves until its socket is closed
         ready, _, _ = select.select([control.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, 512)
@@ -159,7 +159,7 @@ def fork_at_requests(control: socket.socket, woken: int, reports: dict[int, sock
 
 def tell_ends(reports: dict[int, socket.socket]) -> None:
     with contextlib.suppress(ChildProcessError):
-        while True:
+        while True:  # no deadline: each round reaps one of a few children
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break

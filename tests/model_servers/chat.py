@@ -1,6 +1,7 @@
 """OpenAI's chat completions, as documented."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 from tests.model_servers.rules import check_names, check_parameters, check_strict
@@ -66,10 +67,10 @@ class ChatServer(ModelServer):
 def _interleaved(say: Say) -> Iterator[dict[str, Any]]:
     """Fragments of all calls in turn: a client must go by their index."""
     queues = [fragments(arguments) for _, _, arguments in say.calls]
-    while any(queues):
-        for index, queue in enumerate(queues):
-            if queue:
-                yield {"index": index, "function": {"arguments": queue.pop(0)}}
+    for turn in zip_longest(*queues):
+        for index, fragment in enumerate(turn):
+            if fragment is not None:
+                yield {"index": index, "function": {"arguments": fragment}}
 
 
 def _finish(say: Say) -> str:
