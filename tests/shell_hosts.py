@@ -2,14 +2,14 @@
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from forge_tools.records import ShellStatus
 from forge_tools.sandbox.shells import keeping
 from forge_tools.sandbox.shells.starting import NewShell, start
 from forge_tools.sandbox.shells.state import ShellFolder
+from tests.waiting import wait_until
 
 
 @contextlib.contextmanager
@@ -25,9 +25,9 @@ def shell_host(folder: Path) -> Iterator[Path]:
         shell.order("KILL", 0)
         shell.close()
     handles = {shell.id for shell in shells}
-    assert until(lambda: not processes_of(handles)), f"left behind: {processes_of(handles)}"
+    wait_until(lambda: not processes_of(handles), 30, lambda: f"left behind: {processes_of(handles)}")
     supervisors = [record.pid for record in records]
-    assert until(lambda: not [pid for pid in supervisors if is_alive(pid)]), f"left behind: {supervisors}"
+    wait_until(lambda: not [pid for pid in supervisors if is_alive(pid)], 30, f"left behind: {supervisors}")
 
 
 def run_shell(folder: Path, script: str, *, place: Path = Path("/"), **options: object) -> ShellFolder:
@@ -61,16 +61,6 @@ def is_alive(pid: int) -> bool:
 
 def output_of(shell: ShellFolder) -> bytes:
     return b"".join(piece.data for piece in shell.output.read(0, 1 << 30))
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
-    """Wait for a condition, at most so long; say whether it came true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def has_ended(shell: ShellFolder) -> bool:

@@ -1,7 +1,6 @@
 """Calls, scopes and outcomes as the contract tests need them."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -79,12 +78,6 @@ async def overdue(store: Store, execution_id: str) -> None:
     """Let the waiting time of a call be over, without waiting for it."""
     statement = update(execution_queue).where(execution_queue.c.id == execution_id).values(expires_at=from_now(-1.0))
     await store._database.write(lambda connection: connection.execute(statement))
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.02)
 
 
 async def beat(store: Store, boot: str) -> list[Ring]:

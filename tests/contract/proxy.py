@@ -4,6 +4,8 @@ import asyncio
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
+from tests.waiting import reached
+
 
 class Proxy:
     """Stands between a Store and its PostgreSQL server."""
@@ -27,8 +29,7 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         self._flowing.set()
         await self.go_away()
-        while self._tasks:
-            await asyncio.sleep(0.01)
+        await reached(lambda: not self._tasks)
 
     @property
     def url(self) -> str:
@@ -71,7 +72,7 @@ class Proxy:
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, replies: bool = False) -> None:
         try:
-            while data := await source.read(1 << 20):
+            while data := await source.read(1 << 20):  # no deadline: it goes on until a side hangs up
                 await self._flowing.wait()
                 if replies and self.replies_to_lose:
                     self.replies_to_lose -= 1

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import asyncpg
 from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage import Store
+from tests.waiting import reached
 
 Sent = tuple[str, Any]
 """A statement and its arguments."""
@@ -41,3 +43,9 @@ async def plan(connection: AsyncConnection, statement: str, arguments: Any) -> t
     found = row.scalar_one()
     root = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
     return json.dumps(root), root["Shared Hit Blocks"] + root["Shared Read Blocks"]
+
+
+async def blocked_statements(connection: asyncpg.Connection, count: int) -> None:
+    """Wait until that many other statements wait for a lock."""
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    await reached(lambda: connection.fetchval(query), when=lambda waiting: waiting >= count)

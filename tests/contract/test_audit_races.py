@@ -17,6 +17,7 @@ from forge_tools.storage.audit import OvertakenError, book, reading, sealing
 from tests.contract.calls import finished, submitted
 from tests.contract.sealed import forge, past, seal_all, sealed_past, verified
 from tests.contract.test_retention import by, everything, pruned
+from tests.waiting import reached
 from workers.sealing import Sealing
 
 
@@ -135,9 +136,7 @@ async def test_an_artifact_that_is_kept_again_while_its_first_call_is_pruned_sta
         await other.execute("SELECT FROM artifacts FOR UPDATE")
         pruning = asyncio.create_task(pruned(store, everything()))
         watch = await asyncpg.connect(migrated_postgres)
-        async with asyncio.timeout(60):
-            while not await watch.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-                await asyncio.sleep(0.02)
+        await reached(lambda: watch.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
         await other.execute("UPDATE artifact_owners SET execution_id = '01a00000-0000-7000-8000-00000000abcd'")
         await other.execute("COMMIT")
         assert await pruning == 1

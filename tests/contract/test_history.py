@@ -11,6 +11,7 @@ from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import ExecutionStatus, Grouping, Outcome, Ring, new_id
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, UNKNOWN, boot, call, claimed, ended, finished, running, submitted
+from tests.waiting import within
 
 
 async def test_a_finished_call_tells_what_was_asked_and_what_came_of_it(store: Store) -> None:
@@ -93,7 +94,8 @@ async def test_since_and_until_bound_the_queued_time(store: Store) -> None:
 async def test_pages_follow_each_other_without_gap_or_repetition(store: Store) -> None:
     assert await store.queue.submit_many([call() for _ in range(23)]) == [None] * 23
     listed, before = [], None
-    while page := await store.history.list(limit=5, before=before):
+    time_left = within(60, "the pages do not end")
+    while next(time_left) and (page := await store.history.list(limit=5, before=before)):
         listed += page
         before = page[-1].id
     ids = [record.id for record in listed]

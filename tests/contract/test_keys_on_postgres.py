@@ -15,6 +15,7 @@ from forge_tools.storage import Store, keys, open_store
 from forge_tools.storage.postgres import PINNED
 from tests.contract.calls import call, submitted
 from tests.contract.proxy import Proxy
+from tests.contract.statements import blocked_statements
 
 SLOW_KEYS = """
 CREATE FUNCTION wait_for_seven() RETURNS trigger LANGUAGE plpgsql AS
@@ -133,11 +134,3 @@ async def test_each_key_is_looked_up_in_its_index_however_many_there_are(migrate
     assert "Seq Scan" not in plan, plan
     scans = re.findall(r"Scan using \w+ on \w+.*\n\s+(\w+ \w+|\w+):", plan)
     assert set(scans) == {"Index Cond"}, plan
-
-
-async def blocked_statements(connection: asyncpg.Connection, count: int) -> None:
-    """Wait until that many other statements wait for a lock."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with asyncio.timeout(60):
-        while await connection.fetchval(query) < count:
-            await asyncio.sleep(0.02)

@@ -13,6 +13,7 @@ from forge_tools.records import AttemptRecord, EventRecord, ExecutionRecord, Exe
 from forge_tools.storage import Store
 from forge_tools.storage.models import execution_events
 from tests.contract.calls import boot, claimed, ended, finished, running, submitted
+from tests.waiting import within
 
 Record = ExecutionRecord | AttemptRecord | EventRecord
 
@@ -129,7 +130,8 @@ async def test_pages_have_each_row_once_whatever_is_added_meanwhile(store: Store
     read, pages = reads(store)[which]
     there = [one.cursor for one in await read(limit=1000)]
     paged, exported, before = list[str](), list[str](), None
-    while page := await read(limit=3, before=before):
+    time_left = within(60, "the pages do not end")
+    while next(time_left) and (page := await read(limit=3, before=before)):
         paged += [one.cursor for one in page]
         before = page[-1].cursor
         await seeded(store, 1)
@@ -146,7 +148,8 @@ async def test_events_of_one_moment_are_told_apart(store: Store) -> None:
     at_once = update(execution_events).values(at=select(func.min(execution_events.c.at)).scalar_subquery())
     await store._database.write(lambda connection: connection.execute(at_once))
     found, before = list[EventRecord](), None
-    while page := await store.history.list_events(limit=2, before=before):
+    time_left = within(60, "the pages do not end")
+    while next(time_left) and (page := await store.history.list_events(limit=2, before=before)):
         found += page
         before = page[-1].cursor
     assert len({one.at for one in found}) == 1

@@ -11,6 +11,7 @@ from forge_tools.records import ExecutionStatus, new_id
 from forge_tools.storage import Store, paging
 from forge_tools.storage.models import execution_events, from_now
 from tests.contract.calls import ended, running, submitted
+from tests.waiting import within
 
 FAILED = ExecutionStatus.FAILED
 
@@ -85,7 +86,8 @@ async def test_pages_go_on_where_the_last_one_stopped_looking_until_there_is_no_
     found: list[str] = []
     page = await store.history.list(limit=3, patience=patience, **filters)
     found += [one.id for one in page]
-    while page.older is not None:
+    time_left = within(60, "the pages do not end")
+    while page.older is not None and next(time_left):
         page = await store.history.list(limit=3, before=page.older, patience=patience, **filters)
         found += [one.id for one in page]
 
@@ -176,7 +178,8 @@ async def test_attempts_and_events_are_found_in_steps_as_well(store: Store, filt
         found: list[str] = []
         page = await read(limit=2, patience=0.0, **filters)
         found += [one.cursor for one in page]
-        while page.older is not None:
+        time_left = within(60, "the pages do not end")
+        while page.older is not None and next(time_left):
             page = await read(limit=2, patience=0.0, before=page.older, **filters)
             found += [one.cursor for one in page]
         assert found == whole
@@ -193,7 +196,7 @@ async def test_more_rows_of_one_moment_than_a_step_takes_do_not_hold_pages_up(st
     await store._database.write(lambda connection: connection.execute(insert(execution_events), rows))
 
     seen, before = [], None
-    while True:
+    for _ in within(60, "the pages do not end"):
         page = await store.history.list_events(tool="Nope", before=before, patience=0.0)
         seen.append(before)
         if (before := page.older) is None:

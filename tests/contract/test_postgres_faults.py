@@ -18,6 +18,8 @@ from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store, open_store, postgres
 from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, submitted
 from tests.contract.proxy import Proxy
+from tests.contract.statements import blocked_statements
+from tests.waiting import reached
 
 SLOW_CLAIMS = """
 CREATE FUNCTION wait_for_seven() RETURNS trigger LANGUAGE plpgsql AS
@@ -184,9 +186,7 @@ async def test_a_deadlock_is_retried_and_nobody_notices(store: Store, migrated_p
     assert await finishing == [True, True]
     assert await rival.fetchval("SELECT count(*) FROM execution_attempts WHERE final") == 3
     query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-    async with asyncio.timeout(60):
-        while not await rival.fetchval(query):
-            await asyncio.sleep(0.1)
+    await reached(lambda: rival.fetchval(query))
     await rival.close()
 
 
@@ -226,11 +226,3 @@ def hot_statements(id_: str) -> list[tuple[str, tuple[object, ...]]]:
         (postgres._RESULTS, ([id_],)),
         (postgres._STATUSES, ([id_],)),
     ]
-
-
-async def blocked_statements(connection: asyncpg.Connection, count: int) -> None:
-    """Wait until that many other statements wait for a lock."""
-    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with asyncio.timeout(60):
-        while await connection.fetchval(query) < count:
-            await asyncio.sleep(0.02)

@@ -9,7 +9,8 @@ import pytest
 from forge_tools.errors import UnstorableRowError
 from forge_tools.records import ExecutionStatus, Outcome, Ring, new_id
 from forge_tools.storage import Store
-from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, submitted, until
+from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, submitted
+from tests.waiting import reached
 
 NASTY = '{"text":"\\u0000 \\ud800 \\udfff \\u20ac","number":1.0,"big":12345678901234567890,"key \\u0000":[null,true]}'
 
@@ -179,7 +180,7 @@ async def test_a_retry_waits_for_its_delay(store: Store) -> None:
     async def is_due() -> bool:
         return bool(await store.queue.due(SCOPE, 1))
 
-    await until(is_due)
+    await reached(is_due)
     assert (await claimed(store, claim.id, attempt=1)).attempt == 2
 
 
@@ -301,7 +302,7 @@ async def test_a_claim_whose_waiter_was_cancelled_is_given_back(store: Store) ->
     async def is_back() -> bool:
         return [event.kind for event in await store.history.events(id_)] == ["given_back"]
 
-    await until(is_back)
+    await reached(is_back)
     assert (await claimed(store, id_)).attempt == 1
 
 

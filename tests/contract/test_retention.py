@@ -19,6 +19,7 @@ from forge_tools.storage.audit import OvertakenError, Signer
 from forge_tools.storage.retention import Pace, PruneRun
 from tests.contract.calls import call, ended, finished, running, submitted
 from tests.contract.sealed import forge, past, said, seal_all, sealed_past, verified
+from tests.waiting import within
 from workers.retention import Keeper
 
 
@@ -222,7 +223,8 @@ async def test_a_sealer_and_a_pruner_at_once_leave_a_whole_chain(
 
     async def traffic() -> None:
         async with await open_store(migrated_url) as other:
-            while not stop.is_set():
+            time_left = within(60, "nobody stops the traffic")
+            while not stop.is_set() and next(time_left):
                 await finished(other, [await submitted(other) for _ in range(5)])
                 with suppress(OvertakenError):
                     await other.audit.seal(None, sealer="sealer", most=3)
@@ -230,7 +232,8 @@ async def test_a_sealer_and_a_pruner_at_once_leave_a_whole_chain(
 
     going = asyncio.create_task(traffic())
     before, count = everything(), 0
-    while count < 20:
+    time_left = within(60, "too little is pruned")
+    while count < 20 and next(time_left):
         count += await pruned(store, before, most=7)
     stop.set()
     await going

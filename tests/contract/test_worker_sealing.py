@@ -16,6 +16,7 @@ from forge_tools.storage.audit.keys import make_key
 from forge_tools.storage.looks import Question
 from tests.contract.calls import boot, scope
 from tests.contract.sealed import past, sealed_past, verified
+from tests.waiting import within
 from workers.sealing import LEASE, Sealing, signer_of
 
 BOOTS = frozenset({"boot-1", "boot-2"})
@@ -94,7 +95,7 @@ async def looking(store: Store, sealer: Sealing) -> AsyncIterator[list[Any]]:
     await store.workers.register(boot("boot-1"))
 
     async def look() -> None:
-        while True:
+        for _ in within(60, "nobody ends the looks"):
             question = Question(scope(), sealed=sealer.question())
             sealer.hear(question, await store.workers.look(question))
             if question.sealed is not None:

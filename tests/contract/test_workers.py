@@ -1,7 +1,8 @@
 """The contract of worker rows and leases, on every database."""
 
 from forge_tools.storage import Store
-from tests.contract.calls import beat, boot, running, scope, until
+from tests.contract.calls import beat, boot, running, scope
+from tests.waiting import reached
 
 
 async def test_a_registered_boot_is_listed_with_what_it_serves(store: Store) -> None:
@@ -52,7 +53,7 @@ async def test_a_silent_boot_serves_nothing(store: Store) -> None:
     async def is_silent() -> bool:
         return not await store.workers.live_queues(0.2)
 
-    await until(is_silent)
+    await reached(is_silent)
     assert await store.workers.list(seen_within=0.2) == []
     [worker] = await store.workers.list()
     assert worker.silent_seconds >= 0.2
@@ -89,7 +90,7 @@ async def test_a_lease_has_one_holder_until_it_runs_out(store: Store) -> None:
     async def is_free() -> bool:
         return await store.workers.take_lease("recovery", "b", 30)
 
-    await until(is_free)
+    await reached(is_free)
     assert not await store.workers.take_lease("recovery", "a", 30)
 
 

@@ -13,6 +13,7 @@ from forge_tools import bell
 from forge_tools.bell import PREFIX, Listener, Ringer
 from forge_tools.broker import speaks_redis
 from tests.services import GivenValkey, ValkeyServer, client
+from tests.waiting import reached
 
 Valkey = ValkeyServer | GivenValkey
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
@@ -126,9 +127,7 @@ async def test_a_listener_outlives_its_broker(services: Any) -> None:
     with server:
         async with listening(server.url, "me", heard) as listener, ringer_on(server.url) as ringer:
             server.kill()
-            async with asyncio.timeout(30):
-                while listener.is_listening:
-                    await asyncio.sleep(0.01)
+            await reached(lambda: not listener.is_listening, 30)
             server.start()
 
             assert await listener.ready(10)

@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from forge_tools.dispatch import (
 from forge_tools.dispatch import dispatcher as dispatcher_module
 from forge_tools.records import Lane, Ring
 from tests.services import GivenValkey, ValkeyServer, client
+from tests.waiting import reached
 
 SHORT = Limits(soft=10, hard=12)
 LONG = Limits(soft=100, hard=102)
@@ -55,13 +56,6 @@ def messages(url: str, queue: str = "forge.default.async") -> list[dict[str, Any
 def rings(message: dict[str, Any]) -> list[list[Any]]:
     arguments, _, _ = json.loads(base64.b64decode(message["body"]))
     return list(arguments[0])
-
-
-async def until(is_so: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0.01)
-    assert is_so(), what
 
 
 @pytest.fixture
@@ -284,7 +278,7 @@ async def test_a_broker_that_is_away_neither_fails_nor_delays_a_ring(caplog: pyt
     dispatcher.ring(bells())
 
     assert not dispatcher.is_down  # it came back before the attempt was over
-    await until(lambda: dispatcher.is_down, "the failure is noticed")
+    await reached(lambda: dispatcher.is_down, 60, "the failure is noticed")
     await dispatcher.close()
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
         "Broker unavailable; workers will find calls in SQL"
@@ -294,7 +288,7 @@ async def test_a_broker_that_is_away_neither_fails_nor_delays_a_ring(caplog: pyt
 async def test_an_outage_is_said_once_and_rings_in_it_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher = Dispatcher(NOWHERE)
     dispatcher.ring(bells())
-    await until(lambda: dispatcher.is_down, "the failure is noticed")
+    await reached(lambda: dispatcher.is_down, 60, "the failure is noticed")
 
     for _ in range(20):
         dispatcher.ring(bells())
@@ -311,7 +305,7 @@ async def test_rings_go_out_again_once_the_broker_is_back(
     server = ValkeyServer(services.folder("dispatch-valkey"))
     dispatcher = Dispatcher(server.url)
     dispatcher.ring(bells())
-    await until(lambda: dispatcher.is_down, "the failure is noticed")
+    await reached(lambda: dispatcher.is_down, 60, "the failure is noticed")
 
     with server:
         async with asyncio.timeout(60):

@@ -11,6 +11,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.plugins import tool
 from forge_tools.records import Output, Progress, Report
 from forge_tools.registry import ScopedRegistry
+from tests.waiting import reached
 
 WORD = ToolParameter(name="word", type="string", description="What to say.")
 
@@ -104,8 +105,7 @@ async def test_a_secret_in_parts_is_reported_in_none_and_nothing_else_is_lost_ho
     context = ExecutionContext(working_dir=".", timeout=60.0 if word == "cancel" else 0.2)
     call = asyncio.ensure_future(executor.call("Piecemeal", parameters, context, on_report=heard.append))
     if word == "cancel":
-        while len(heard) < 4:
-            await asyncio.sleep(0)
+        await reached(lambda: len(heard) >= 4)
         call.cancel()
     await asyncio.wait([call])
 

@@ -10,6 +10,7 @@ from forge_tools.executor import CallOptions, ToolExecutor, may_be_retried
 from forge_tools.records import RetryPolicy
 from forge_tools.registry import ScopedRegistry
 from tests.spec.sample_tools import Recorder, parameter
+from tests.waiting import reached
 
 RETRY = CallOptions(retry=RetryPolicy(max_attempts=3, delay_seconds=0.001, backoff=3))
 
@@ -29,8 +30,7 @@ async def test_a_cancellation_during_the_wait_for_a_retry_is_recorded(context: E
     executor = executor_of(tool)
     options = CallOptions(retry=RetryPolicy(max_attempts=2, delay_seconds=60))
     call = asyncio.create_task(executor.call("Recorder", {}, context, options))
-    while not tool.calls:
-        await asyncio.sleep(0)
+    await reached(lambda: tool.calls)
 
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

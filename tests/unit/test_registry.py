@@ -11,6 +11,7 @@ from forge_tools.base import ExecutionContext, ToolResult
 from forge_tools.errors import DuplicateToolError, InvalidToolError, ToolError, ToolNotFoundError
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from tests.spec.sample_tools import Bash, Echo, Read, Recorder, parameter
+from tests.waiting import within
 
 # Names
 
@@ -262,7 +263,8 @@ def test_readers_see_a_whole_registry_while_writers_change_it(registry: ScopedRe
 
     def read() -> int:
         rounds = 0
-        while not done.is_set():
+        time_left = within(60, "nobody stops the reader")
+        while not done.is_set() and next(time_left):
             names = registry.list_names()
             assert len(names) == len(set(names))
             registry.get("alias7")

@@ -13,6 +13,7 @@ from forge_tools.artifacts.pages import Pages
 from forge_tools.artifacts.parts import PART_BYTES
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import Artifact, ArtifactPage, PageWish
+from tests.waiting import within
 
 LINES = [f"{number:07} é{'-' * (number % 90)}\n".encode() for number in range(30_000)]
 TEXT = b"".join(LINES)
@@ -43,7 +44,8 @@ class Kept:
         first = await self.page(**wish)
         found, following = [first], first.next
         limits = {name: value for name, value in wish.items() if name in ("limit", "max_bytes")}
-        while following is not None:
+        time_left = within(60, "the pages do not end")
+        while following is not None and next(time_left):
             found.append(await self.page(**limits, **following))
             assert len(found[-1].data) > 0
             following = found[-1].next

@@ -16,6 +16,7 @@ from benchmarks.peers.catalogue import Peer, named
 from benchmarks.peers.crew import Crew
 from benchmarks.peers.subject import BROKER, SLEPT
 from benchmarks.peers.turn import MeasureError, Turn
+from tests.waiting import wait_until
 
 
 class Echoing:
@@ -98,8 +99,7 @@ def test_tables_that_cannot_be_made_are_said_with_the_reason(tmp_path: Path) -> 
 def test_what_a_worker_has_started_ends_with_it(tmp_path: Path) -> None:
     code = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     with Crew([[sys.executable, "-c", code]], logs=tmp_path, environment=os.environ) as crew:
-        while not (started := crew.logs[0].read_text()).endswith("\n"):
-            assert not crew.has_lost_one
+        started = wait_until(lambda: (text := crew.logs[0].read_text()).endswith("\n") and text)
         child = psutil.Process(int(started))
     child.wait(10)
     assert not child.is_running()

@@ -20,6 +20,7 @@ from forge_tools.errors import (
 )
 from forge_tools.records import ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, new_id
 from tests.unit.client.conftest import ECHO, publish
+from tests.waiting import reached
 
 CONTEXT = ExecutionContext(working_dir=".")
 
@@ -28,12 +29,6 @@ CONTEXT = ExecutionContext(working_dir=".")
 async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
     async with ExecutorClient.connect(settings) as client:
         yield client
-
-
-async def until(is_so: Any, seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not await is_so():
-            await asyncio.sleep(0.01)
 
 
 async def test_an_accepted_call_is_a_row_before_anything_else(client: ExecutorClient) -> None:
@@ -190,7 +185,7 @@ async def test_a_call_cancelled_while_it_is_stored_is_taken_back_unless_detached
     async def is_settled() -> bool:
         return [record.status for record in await client.history()] == [status]
 
-    await until(is_settled)
+    await reached(is_settled)
 
 
 async def test_a_database_that_is_away_is_a_failed_result(

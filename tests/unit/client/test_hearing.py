@@ -10,7 +10,7 @@ from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, StorageError
 from forge_tools.records import ExecutionContext, ExecutionRecord, ExecutionStatus
-from tests.fleet import wait_until
+from tests.waiting import reached, wait_until
 
 CONTEXT = ExecutionContext(working_dir=".")
 
@@ -26,9 +26,7 @@ def calling(client: ExecutorClient, **options: Any) -> "asyncio.Task[Any]":
 
 
 async def only_row(client: ExecutorClient, status: ExecutionStatus) -> ExecutionRecord:
-    async with asyncio.timeout(30):
-        while not (rows := await client.history(status=status.value)):
-            await asyncio.sleep(0.01)
+    rows = await reached(lambda: client.history(status=status.value), 30)
     return rows[0]
 
 
@@ -66,9 +64,7 @@ async def test_who_stops_waiting_for_what_cannot_be_followed_cancels_it_too(
     monkeypatch.setattr(client, "look", unreadable)
     monkeypatch.setattr(client, "wait_for", wait_for)
     call = calling(client)
-    async with asyncio.timeout(30):
-        while not waits:  # for the result alone: following fails before it waits
-            await asyncio.sleep(0.01)
+    await reached(lambda: waits)  # for the result alone: following fails before it waits
 
     call.cancel()
 
@@ -96,9 +92,7 @@ async def test_a_client_that_closes_says_that_the_call_goes_on(settings: Setting
     client = ExecutorClient(settings)
     await client.open()
     heard, plain = calling(client), asyncio.create_task(client.execute("Echo", CONTEXT, message="x"))
-    async with asyncio.timeout(30):
-        while len(rows := await client.history()) < 2:
-            await asyncio.sleep(0.01)
+    rows = await reached(client.history, 30, when=lambda rows: len(rows) >= 2)
 
     await client.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -16,6 +17,7 @@ from forge_tools.storage import open_store
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.models import executions
 from tests.unit.client.conftest import ECHO, publish
+from tests.waiting import reached
 
 CONTEXT = ExecutionContext(working_dir=".")
 BURST = 2_000
@@ -238,9 +240,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_to_be_judged_is_kept_once
         await running
     look.go_on.set()
 
-    async with asyncio.timeout(30):
-        while await stored(client) != {(ECHO.digest, expected.value): 1}:
-            await asyncio.sleep(0.01)
+    await reached(lambda: stored(client), 30, when=lambda rows: rows == {(ECHO.digest, expected.value): 1})
     await client._outbox.settle()
     assert await stored(client) == {(ECHO.digest, expected.value): 1}
 
@@ -337,10 +337,7 @@ async def test_the_error_of_a_whole_burst_is_told_to_each_by_a_traceback_of_its_
     lengths = []
     for error in errors:
         assert isinstance(error, DatabaseUnavailableError)
-        frame, length = error.__traceback__, 0
-        while frame is not None:
-            frame, length = frame.tb_next, length + 1
-        lengths.append(length)
+        lengths.append(len(traceback.extract_tb(error.__traceback__)))
     assert max(lengths) < 10
 
 

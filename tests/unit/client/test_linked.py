@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -256,12 +256,6 @@ async def test_clients_with_another_secret_cannot_tell_and_say_so(client: Execut
 
     assert result.error_code == ErrorCode.IDEMPOTENCY_CONFLICT
     assert "another digest key" in (result.error or "")
-
-
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.01)
 
 
 async def _fingerprint(settings: Settings, execution_id: str) -> str:

@@ -1,7 +1,7 @@
 """Replays as a client without any worker makes them, and what it seals and shows."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from forge_tools.secrecy import KeyFolder, key_id
 from forge_tools.storage import open_store
 from forge_tools.storage.keys import IdempotencyKeys
 from tests.unit.client.conftest import ECHO, publish
+from tests.waiting import reached
 
 CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")
 
@@ -116,7 +117,7 @@ async def test_a_replay_is_cancelled_with_whoever_began_it(
     async def is_cancelled() -> bool:
         return [one.status for one in await client.history()] == [ExecutionStatus.CANCELLED] * 2
 
-    await _until(is_cancelled)
+    await reached(is_cancelled)
 
 
 async def test_a_detached_replay_goes_on_without_whoever_began_it(
@@ -183,9 +184,3 @@ async def _interrupted_replay(client: ExecutorClient, monkeypatch: pytest.Monkey
     go_on.set()
     with suppress(asyncio.CancelledError):
         await replaying
-
-
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.01)

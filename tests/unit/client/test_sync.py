@@ -16,7 +16,7 @@ from forge_tools.client import sync as module
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError, ResultTimeoutError
 from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
-from tests.fleet import wait_until
+from tests.waiting import wait_until
 
 CONTEXT = ExecutionContext(working_dir=".")
 

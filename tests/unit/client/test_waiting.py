@@ -9,6 +9,7 @@ import pytest
 from forge_tools.client.waiting import BELL_SILENCE, ResultWaiter
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
 from forge_tools.records import ExecutionStatus, StoredResult, ToolResult
+from tests.waiting import reached
 
 
 class Sql:
@@ -95,8 +96,7 @@ async def test_a_new_wait_is_not_held_up_by_the_slow_poll_of_another(sql: Sql, w
     slow = asyncio.ensure_future(waiter.wait("slow"))
     await asyncio.sleep(0.01)
     quick = asyncio.ensure_future(soon(waiter, "quick"))
-    while not sql.reads:
-        await asyncio.sleep(0.001)
+    await reached(lambda: sql.reads)
 
     sql.over.add("quick")
 

@@ -11,6 +11,7 @@ import pytest
 from forge_tools.embedded import supervision
 from forge_tools.embedded.supervision import SupervisedProcess
 from tests.fleet import is_alive
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -27,13 +28,6 @@ def supervised(tmp_path: Path) -> Iterator[Callable[..., SupervisedProcess]]:
     yield make
     for process in made:
         process.kill()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_output_goes_to_the_log(supervised: Callable[..., SupervisedProcess]) -> None:

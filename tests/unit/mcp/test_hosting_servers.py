@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from forge_tools.mcp.hosting.configuration import Server
 from forge_tools.mcp.hosting.memory import Memory
 from forge_tools.mcp.hosting.offering import tools_of
 from forge_tools.registry import ScopedRegistry
-from tests.fleet import ROOT, is_alive, wait_until
+from tests.fleet import ROOT, is_alive
+from tests.waiting import reached
 
 RAW = str(ROOT / "tests" / "mcp_servers" / "raw.py")
 GOOD = str(ROOT / "tests" / "mcp_servers" / "good.py")
@@ -59,10 +60,6 @@ async def call(executor: ToolExecutor, name: str, **arguments: Any) -> ToolResul
 
 def names(executor: ToolExecutor) -> list[str]:
     return [spec.name for spec in executor.specs()]
-
-
-async def until(is_so: Callable[[], object], what: str) -> None:
-    await asyncio.to_thread(wait_until, is_so, 60, what)
 
 
 async def test_tools_of_the_official_sdk_are_called_with_their_schemas(host: Host) -> None:
@@ -136,9 +133,9 @@ async def test_a_server_that_is_not_there_is_offered_as_it_was_last_seen(host: H
     after = await host.start(server, memory=memory)
     missing = await call(after, "mcp__s__echo", text="here")
     (tmp_path / "away").rename(program)
-    async with asyncio.timeout(60):
-        while (found := await call(after, "mcp__s__echo", text="here")).error_code == "MCP_DISCONNECTED":
-            await asyncio.sleep(0.05)
+    found = await reached(
+        lambda: call(after, "mcp__s__echo", text="here"), when=lambda found: found.error_code != "MCP_DISCONNECTED"
+    )
 
     assert found.output == "here"
     assert names(after) == names(before)
@@ -218,7 +215,7 @@ async def test_neighbours_of_a_lost_call_are_lost_and_others_wait_for_the_next_s
     executor = await host.start(raw("plain"))
     mark = tmp_path / "mark"
     hanging = asyncio.create_task(call(executor, "mcp__raw__hang", mark=str(mark)))
-    await until(mark.exists, "the call has not begun")
+    await reached(mark.exists, 60, "the call has not begun")
 
     results = await asyncio.gather(
         call(executor, "mcp__raw__crash"), *(call(executor, "mcp__raw__echo", text="t") for _ in range(5)), hanging
@@ -231,9 +228,9 @@ async def test_neighbours_of_a_lost_call_are_lost_and_others_wait_for_the_next_s
 async def test_a_server_that_keeps_dying_is_not_started_all_the_time(host: Host) -> None:
     executor = await host.start(raw("plain"))
 
-    async with asyncio.timeout(60):
-        while "The next try is in" not in str((result := await call(executor, "mcp__raw__crash")).error):
-            pass
+    result = await reached(
+        lambda: call(executor, "mcp__raw__crash"), when=lambda it: "The next try is in" in str(it.error)
+    )
 
     assert (result.error_code, result.metadata["retryable"]) == ("MCP_DISCONNECTED", True)
 
@@ -280,7 +277,7 @@ async def test_a_timeout_tells_the_server_and_leaves_it_usable(host: Host, tmp_p
     result = await executor.execute("mcp__raw__hang", ExecutionContext(working_dir=".", timeout=3), mark=str(mark))
 
     assert (result.error_code, result.error) == ("TIMEOUT", "Tool timed out after 3s")
-    await until(lambda: mark.read_text() == "cancelled", "the server was not told")
+    await reached(lambda: mark.read_text() == "cancelled", 60, "the server was not told")
     assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
 
 
@@ -288,11 +285,11 @@ async def test_a_cancel_stops_the_call_in_the_server(host: Host, tmp_path: Path)
     executor = await host.start(good())
     mark = tmp_path / "mark"
     waiting = asyncio.create_task(call(executor, "mcp__good__wait", mark=str(mark)))
-    await until(mark.exists, "the call has not begun")
+    await reached(mark.exists, 60, "the call has not begun")
 
     waiting.cancel()
 
-    await until(lambda: mark.read_text() == "stopped", "the server goes on")
+    await reached(lambda: mark.read_text() == "stopped", 60, "the server goes on")
 
 
 @pytest.mark.parametrize("server", [raw("plain"), good()])
@@ -303,7 +300,7 @@ async def test_tools_that_go_are_gone_and_new_ones_are_told(
     grow, gone = ("change", "hang") if server.name == "raw" else ("grow", "visit")
 
     await call(executor, f"mcp__{server.name}__{grow}")
-    await until(lambda: "new ones are offered" in caplog.text, "nobody noticed")
+    await reached(lambda: "new ones are offered" in caplog.text, 60, "nobody noticed")
     result = await call(executor, f"mcp__{server.name}__{gone}", place={"city": "Bonn"})
 
     assert (result.error_code, result.metadata["retryable"]) == ("MCP_TOOL_GONE", False)

@@ -14,6 +14,7 @@ from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.mcp.offer import LONGEST_NAME, Offer
 from forge_tools.mcp.server import PAGE, ToolServer
 from tests.unit.mcp.conftest import Local, Say, Wait
+from tests.waiting import reached, within
 
 ERAS: list[ConnectMode] = ["legacy", "auto"]
 
@@ -25,12 +26,6 @@ def text(result: Any) -> str:
 def numbered(count: int) -> list[BaseTool]:
     kind: Any = Say
     return [type(f"Say{n}", (kind,), {"name": f"Say{n:03}", "aliases": ()})() for n in range(count)]
-
-
-async def until(is_so: Any) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -61,7 +56,7 @@ async def test_long_lists_come_in_pages(era: ConnectMode) -> None:
     async with Client(ToolServer(Local(*numbered(2 * PAGE + 5))), mode=era) as client:
         pages = []
         cursor = None
-        while True:
+        for _ in within(60, "the pages do not end"):
             page = await client.list_tools(cursor=cursor)
             pages.append([tool.name for tool in page.tools])
             if (cursor := page.next_cursor) is None:
@@ -193,7 +188,7 @@ async def test_a_session_hears_that_the_list_has_changed(local: Local) -> None:
     async with Client(server, mode="legacy", message_handler=note) as client:
         await client.list_tools()
         local.registry.register(numbered(1)[0])
-        await until(lambda: any(getattr(one, "method", "") == "notifications/tools/list_changed" for one in heard))
+        await reached(lambda: any(getattr(one, "method", "") == "notifications/tools/list_changed" for one in heard))
         assert "Say000" in [tool.name for tool in (await client.list_tools()).tools]
 
 
@@ -219,7 +214,7 @@ async def test_nobody_is_told_of_a_list_that_has_not_changed(local: Local) -> No
 
     server = ToolServer(Counting(Say()), Offer(refresh_interval=0.01))
     async with Client(server, mode="legacy", message_handler=note):
-        await until(lambda: looks > 5)
+        await reached(lambda: looks > 5)
 
     assert heard == []
 
@@ -227,7 +222,7 @@ async def test_nobody_is_told_of_a_list_that_has_not_changed(local: Local) -> No
 async def test_the_catalogue_is_left_alone_while_nobody_is_connected(local: Local) -> None:
     server = ToolServer(local, Offer(refresh_interval=0.01))
     async with Client(server, mode="legacy"):
-        await until(lambda: not server.audience.is_empty)
-    await until(lambda: server.audience.is_empty)
+        await reached(lambda: not server.audience.is_empty)
+    await reached(lambda: server.audience.is_empty)
 
     assert server.audience.is_empty

@@ -17,6 +17,7 @@ from mcp.types import JSONRPCError
 from forge_tools.mcp.server import ToolServer
 from forge_tools.mcp.stdio import Wire, parsed, serve_stdio
 from tests.unit.mcp.conftest import Local
+from tests.waiting import reached, within
 
 LONGEST = 100_000
 HELLO = {
@@ -42,7 +43,8 @@ class Peer:
         await asyncio.wait_for(asyncio.to_thread(self._write, raw), 10)
 
     def _write(self, raw: bytes) -> None:
-        while raw:
+        time_left = within(60, "nobody reads")
+        while raw and next(time_left):
             raw = raw[os.write(self._out, raw) :]
 
     async def line(self) -> Any:
@@ -69,8 +71,7 @@ async def wired(local: Local) -> AsyncIterator[Peer]:
         peer.hang_up()
         await asyncio.wait_for(serving, 30)
         reading.close()
-        while any(thread.name.startswith("mcp-") for thread in threading.enumerate()):
-            await asyncio.sleep(0.01)
+        await reached(lambda: not any(thread.name.startswith("mcp-") for thread in threading.enumerate()))
         os.close(there_in)
         os.close(there_out)
 

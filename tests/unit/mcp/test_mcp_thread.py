@@ -13,6 +13,7 @@ from forge_tools.mcp import thread
 from forge_tools.mcp.thread import ToolThread
 from forge_tools.registry import ScopedRegistry
 from tests.unit.mcp.conftest import Say, Wait
+from tests.waiting import reached
 
 HERE = ExecutionContext(working_dir=".")
 LET_GO = threading.Event()
@@ -59,13 +60,11 @@ async def test_cancelling_here_cancels_over_there() -> None:
     executor = executor_of(wait)
     with ToolThread(executor) as tools:
         calling = asyncio.ensure_future(tools.call("Wait", {}, HERE))
-        while not wait.started.is_set():
-            await asyncio.sleep(0.01)
+        await reached(wait.started.is_set)
         calling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await calling
-        while not wait.stopped.is_set():
-            await asyncio.sleep(0.01)
+        await reached(wait.stopped.is_set)
 
     assert [one.result.error_code for one in executor.get_executions()] == ["CANCELLED"]
 
@@ -74,8 +73,7 @@ async def test_the_end_cancels_calls_and_waits_for_them() -> None:
     wait = Wait()
     with ToolThread(executor_of(wait)) as tools:
         calling = asyncio.ensure_future(tools.call("Wait", {}, HERE))
-        while not wait.started.is_set():
-            await asyncio.sleep(0.01)
+        await reached(wait.started.is_set)
 
     assert wait.stopped.is_set()
     with pytest.raises(asyncio.CancelledError):

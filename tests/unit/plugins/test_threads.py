@@ -9,6 +9,7 @@ import pytest
 
 from forge_tools.base import ExecutionContext
 from forge_tools.plugins import tool
+from tests.waiting import within
 
 CONTEXT = ExecutionContext(working_dir="/srv")
 
@@ -22,7 +23,8 @@ async def test_a_blocking_function_does_not_hold_the_loop() -> None:
 
     turns = 0
     calling = asyncio.create_task(block.execute(CONTEXT))
-    while not calling.done():
+    time_left = within(60, "the call does not end")
+    while not calling.done() and next(time_left):
         await asyncio.sleep(0.005)
         turns += 1
 

@@ -2,13 +2,13 @@
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from forge_tools.sandbox import confine
+from tests.waiting import wait_until
 
 _numbers = itertools.count()
 
@@ -38,18 +38,13 @@ def marker() -> Iterator[str]:
     """A number of seconds to sleep that no other process sleeps; nothing may sleep it in the end."""
     text = f"61.{os.getpid()}{next(_numbers):04}"
     yield text
-    assert until(lambda: not sleeping(text)), f"left behind: {sleeping(text)}"
+    wait_until(lambda: not sleeping(text), 30, lambda: f"left behind: {sleeping(text)}")
 
 
 @pytest.fixture
 def sleepers(marker: str) -> Callable[[], list[int]]:
     """Find the processes that sleep the marker."""
     return lambda: sleeping(marker)
-
-
-@pytest.fixture(name="until")
-def until_fixture() -> Callable[..., bool]:
-    return until
 
 
 def sleeping(seconds: str) -> list[int]:
@@ -61,13 +56,3 @@ def sleeping(seconds: str) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> bool:
-    """Wait for a condition, at most so long; say whether it came true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True

@@ -21,6 +21,7 @@ from forge_tools.records import ExecutionContext, PageWish
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.spools import RECENT_FILES, Gathered, Recent, Spool
 from tests.descriptors import descriptors
+from tests.waiting import within
 
 BYTES = random.Random(2).randbytes(700_000)
 ROOT = Path(__file__).parents[3]
@@ -93,7 +94,8 @@ async def test_the_same_bytes_are_kept_once(kept: FolderArtifacts, tmp_path: Pat
 async def test_who_reads_while_the_same_is_kept_again_reads_it(kept: FolderArtifacts) -> None:
     handle = await put(kept, BYTES[:1000])
     keeping = asyncio.gather(*(put(kept, BYTES[:1000]) for _ in range(100)))
-    while not keeping.done():
+    time_left = within(60, "keeping it does not end")
+    while not keeping.done() and next(time_left):
         kept._recent.close()
         assert await read(kept, handle) == BYTES[:1000]
     await keeping

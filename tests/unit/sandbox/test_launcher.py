@@ -13,6 +13,7 @@ import pytest
 
 from forge_tools.sandbox import launcher
 from forge_tools.sandbox.launcher import REQUEST_LENGTH, Status
+from tests.waiting import wait_until
 
 SCRIPT = launcher.__file__
 
@@ -110,19 +111,19 @@ def test_a_status_says_what_a_shell_would() -> None:
 
 
 def test_term_is_forwarded_to_the_command_which_may_end_in_its_own_way(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
+    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
 ) -> None:
     launched = launch(*bash(f"trap 'exit 3' TERM; sleep {marker} & wait"), grace=10)
-    assert until(sleepers)
+    wait_until(sleepers)
     launched.process.send_signal(signal.SIGTERM)
     assert launched.end()[0] == 3
 
 
 def test_a_command_that_ignores_term_is_killed_with_its_tree_when_the_grace_is_over(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
+    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
 ) -> None:
     launched = launch(*bash(f"trap '' TERM; setsid sleep {marker} & while :; do sleep 0.05; done"))
-    assert until(sleepers)
+    wait_until(sleepers)
     launched.process.send_signal(signal.SIGTERM)
     assert launched.end()[0] == 137
 
@@ -141,19 +142,16 @@ def test_when_the_owner_dies_the_whole_tree_ends(
     launch: Callable[..., Launched],
     sleepers: Callable[[], list[int]],
     marker: str,
-    until: Callable[..., bool],
     script: str,
 ) -> None:
     launched = launch(*bash(script.format(marker)))
-    assert until(sleepers)
+    wait_until(sleepers)
     launched.die()
     launched.end()
     assert not sleepers()
 
 
-def test_when_the_owner_is_killed_the_whole_tree_ends(
-    sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
-) -> None:
+def test_when_the_owner_is_killed_the_whole_tree_ends(sleepers: Callable[[], list[int]], marker: str) -> None:
     owner = """
 import os, subprocess, sys, time
 lifeline, mine = os.pipe()
@@ -163,19 +161,19 @@ time.sleep(60)
 """
     script = f"setsid sleep {marker} & sleep {marker}"
     process = subprocess.Popen([sys.executable, "-c", owner, launcher.__file__, *bash(script)])
-    assert until(lambda: len(sleepers()) == 2)
+    wait_until(lambda: len(sleepers()) == 2)
     process.kill()
     process.wait()
-    assert until(lambda: not sleepers())
+    wait_until(lambda: not sleepers())
 
 
 def test_a_killed_launcher_takes_the_command_with_it(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
+    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
 ) -> None:
     launched = launch("sleep", marker)
-    assert until(sleepers)
+    wait_until(sleepers)
     launched.process.kill()
-    assert until(lambda: not sleepers())
+    wait_until(lambda: not sleepers())
 
 
 def test_what_the_command_leaves_behind_is_counted_and_ended(
@@ -188,11 +186,11 @@ def test_what_the_command_leaves_behind_is_counted_and_ended(
 
 
 def test_without_being_told_it_leaves_a_daemon_alone(
-    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
+    launch: Callable[..., Launched], sleepers: Callable[[], list[int]], marker: str
 ) -> None:
     code, facts = launch(*bash(f"setsid sleep {marker} >/dev/null & exit 0")).end()
     assert (code, "leftovers" in facts) == (0, False)
-    assert until(sleepers)
+    wait_until(sleepers)
     for pid in sleepers():
         os.kill(pid, signal.SIGKILL)
 
@@ -207,9 +205,7 @@ def test_the_command_gets_only_the_handles_it_is_given(launch: Callable[..., Lau
     assert handles == [b"0", b"1", b"2"]
 
 
-def test_a_passed_handle_is_the_commands_alone(
-    sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
-) -> None:
+def test_a_passed_handle_is_the_commands_alone(sleepers: Callable[[], list[int]], marker: str) -> None:
     read, write = os.pipe()
     parent, lifeline = os.pipe()
     fixed = ["--parent-fd", str(parent), "--grace", "1", "--pass-fd", str(write)]
@@ -280,29 +276,27 @@ def test_a_request_that_breaks_off_starts_nothing(requests: Requests) -> None:
 
 
 def test_a_command_that_kills_its_supervisor_is_ended_by_the_one_above(
-    requests: Requests, sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
+    requests: Requests, sleepers: Callable[[], list[int]], marker: str
 ) -> None:
     control = requests.ask(*bash(f"setsid sleep {marker} & (sleep {marker} &) ; kill -9 $PPID; sleep {marker}"))
     assert "exit" not in answer(control)
-    assert until(lambda: not sleepers())
+    wait_until(lambda: not sleepers())
 
 
-def test_a_supervisor_that_was_killed_while_it_had_nothing_to_do_is_replaced(
-    requests: Requests, until: Callable[..., bool]
-) -> None:
+def test_a_supervisor_that_was_killed_while_it_had_nothing_to_do_is_replaced(requests: Requests) -> None:
     assert answer(requests.ask("true"))["exit"] == 0
     children = Path(f"/proc/{requests.process.pid}/task/{requests.process.pid}/children")
     for _ in range(3):
-        assert until(lambda: len(children.read_text().split()) == 1)
+        wait_until(lambda: len(children.read_text().split()) == 1)
         os.kill(int(children.read_text()), signal.SIGKILL)
-        assert until(lambda: not children.read_text().split())
+        wait_until(lambda: not children.read_text().split())
         assert answer(requests.ask(*bash("exit 3")))["exit"] == 3
 
 
-def test_a_signal_that_came_before_the_command_is_not_passed_on(requests: Requests, until: Callable[..., bool]) -> None:
+def test_a_signal_that_came_before_the_command_is_not_passed_on(requests: Requests) -> None:
     assert answer(requests.ask("true"))["exit"] == 0
     children = Path(f"/proc/{requests.process.pid}/task/{requests.process.pid}/children")
-    assert until(lambda: len(children.read_text().split()) == 1)
+    wait_until(lambda: len(children.read_text().split()) == 1)
     os.kill(int(children.read_text()), signal.SIGTERM)
     assert answer(requests.ask(*bash("sleep 0.1; exit 3")))["exit"] == 3
 
@@ -315,11 +309,11 @@ def test_many_requests_at_once_have_a_supervisor_each(requests: Requests) -> Non
 
 
 def test_when_its_owner_goes_every_command_ends_and_then_it_does(
-    sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
+    sleepers: Callable[[], list[int]], marker: str
 ) -> None:
     serving = Requests()
     controls = [serving.ask(*bash(f"trap '' TERM; setsid sleep {marker} & sleep {marker}; :")) for _ in range(3)]
-    assert until(lambda: len(sleepers()) == 6)
+    wait_until(lambda: len(sleepers()) == 6)
     serving.socket.close()
     for control in controls:
         control.close()

@@ -9,7 +9,8 @@ import pytest
 
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.marks import Marking, attempt_mark, boot_mark, marks_of
-from tests.fleet import ROOT, wait_until
+from tests.fleet import ROOT
+from tests.waiting import wait_until
 
 PROGRAM = """
 import os, subprocess, sys

@@ -13,6 +13,7 @@ from forge_tools.sandbox import places
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.replacing import Replacement, replace_file, temporary_name
 from tests.descriptors import descriptors
+from tests.waiting import within
 
 OUTSIDE = [
     "../ws-evil/new", "../../new", "/etc/new", "/proc/self/root/etc/new", "src/../../ws-evil/new", "//etc/new", "../ws-evil/secret",
@@ -138,7 +139,8 @@ def test_folders_that_are_swapped_for_links_never_lead_a_write_out(way: str, ws:
 
     def flip() -> None:
         targets = ("../ws-evil", "real", "real", str(ws.parent / "ws-evil"))
-        while not stop.is_set():
+        time_left = within(60, "nobody stops the swaps")
+        while not stop.is_set() and next(time_left):
             (ws / "next").symlink_to(random.choice(targets))  # in turn, it could keep step with the other thread
             (ws / "next").replace(ws / "flip")
 

@@ -18,6 +18,7 @@ from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.process import Completed, run
 from forge_tools.sandbox.spawner import SPAWNER, Spawner
 from tests.descriptors import descriptors
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -155,10 +156,10 @@ async def test_an_error_in_a_sink_ends_the_command_and_is_raised(
 
 
 async def test_cancelled_it_ends_the_tree_before_it_raises(
-    bash: Callable[..., Any], sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
+    bash: Callable[..., Any], sleepers: Callable[[], list[int]], marker: str
 ) -> None:
     call = asyncio.ensure_future(bash(f"trap '' TERM; setsid sleep {marker} & sleep {marker}; :"))
-    assert await asyncio.to_thread(until, lambda: len(sleepers()) == 2)
+    await asyncio.to_thread(wait_until, lambda: len(sleepers()) == 2)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -166,16 +167,16 @@ async def test_cancelled_it_ends_the_tree_before_it_raises(
 
 
 async def test_cancelled_twice_the_tree_still_ends(
-    bash: Callable[..., Any], sleepers: Callable[[], list[int]], marker: str, until: Callable[..., bool]
+    bash: Callable[..., Any], sleepers: Callable[[], list[int]], marker: str
 ) -> None:
     call = asyncio.ensure_future(bash(f"trap '' TERM; sleep {marker}; :"))
-    assert await asyncio.to_thread(until, sleepers)
+    await asyncio.to_thread(wait_until, sleepers)
     for _ in range(2):
         call.cancel()
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert await asyncio.to_thread(until, lambda: not sleepers() and not process._cleaning)
+    await asyncio.to_thread(wait_until, lambda: not sleepers() and not process._cleaning)
 
 
 @pytest.mark.parametrize("command", ["/no/such/program", "no-such-program", "/etc"])

@@ -10,6 +10,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.removal import remove_tree, survey
 from tests.descriptors import descriptors
+from tests.waiting import within
 
 
 def remove(ws: Path, name: str = "tree") -> None:
@@ -107,7 +108,8 @@ def test_folders_that_are_swapped_for_links_under_way_lose_nothing_outside(ws: P
     stop = threading.Event()
 
     def swap() -> None:
-        while not stop.is_set():
+        time_left = within(60, "nobody stops the swaps")
+        while not stop.is_set() and next(time_left):
             for number in range(20):
                 path = ws / f"tree/{number}"
                 try:

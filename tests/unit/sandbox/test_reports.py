@@ -18,6 +18,7 @@ from forge_tools.sandbox.reports import (
     DirectReporter,
     ReportBuffer,
 )
+from tests.waiting import within
 
 NOBODY: Callable[[], None] = lambda: None  # noqa: E731  shorter than a function
 
@@ -235,7 +236,8 @@ def test_threads_lose_nothing(clock: Clock) -> None:
     threads = [threading.Thread(target=tell) for _ in range(4)]
     for thread in threads:
         thread.start()
-    while any(thread.is_alive() for thread in threads):
+    time_left = within(60, "the threads do not end")
+    while any(thread.is_alive() for thread in threads) and next(time_left):
         told += buffer.take()
     told += buffer.close()
 

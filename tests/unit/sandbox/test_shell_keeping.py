@@ -16,7 +16,8 @@ from forge_tools.sandbox.shells.keeping import each, find, forget, renew, survey
 from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.sandbox.shells.usage import usage_of
 from forge_tools.sandbox.trees import start_ticks
-from tests.shell_hosts import has_ended, is_alive, processes_of, run_shell, shell_host, until
+from tests.shell_hosts import has_ended, is_alive, processes_of, run_shell, shell_host
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def rewrite(shell: ShellFolder, folder: Path, **facts: Any) -> None:
 def test_a_survey_tells_what_was_asked_and_how_it_goes(folder: Path) -> None:
     asked = {"description": "count", "session_id": "s", "agent_id": "a", "execution_id": "e"}
     with run_shell(folder, "echo hello; exit 3", **asked) as shell, run_shell(folder, "sleep 61"):
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         first, second = survey(folder)
     assert (first.id, first.hostname, first.command, first.cwd) == (shell.id, "h1", "echo hello; exit 3", ".")
     assert (first.status, first.exit_code, first.signal, first.size) == (ShellStatus.EXITED, 3, None, 6)
@@ -48,7 +49,7 @@ def test_what_is_over_is_read_once_and_again_when_it_is_written_anew(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with run_shell(folder, "exit 3") as shell, run_shell(folder, "sleep 61"):
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         before, opened = survey(folder), []
         real = keeping._open
         monkeypatch.setattr(keeping, "_open", lambda at, name: opened.append(name) or real(at, name))
@@ -66,9 +67,9 @@ def test_a_shell_whose_supervisor_was_killed_is_lost_and_swept(
 ) -> None:
     script = f"setsid sleep {marker} & env -i setsid sleep {marker} & trap '' TERM HUP; sleep {marker}; :"
     with run_shell(folder, script) as shell:
-        assert until(lambda: len(sleepers()) == 3)
+        wait_until(lambda: len(sleepers()) == 3)
         os.kill(shell.record().pid, signal.SIGKILL)
-        assert until(lambda: survey(folder)[0].status is ShellStatus.LOST)
+        wait_until(lambda: survey(folder)[0].status is ShellStatus.LOST)
         assert not processes_of({shell.id})
         assert not sleepers()
         record = survey(folder)[0]
@@ -83,7 +84,7 @@ def test_a_shell_whose_supervisor_was_killed_is_lost_and_swept(
 )
 def test_another_process_with_the_number_of_a_supervisor_is_none(folder: Path, changed: dict[str, Any]) -> None:
     with run_shell(folder, "sleep 0.1; exit 5") as shell:
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         innocent = run_shell(folder, "sleep 61")
         me = innocent.record()
         facts = {"state": "running", "pid": me.pid, "start_ticks": me.start_ticks, "child": innocent.facts()["child"]}
@@ -98,7 +99,7 @@ def test_another_process_with_the_number_of_a_supervisor_is_none(folder: Path, c
 
 def test_what_is_no_shell_is_passed_over(folder: Path, tmp_path: Path) -> None:
     with run_shell(folder, "exit 0") as shell:
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
     shutil.copytree(folder / shell.id, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("orders"))
     (folder / "sh_h1_aaaaaaaaaaaa").symlink_to(tmp_path / "elsewhere")
     (folder / "sh_h1_bbbbbbbbbbbb").write_text("a file")
@@ -120,7 +121,7 @@ def test_what_is_no_shell_is_passed_over(folder: Path, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_status_that_somebody_spoilt_is_no_reason_to_fail(folder: Path, content: str) -> None:
     with run_shell(folder, "exit 0") as shell:
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         (folder / shell.id / "status.json").write_text(content)
         assert [record.status for record in survey(folder)] in ([], [ShellStatus.LOST])
         renew(folder)
@@ -132,9 +133,9 @@ def test_leases_are_renewed(folder: Path, marker: str) -> None:
         os.utime(path, (0, 0))
         renew(folder)
         assert path.stat().st_mtime > 0
-        until(lambda: renew(folder) or has_ended(shell), 6)
-        assert not has_ended(shell)
-        assert until(lambda: has_ended(shell))
+        with pytest.raises(AssertionError):  # in longer than a lease it does not end
+            wait_until(lambda: renew(folder) or has_ended(shell), 6)
+        wait_until(lambda: has_ended(shell))
 
 
 def test_only_what_ended_long_ago_is_forgotten(folder: Path) -> None:
@@ -143,7 +144,7 @@ def test_only_what_ended_long_ago_is_forgotten(folder: Path) -> None:
         run_shell(folder, "exit 0") as young,
         run_shell(folder, "sleep 61") as going,
     ):
-        assert until(lambda: has_ended(old) and has_ended(young))
+        wait_until(lambda: has_ended(old) and has_ended(young))
         rewrite(old, folder, ended_at=old.facts()["ended_at"] - 3600)
         assert forget(folder, 1800) == 1
         assert {shell.id for shell in each(folder)} == {young.id, going.id}
@@ -162,14 +163,14 @@ def test_the_start_of_one_that_was_interrupted_is_forgotten_too(folder: Path) ->
 
 def test_two_hundred_shells_are_kept_apart(folder: Path, marker: str, sleepers: Callable[[], list[int]]) -> None:
     shells = [run_shell(folder, f"echo {n}; exec sleep {marker}", session_id=str(n)) for n in range(200)]
-    assert until(lambda: len(sleepers()) == 200)
+    wait_until(lambda: len(sleepers()) == 200)
     records = survey(folder)
     assert [record.session_id for record in records] == [str(n) for n in range(200)]
     assert {usage.processes for usage in usage_of(records).values()} == {1}
-    assert until(lambda: [shell.size for shell in shells] == [len(f"{n}\n") for n in range(200)])
+    wait_until(lambda: [shell.size for shell in shells] == [len(f"{n}\n") for n in range(200)])
     for shell in shells:
         assert shell.order("TERM", 2)
-    assert until(lambda: all(map(has_ended, shells)))
+    wait_until(lambda: all(map(has_ended, shells)))
     assert not sleepers()
     for shell in shells:
         shell.close()
@@ -178,7 +179,7 @@ def test_two_hundred_shells_are_kept_apart(folder: Path, marker: str, sleepers: 
 def test_what_a_shell_uses_is_counted(folder: Path, marker: str, sleepers: Callable[[], list[int]]) -> None:
     work = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"
     with run_shell(folder, f"(setsid sleep {marker} &); {work}; ({work}); echo done; sleep {marker}; :") as shell:
-        assert until(lambda: shell.size and len(sleepers()) == 2)
+        wait_until(lambda: shell.size and len(sleepers()) == 2)
         usage = usage_of(survey(folder))[shell.id]
     assert usage.processes == 3
     assert 1e6 < usage.rss_bytes < 1e9

@@ -15,7 +15,8 @@ from forge_tools.records import ShellStatus
 from forge_tools.sandbox import spawner
 from forge_tools.sandbox.shells import starting
 from forge_tools.sandbox.shells.starting import KEEPER
-from tests.shell_hosts import has_ended, is_alive, run_shell, shell_host, until
+from tests.shell_hosts import has_ended, is_alive, run_shell, shell_host
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_how_it_ended_finds_room_on_a_disk_that_has_none_for_another_file(folder
     with run_shell(folder, f"while [ ! -e {folder}/go ]; do sleep 0.01; done; exit 3") as shell:
         (folder / shell.id / f"status.json.{shell.record().pid}").mkdir()  # so that the new one cannot be written there
         (folder / "go").touch()
-        assert until(lambda: not shell.is_going_on())
+        wait_until(lambda: not shell.is_going_on())
         record = shell.record()
         assert (record.status, record.exit_code) == (ShellStatus.EXITED, 3)
 
@@ -51,9 +52,9 @@ def test_how_it_ended_finds_room_on_a_disk_that_has_none_for_another_file(folder
 @pytest.mark.parametrize("how", ["kill -STOP $PPID", "rm {0}/*/orders", "rm {0}/*/orders; kill -STOP $PPID"])
 def test_a_command_cannot_keep_an_order_from_its_supervisor(folder: Path, how: str, marker: str) -> None:
     with run_shell(folder, f"sleep 0.2; {how.format(folder)}; touch {folder}/done; sleep {marker}") as shell:
-        assert until((folder / "done").exists)
+        wait_until((folder / "done").exists)
         assert shell.order("TERM", 1)
-        assert until(lambda: has_ended(shell), 30)
+        wait_until(lambda: has_ended(shell), 30)
         assert shell.record().status is ShellStatus.KILLED
 
 
@@ -64,14 +65,14 @@ def test_one_whose_supervisor_is_stopped_before_it_can_say_so_is_started(
     for _ in range(10):
         with run_shell(folder, f"kill -STOP $PPID; sleep {marker}") as shell:
             assert shell.order("KILL", 0)
-            assert until(lambda: shell.rouse() or has_ended(shell))
+            wait_until(lambda: shell.rouse() or has_ended(shell))
     assert not sleepers()
 
 
 def test_a_keeper_that_was_killed_takes_no_shell_along_and_is_replaced(folder: Path) -> None:
     with run_shell(folder, "sleep 61") as first:
         os.kill(KEEPER.pid, signal.SIGKILL)
-        assert until(lambda: not is_alive(KEEPER.pid))
+        wait_until(lambda: not is_alive(KEEPER.pid))
         with run_shell(folder, "sleep 61") as second:
             assert is_alive(first.record().pid)
             assert first.id != second.id
@@ -88,7 +89,7 @@ def test_a_keeper_that_is_killed_while_it_is_asked_is_replaced_too(
         asked.append(KEEPER.pid)
         if len(asked) == 1:
             os.kill(KEEPER.pid, signal.SIGKILL)
-            assert until(lambda: not is_alive(KEEPER.pid))
+            wait_until(lambda: not is_alive(KEEPER.pid))
         send(*request)
 
     monkeypatch.setattr(spawner, "_send", kill_first)

@@ -11,7 +11,8 @@ import pytest
 from forge_tools.sandbox.shells import segments
 from forge_tools.sandbox.shells.reading import Output, Piece
 from forge_tools.sandbox.shells.segments import Segments
-from tests.shell_hosts import has_ended, run_shell, shell_host, until
+from tests.shell_hosts import has_ended, run_shell, shell_host
+from tests.waiting import wait_until, within
 
 
 @pytest.fixture
@@ -97,7 +98,8 @@ def test_a_reader_meets_nothing_wrong_while_the_writer_is_fast(folder: int) -> N
     )
     writer.start()
     position = gaps = 0
-    while writer.is_alive() or position < len(stream):
+    time_left = within(60, "the stream is not read to its end")
+    while next(time_left) and (writer.is_alive() or position < len(stream)):
         for piece in output.read(position, 5000):
             assert piece.start >= position
             assert piece.data == stream[piece.start : piece.end]
@@ -110,7 +112,7 @@ def test_a_reader_meets_nothing_wrong_while_the_writer_is_fast(folder: int) -> N
 def test_ten_megabytes_a_second_do_not_wait_for_their_reader(tmp_path: Path) -> None:
     script = "for i in 1 2 3 4 5 6; do head -c 1000000 /dev/zero | tr '\\0' $i; done"
     with shell_host(tmp_path / "shells") as folder, run_shell(folder, script, spool_bytes=1 << 20) as shell:
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         head, tail = shell.output.read(0, 10_000_000)
         assert shell.facts()["size"] == shell.size == 6_000_000
     assert (head.start, set(head.data)) == (0, set(b"1"))

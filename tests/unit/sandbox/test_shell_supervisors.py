@@ -22,7 +22,8 @@ from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells import keeping, starting
 from forge_tools.sandbox.shells.starting import KEEPER, hostname_of, shells_folder
 from forge_tools.sandbox.trees import descendants
-from tests.shell_hosts import has_ended, output_of, run_shell, shell_host, until
+from tests.shell_hosts import has_ended, output_of, run_shell, shell_host
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 STARTER = f"""
@@ -62,20 +63,20 @@ def starter(tmp_path: Path) -> list[str]:
 )
 def test_how_a_shell_ended_is_written_down(folder: Path, script: str, facts: dict[str, object]) -> None:
     with run_shell(folder, script) as shell:
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         assert facts.items() <= shell.facts().items()
 
 
 def test_both_streams_are_kept_in_their_order(folder: Path) -> None:
     with run_shell(folder, "for i in 1 2 3; do echo out $i; echo err $i >&2; done; printf end") as shell:
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         assert output_of(shell) == b"out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\nend"
         assert shell.facts()["size"] == len(output_of(shell))
 
 
 def test_nobody_else_may_look(folder: Path) -> None:
     with run_shell(folder, "echo hi; sleep 61") as shell:
-        assert until(lambda: shell.size == 3)
+        wait_until(lambda: shell.size == 3)
         modes = {path.name: path.lstat().st_mode & 0o777 for path in (folder / shell.id).iterdir()}
         assert set(modes.values()) == {0o600}
         assert (folder / shell.id).stat().st_mode & 0o777 == 0o700
@@ -85,11 +86,11 @@ def test_what_a_shell_leaves_running_belongs_to_it(
     folder: Path, marker: str, sleepers: Callable[[], list[int]]
 ) -> None:
     with run_shell(folder, f"(setsid sleep {marker} &) ; exit 4") as shell:
-        assert until(lambda: shell.facts().get("exit_code") == 4)
-        assert until(sleepers)
+        wait_until(lambda: shell.facts().get("exit_code") == 4)
+        wait_until(sleepers)
         assert shell.record().status is ShellStatus.RUNNING
         assert shell.order("TERM", 2)
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         assert (shell.record().status, shell.record().exit_code) == (ShellStatus.KILLED, 4)
 
 
@@ -112,10 +113,10 @@ def test_a_shell_ends_with_all_it_started(
     folder: Path, script: str, marker: str, sleepers: Callable[[], list[int]]
 ) -> None:
     with run_shell(folder, script.format(marker)) as shell:
-        assert until(sleepers)
+        wait_until(sleepers)
         ordered = time.monotonic()
         assert shell.order("TERM", 0.3)
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         assert time.monotonic() - ordered < 20
         facts = shell.facts()
         assert (facts["state"], facts["ended_by"], facts.get("left")) == ("killed", "kill", None)
@@ -126,27 +127,27 @@ def test_a_shell_ends_with_all_it_started(
 def test_a_shell_that_hears_a_signal_may_end_in_its_own_way(folder: Path) -> None:
     for name, code in (("TERM", 15), ("INT", 2)):
         with run_shell(folder, f"trap 'echo bye; exit {code}' {name}; echo up; while :; do sleep 0.02; done") as shell:
-            assert until(lambda: shell.size)
+            wait_until(lambda: shell.size)
             assert shell.order(name, 10)
-            assert until(lambda: has_ended(shell))
+            wait_until(lambda: has_ended(shell))
             assert (shell.facts()["exit_code"], output_of(shell)[-4:]) == (code, b"bye\n")
 
 
 def test_kill_asks_nobody(folder: Path, marker: str, sleepers: Callable[[], list[int]]) -> None:
     with run_shell(folder, f"trap 'echo asked' TERM; setsid sleep {marker} & wait; sleep {marker}") as shell:
-        assert until(sleepers)
+        wait_until(sleepers)
         assert shell.order("KILL", 30)
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         assert (output_of(shell), shell.facts()["signal"]) == (b"", 9)
 
 
 def test_a_second_order_may_be_sharper_and_never_milder(folder: Path, marker: str) -> None:
     with run_shell(folder, f"trap '' TERM; echo up; while :; do sleep {marker}; done") as shell:
-        assert until(lambda: shell.size)
+        wait_until(lambda: shell.size)
         assert shell.order("TERM", 30)
         assert shell.order("KILL", 30)
-        assert until(lambda: has_ended(shell), 20)
-        assert not shell.order("TERM", 1) or until(lambda: not shell.order("TERM", 1))
+        wait_until(lambda: has_ended(shell), 20)
+        assert not shell.order("TERM", 1) or wait_until(lambda: not shell.order("TERM", 1))
 
 
 def test_words_that_are_no_order_are_passed_over(folder: Path) -> None:
@@ -161,9 +162,9 @@ def test_words_that_are_no_order_are_passed_over(folder: Path) -> None:
 def test_forking_while_it_is_killed_saves_nothing(folder: Path, marker: str) -> None:
     script = f"f() {{ while :; do (setsid sleep {marker} &) ; done; }}; for i in 1 2 3; do f & done; echo up; wait"
     with run_shell(folder, f"ulimit -u 4000; {script}") as shell:
-        assert until(lambda: shell.size)
+        wait_until(lambda: shell.size)
         assert shell.order("KILL", 0)
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         assert shell.facts().get("left") is None
 
 
@@ -175,10 +176,10 @@ def test_a_shell_outlives_the_process_that_started_it_by_kill_9(
         os.killpg(process.pid, signal.SIGKILL)
     (folder / "go").touch()
     with keeping.find(folder, handle) as shell:
-        assert until(lambda: output_of(shell) == b"one\ntwo\n")
+        wait_until(lambda: output_of(shell) == b"one\ntwo\n")
         assert [record.status for record in keeping.survey(folder)] == [ShellStatus.RUNNING]
         assert shell.order("TERM", 2)
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
     assert not sleepers()
 
 
@@ -188,7 +189,7 @@ def test_nothing_that_sweeps_up_after_workers_and_bodies_meets_a_shell(
     marks = {"FORGE_BOOT": "the-boot", "FORGE_EXECUTION": "the-execution.1"}
     script = f"sleep {marker} & env -i sleep {marker} & wait"
     with started([*starter, str(folder), script], env=os.environ | marks) as (process, handle):
-        assert until(lambda: len(sleepers()) == 2)
+        wait_until(lambda: len(sleepers()) == 2)
         assert not has_unmarked_descendants(process.pid)
         assert end(attempt_mark("the-execution", 1), root=Quarry(process.pid)) == 1
         assert end(boot_mark("the-boot")) == 0
@@ -218,7 +219,7 @@ def test_a_launcher_that_ends_its_tree_lets_shells_be(
     ]
     command = ["bash", "-c", f'setsid sleep {marker} & "$@"', "-", *starter, str(folder), f"sleep {marker}"]
     with started([*launcher, *command], pass_fds=(owner,)) as (process, handle):
-        assert until(lambda: len(sleepers()) == 2)
+        wait_until(lambda: len(sleepers()) == 2)
         os.close(owner)
         began = time.monotonic()
         os.close(lifeline)
@@ -234,7 +235,7 @@ def test_the_shell_knows_no_secret_and_has_no_handle_of_ours(folder: Path, monke
     monkeypatch.setenv("FORGE_DATABASE_URL", "canary")
     monkeypatch.setenv("OPENAI_API_KEY", "canary")
     with run_shell(folder, "env; tr '\\0' '\\n' </proc/$PPID/environ; ls /proc/$$/fd; :", env={"A": "b c"}) as shell:
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         text = output_of(shell).decode()
     assert "canary" not in text
     assert "\nA=b c\n" in text
@@ -245,7 +246,7 @@ def test_the_shell_knows_no_secret_and_has_no_handle_of_ours(folder: Path, monke
 
 def test_a_terminal_that_goes_away_takes_no_shell_along(folder: Path) -> None:
     with run_shell(folder, "ps -o tty=,sid= -p $$; sleep 61") as shell:
-        assert until(lambda: b"\n" in output_of(shell))
+        wait_until(lambda: b"\n" in output_of(shell))
         tty, session = output_of(shell).split()
         assert tty == b"?"
         assert int(session) not in (os.getsid(0), shell.record().pid)
@@ -263,7 +264,7 @@ def test_the_same_deed_starts_one_shell(folder: Path, marker: str, sleepers: Cal
     for thread in threads:
         thread.join()
     assert len({shell.id for shell in shells}) == 1
-    assert until(sleepers)
+    wait_until(sleepers)
     assert len(sleepers()) == 1
     with run_shell(folder, f"sleep {marker}.", execution_id="one") as other:
         assert other.id != shells[0].id
@@ -286,7 +287,7 @@ def test_one_that_cannot_be_started_leaves_nothing(folder: Path, monkeypatch: py
 def test_a_supervisor_that_is_told_to_stop_ends_its_shell(folder: Path, marker: str) -> None:
     with run_shell(folder, f"sleep {marker}") as shell:
         os.kill(shell.record().pid, signal.SIGTERM)
-        assert until(lambda: has_ended(shell))
+        wait_until(lambda: has_ended(shell))
         assert shell.facts()["ended_by"] == "stop"
 
 
@@ -295,18 +296,18 @@ def test_a_shell_that_nobody_cares_for_ends(folder: Path, marker: str, sleepers:
         run_shell(folder, f"sleep {marker}", lease_seconds=0.4) as alone,
         run_shell(folder, f"sleep {marker}", lease_seconds=60) as cared_for,
     ):
-        assert until(lambda: has_ended(alone))
+        wait_until(lambda: has_ended(alone))
         assert alone.facts()["ended_by"] == "lease"
         assert not has_ended(cared_for)
 
 
 def test_a_shell_whose_folder_is_gone_ends(tmp_path: Path, marker: str, sleepers: Callable[[], list[int]]) -> None:
     with shell_host(tmp_path / "lost") as folder, run_shell(folder, f"sleep {marker}", lease_seconds=0.4) as shell:
-        assert until(sleepers)
+        wait_until(sleepers)
         (folder / shell.id).rename(tmp_path / "elsewhere")
         for path in (tmp_path / "elsewhere").iterdir():
             path.unlink()
-        assert until(lambda: not sleepers())
+        wait_until(lambda: not sleepers())
 
 
 def test_the_name_of_a_host_fits_into_an_id() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from forge_tools.sandbox import trees
 from forge_tools.sandbox.leftovers import Quarry, end, has_unmarked_descendants
+from tests.waiting import wait_until
 
 
 def test_the_process_table_of_ps_agrees_with_proc() -> None:
@@ -16,12 +17,12 @@ def test_the_process_table_of_ps_agrees_with_proc() -> None:
 
 
 def test_what_keeps_shells_belongs_to_nobody_and_what_only_says_that_it_is_of_one_does(
-    marker: str, sleepers: Callable[[], list[int]], until: Callable[..., bool]
+    marker: str, sleepers: Callable[[], list[int]]
 ) -> None:
     kept = f"FORGE_SHELL=keeper.a bash -c 'sleep {marker} & env -i sleep {marker} & wait'"
     script = f"sleep {marker} & env -i FORGE_SHELL=sh_a_000000000000 setsid sleep {marker} & {kept} & wait"
     with subprocess.Popen(["bash", "-c", script], start_new_session=True) as root:
-        assert until(lambda: len(sleepers()) == 4)
+        wait_until(lambda: len(sleepers()) == 4)
         assert len(trees.descendants(root.pid)) == 2
         assert len(trees.descendants(root.pid, with_shells=True)) == 5
         assert has_unmarked_descendants(root.pid)

@@ -8,6 +8,7 @@ import pytest
 from forge_tools.errors import DatabaseUnavailableError, ForgeError, StorageError
 from forge_tools.storage import batching
 from forge_tools.storage.batching import Batcher, ConflictError, Limits, RefusedError, UnreachableError
+from tests.waiting import reached
 
 Flush = Callable[[Sequence[int]], Awaitable[list[int | ForgeError]]]
 
@@ -37,7 +38,7 @@ async def test_rows_that_come_during_a_flush_go_together_in_the_next() -> None:
     sink.gate.clear()
     batcher = Batcher(sink)
     first = asyncio.create_task(batcher.add(1))
-    await until(lambda: len(sink.batches) == 1)
+    await reached(lambda: len(sink.batches) == 1)
     rest = [asyncio.create_task(batcher.add(row)) for row in (2, 3, 4)]
     await asyncio.sleep(0)
     sink.gate.set()
@@ -105,7 +106,7 @@ async def test_rows_that_gathered_behind_a_flush_that_gave_up_fail_with_it_and_w
     sink.gate.clear()
     batcher = Batcher(sink, Limits(patience=0))
     first = asyncio.create_task(batcher.add(1))
-    await until(lambda: len(sink.batches) == 1)
+    await reached(lambda: len(sink.batches) == 1)
     second = asyncio.create_task(batcher.add(2))
     await asyncio.sleep(0)
     sink.gate.set()
@@ -159,7 +160,7 @@ async def test_a_cancelled_waiter_stops_neither_its_flush_nor_its_neighbours() -
     sink.gate.clear()
     batcher = Batcher(sink)
     impatient, patient = asyncio.create_task(batcher.add(1)), asyncio.create_task(batcher.add(2))
-    await until(lambda: len(sink.batches) == 1)
+    await reached(lambda: len(sink.batches) == 1)
     impatient.cancel()
     await asyncio.wait([impatient])
     sink.gate.set()
@@ -188,7 +189,7 @@ async def test_closing_waits_for_rows_under_way_and_refuses_new_ones() -> None:
     sink.gate.clear()
     batcher = Batcher(sink)
     row = asyncio.create_task(batcher.add(1))
-    await until(lambda: len(sink.batches) == 1)
+    await reached(lambda: len(sink.batches) == 1)
     closing = asyncio.create_task(batcher.close())
     await asyncio.sleep(0)
     sink.gate.set()
@@ -203,7 +204,7 @@ async def test_closing_ends_the_patience_of_those_who_would_wait_for_ever(monkey
     sink = Sink(*[UnreachableError("refused")] * 1000)
     batcher = Batcher(sink, Limits(patience=None))
     row = asyncio.create_task(batcher.add(1))
-    await until(lambda: len(sink.batches) == 2)
+    await reached(lambda: len(sink.batches) == 2)
     await asyncio.wait_for(batcher.close(), 30)
     with pytest.raises(DatabaseUnavailableError):
         await row
@@ -213,9 +214,3 @@ async def test_no_rows_need_no_flush() -> None:
     sink = Sink()
     assert await Batcher(sink).add_many([]) == []
     assert sink.batches == []
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0)

@@ -21,6 +21,7 @@ from forge_tools.sandbox.spawner import SPAWNER
 from forge_tools.tools import BUILTINS
 from tests.descriptors import descriptors
 from tests.unit.tools.every_tool import FINE, WRONG, executor, fill
+from tests.waiting import within
 
 SHELL = [
     ("Bash", {"command": "env; export -p; cat /proc/self/environ /proc/$PPID/environ"}),
@@ -62,7 +63,8 @@ def children() -> set[str]:
     below = [pid for pid, (parent, state) in parents.items() if parent == SPAWNER.pid and state != "Z"]
     kept |= set(below) if len(below) == 1 else set()
     found, todo = set(), {os.getpid()}
-    while todo:
+    time_left = within(60, "processes have ever more children")
+    while todo and next(time_left):
         inner = {pid for pid, (parent, _) in parents.items() if parent in todo}
         found |= {f"{pid} {parents[pid][1]}" for pid in inner - kept}
         todo = inner

@@ -17,6 +17,7 @@ from forge_tools.sandbox.output import HeadTail
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.reports import DirectReporter
 from forge_tools.tools.execution.bash import Bash
+from tests.waiting import reached
 
 Run = Callable[..., Awaitable[ToolResult]]
 
@@ -100,9 +101,7 @@ async def test_what_a_command_wrote_before_its_time_was_up_is_kept(bash: Run, ar
 
 async def test_what_a_cancelled_command_wrote_is_kept(bash: Run, artifacts: FolderArtifacts, tmp_path: Path) -> None:
     call = asyncio.create_task(bash("seq 1 2000; touch done; sleep 60"))
-    async with asyncio.timeout(30):
-        while not (tmp_path / "ws/done").exists():
-            await asyncio.sleep(0.01)
+    await reached((tmp_path / "ws/done").exists, 30)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

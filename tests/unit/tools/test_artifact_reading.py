@@ -14,6 +14,7 @@ from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tools import BUILTINS
 from tests.descriptors import descriptors
+from tests.waiting import within
 
 Call = Callable[..., Awaitable[ToolResult]]
 
@@ -54,7 +55,8 @@ async def handle(artifacts: FolderArtifacts) -> str:
 async def test_pages_of_an_artifact_are_all_of_it(call: Call, handle: str) -> None:
     seen: list[str] = []
     following: dict[str, int] | None = {"offset": 1}
-    while following:
+    time_left = within(60, "the pages do not end")
+    while following and next(time_left):
         page = await call("Read", file_path=handle, line_numbers=False, limit=3000, **following)
         assert page.success, page.error
         seen.append(page.output)

@@ -11,6 +11,7 @@ import pytest
 from forge_tools.records import ToolResult
 from forge_tools.sandbox.spawner import SPAWNER
 from forge_tools.tools.execution.bash import Bash
+from tests.waiting import reached
 
 Call = Callable[..., Awaitable[ToolResult]]
 
@@ -183,8 +184,7 @@ async def test_output_is_cut_only_above_the_budget(bash: Call, size: int) -> Non
 
 async def test_a_cancelled_call_leaves_nothing(bash: Call, ws: Path) -> None:
     call = asyncio.ensure_future(bash(command="touch started; trap '' TERM; setsid sleep 61 & sleep 61; :"))
-    while not (ws / "started").exists():
-        await asyncio.sleep(0.01)
+    await reached((ws / "started").exists)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

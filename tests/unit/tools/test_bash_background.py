@@ -18,8 +18,8 @@ from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.shells import starting
 from forge_tools.sandbox.shells.keeping import find, survey
 from forge_tools.tools import Bash
-from tests.shell_hosts import until
 from tests.unit.tools.shell_session import Book, Session
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 USER = """
@@ -90,7 +90,7 @@ async def test_nothing_that_a_shell_leaves_has_the_secrets_of_its_call(calls: Se
     def left() -> bytes:
         return b"".join(path.read_bytes() for path in files.iterdir() if path.is_file())
 
-    assert until(lambda: b"\nclean" in left())
+    wait_until(lambda: b"\nclean" in left())
     assert not any(form in left() for form in (b"not-told", b64encode(b"u:not-told-canary")[4:20]))
     assert (await calls.output(handle)).output.startswith("[redacted]\n")
     assert book.shells[handle].command == command.replace("not-told-canary", "[redacted]")
@@ -153,7 +153,7 @@ async def test_a_cancelled_call_leaves_no_shell(calls: Session, monkeypatch: pyt
     def slow(*arguments: object, **options: object) -> None:
         ask(*arguments, **options)
         loop.call_soon_threadsafe(begun.set)
-        until(lambda: may_go_on)
+        wait_until(lambda: may_go_on)
 
     monkeypatch.setattr(starting, "_ask", slow)
     call = asyncio.ensure_future(calls.bash(command="sleep 61", run_in_background=True))
@@ -162,7 +162,7 @@ async def test_a_cancelled_call_leaves_no_shell(calls: Session, monkeypatch: pyt
     may_go_on.append(True)
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert until(lambda: survey(calls.folder)[0].status is ShellStatus.KILLED)
+    wait_until(lambda: survey(calls.folder)[0].status is ShellStatus.KILLED)
 
 
 async def test_dry_run_says_what_would_start_and_touches_nothing(calls: Session) -> None:

@@ -9,7 +9,7 @@ import pytest
 from forge_tools.records import ToolResult
 from forge_tools.sandbox.spawner import SPAWNER
 from forge_tools.tools.execution.bash import Bash
-from tests.shell_hosts import until
+from tests.waiting import wait_until
 
 Call = Callable[..., Awaitable[ToolResult]]
 
@@ -39,13 +39,13 @@ async def test_nothing_that_is_left_holds_the_call_up_or_stays(bash: Call, left:
     result = await bash({"max_output_size": 400}, command=f"{left} & sleep 0.1; echo on")
     assert time.monotonic() - started < 20
     assert "stopped when the command ended" in result.output
-    assert until(lambda: not left_by_commands())
+    wait_until(lambda: not left_by_commands())
 
 
 async def test_a_child_that_is_stopped_is_ended_too(bash: Call) -> None:
     result = await bash(command="sleep 61 & sleep 0.05; kill -STOP $!; echo on")
     assert result.metadata["leftovers"] == 1
-    assert until(lambda: not left_by_commands())
+    wait_until(lambda: not left_by_commands())
 
 
 async def test_a_shell_that_stops_itself_is_ended_when_its_time_is_over(bash: Call) -> None:
@@ -88,7 +88,7 @@ async def test_a_command_whose_time_is_over_before_it_starts_is_no_riddle(bash: 
 async def test_a_hundred_commands_leave_no_zombie(bash: Call) -> None:
     for _ in range(100):
         await bash(command="(sleep 0 &); true")
-    assert until(lambda: not left_by_commands())
+    wait_until(lambda: not left_by_commands())
 
 
 def left_by_commands() -> list[str]:

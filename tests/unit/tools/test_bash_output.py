@@ -15,6 +15,7 @@ from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.keeping import find
 from forge_tools.tools.execution import patterns
 from tests.unit.tools.shell_session import Book, Session
+from tests.waiting import within
 
 
 def record_of(handle: str, hostname: str, status: ShellStatus, session_id: str = "s1") -> ShellRecord:
@@ -56,7 +57,8 @@ async def test_an_emoji_that_comes_byte_by_byte_is_never_half(calls: Session, tm
     handle = await calls.start(steps)
     seen, since = [], 0
     for n in range(len(parts)):
-        while (await calls.output(handle)).metadata["size"] <= n:
+        time_left = within(60, "it puts nothing out")
+        while next(time_left) and (await calls.output(handle)).metadata["size"] <= n:
             await asyncio.sleep(0.005)
         result = await calls.output(handle, since=since)
         seen.append(result.output.partition("\n")[0])
@@ -91,7 +93,8 @@ async def test_pages_fit_together_and_into_their_budget(calls: Session) -> None:
     whole = (await calls.ended(handle)).output.partition("[exited")[0]
     narrow = calls.other(max_output_size=700)
     pages, since, more = [], 0, True
-    while more:
+    time_left = within(60, "the pages do not end")
+    while more and next(time_left):
         result = await narrow.output(handle, since=since)
         assert len(result.output) <= 700
         text, note = result.output.rsplit("\n", 1)
@@ -107,7 +110,8 @@ async def test_a_line_that_is_longer_than_the_page_is_read_in_parts(calls: Sessi
     await calls.ended(handle)
     narrow = calls.other(max_output_size=1000)
     text, since, more = "", 0, True
-    while more:
+    time_left = within(60, "the pages do not end")
+    while more and next(time_left):
         result = await narrow.output(handle, since=since)
         text += result.output.rpartition("\n")[0].removesuffix("\n")
         since, more = result.metadata["next_cursor"], result.metadata["truncated"]
@@ -235,12 +239,13 @@ async def test_two_readers_of_a_fast_writer_see_the_same(calls: Session) -> None
 
     async def read(agent: str) -> str:
         reader, text, since = calls.other(agent_id=agent), "", 0
-        while True:
+        for _ in within(60, "the pages do not end"):
             result = await reader.output(handle, since=since, wait_ms=2000)
             text += result.output.rpartition("\n")[0].removesuffix("(no new output)")
             since = result.metadata["next_cursor"]
             if result.metadata["status"] != "running" and not result.metadata["truncated"]:
-                return text
+                break
+        return text
 
     texts = await asyncio.gather(read("a1"), read("a2"))
     for text in texts:

@@ -12,6 +12,7 @@ from forge_tools.tools.file.glob import Glob
 from forge_tools.tools.file.grep import Grep
 from tests.descriptors import descriptors
 from tests.unit.tools.repositories import listed_by_git, make_repository
+from tests.waiting import reached, within
 
 Call = Callable[..., Awaitable[ToolResult]]
 Write = Callable[[str, bytes], Path]
@@ -87,7 +88,8 @@ async def test_pages_follow_one_another_and_say_how_many_there_are(glob: Call, w
     for number in range(25):
         write(f"d{number % 3}/{number:02}", b"")
     got, arguments = [], {"offset": 0}
-    while arguments is not None:
+    time_left = within(60, "the pages do not end")
+    while arguments is not None and next(time_left):
         result = await glob(pattern="**", limit=4, **arguments)
         got += [line for line in lines(result) if not line.startswith("[")]
         assert result.metadata["total_records"] == 25
@@ -190,7 +192,8 @@ async def test_folders_that_vanish_meanwhile_harm_nothing(glob: Call, ws: Path) 
     stop = asyncio.Event()
 
     async def flip() -> None:
-        while not stop.is_set():
+        time_left = within(60, "nobody stops the swaps")
+        while not stop.is_set() and next(time_left):
             for number in range(200):
                 (ws / f"d{number}/e").rename(ws / f"e{number}")
                 (ws / f"e{number}").rename(ws / f"d{number}/e")
@@ -216,6 +219,5 @@ async def test_nothing_stays_open(glob: Call, caller: Callable[..., Call], tree:
     before = descriptors()
     for call in calls * 3:
         assert (await call()).success
-    async with asyncio.timeout(60):  # the thread that did the work may still be about to let go of its workspace
-        while descriptors() - before:
-            await asyncio.sleep(0.01)
+    # The thread that did the work may still be about to let go of its workspace.
+    await reached(lambda: not descriptors() - before)

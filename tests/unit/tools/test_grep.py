@@ -14,6 +14,7 @@ from forge_tools.sandbox.environment import child_environment
 from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.ripgrep import Complaints, Search, refusal
 from forge_tools.tools.file.walking import MAX_DEPTH
+from tests.waiting import within
 
 Call = Callable[..., Awaitable[ToolResult]]
 Write = Callable[[str, bytes], Path]
@@ -121,7 +122,8 @@ async def test_patterns_are_never_taken_for_options(grep: Call, write: Write, pa
 async def test_pages_follow_one_another(grep: Call, write: Write) -> None:
     write("f", b"".join(b"hit %d\n" % number for number in range(25)))
     got, arguments = [], {}
-    while arguments is not None:
+    time_left = within(60, "the pages do not end")
+    while arguments is not None and next(time_left):
         result = await grep(pattern="hit", output_mode="content", head_limit=4, **arguments)
         got += [line for line in lines(result) if not line.startswith("[")]
         arguments = result.metadata.get("next")

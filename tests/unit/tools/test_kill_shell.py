@@ -13,14 +13,15 @@ import pytest
 from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.sandbox.shells.keeping import find
 from forge_tools.tools.execution import kill_shell
-from tests.shell_hosts import processes_of, until
+from tests.shell_hosts import processes_of
 from tests.unit.tools.shell_session import Book, Session
+from tests.waiting import wait_until
 
 
 async def test_it_says_what_it_stopped_and_how_it_ended(calls: Session) -> None:
     handle = await calls.start("sleep 61 & setsid sleep 61 & echo up; wait", description="three sleepers")
     await calls.output(handle, wait_for="up")
-    assert until(lambda: len(processes_of({handle})) == 3)
+    wait_until(lambda: len(processes_of({handle})) == 3)
     result = await calls.kill(handle)
     said = rf"Stopped {handle} \(three sleepers\): 3 processes, exit SIGTERM, after 0\.\d s"
     assert re.fullmatch(said, result.output)
@@ -127,7 +128,7 @@ async def test_a_shell_of_another_host_is_refused_unless_it_is_over(calls: Sessi
 
 async def test_dry_run_says_what_would_end_and_ends_nothing(calls: Session) -> None:
     handle = await calls.start("sleep 61 & wait", description="a sleeper")
-    assert until(lambda: len(processes_of({handle})) == 2)
+    wait_until(lambda: len(processes_of({handle})) == 2)
     dry = calls.other(dry_run=True)
     result = await dry.kill(handle, grace_ms=500)
     said = f"[Dry Run] Would send SIGTERM to {handle} (a sleeper): 2 processes, and kill what is left after 0.5s"

@@ -10,8 +10,9 @@ import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import ShellRecord, ShellStatus
-from tests.shell_hosts import processes_of, until
+from tests.shell_hosts import processes_of
 from tests.unit.tools.shell_session import Book, Session
+from tests.waiting import wait_until
 
 
 async def test_a_session_without_shells_is_told_so(calls: Session) -> None:
@@ -26,7 +27,7 @@ async def test_what_is_here_is_shown_with_what_it_uses(calls: Session) -> None:
     await calls.ended(over)
     running = await calls.start("sleep 61 & echo up; wait", description="a server")
     await calls.output(running, wait_for="up")
-    assert until(lambda: len(processes_of({running})) == 2)
+    wait_until(lambda: len(processes_of({running})) == 2)
     result = await calls.shells()
     first, second = result.output.splitlines()
     assert first.startswith(f"{over}  echo hi; exit 3; exited with exit code 3; since 2")

@@ -13,6 +13,7 @@ from forge_tools.sandbox.paths import Workspace
 from forge_tools.tools.file import reading
 from forge_tools.tools.file.read import Read
 from tests.descriptors import descriptors
+from tests.waiting import reached, within
 
 Call = Callable[..., Awaitable[ToolResult]]
 Write = Callable[[str, bytes], Path]
@@ -99,7 +100,8 @@ async def test_pages_follow_one_another_to_the_end(read: Call, write: Write) -> 
     lines = [f"line {number} " + "é" * (number % 70) for number in range(1, 400)]
     write("f", "\n".join(lines).encode())
     got, arguments = [], {}
-    while arguments is not None:
+    time_left = within(60, "the pages do not end")
+    while arguments is not None and next(time_left):
         result = await read({"max_output_size": 1500}, file_path="f", limit=50, line_numbers=False, **arguments)
         assert len(result.output) <= 1500
         got += result.output.split("\n")
@@ -111,7 +113,8 @@ async def test_a_one_line_file_is_paged_by_column(read: Call, write: Write) -> N
     text = "".join(chr(0x4E00 + number % 5000) for number in range(9000))
     write("f", text.encode())
     got, arguments = "", {}
-    while arguments is not None:
+    time_left = within(60, "the pages do not end")
+    while arguments is not None and next(time_left):
         result = await read(file_path="f", line_numbers=False, **arguments)
         got += result.output.partition("… [+")[0]
         arguments = result.metadata.get("next")
@@ -194,9 +197,7 @@ async def test_a_cancelled_read_lets_go_of_the_file(read: Call, sparse: Path) ->
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    async with asyncio.timeout(60):
-        while descriptors(sparse):
-            await asyncio.sleep(0.01)
+    await reached(lambda: not descriptors(sparse))
 
 
 async def test_a_file_that_shrinks_or_goes_while_it_is_read_is_no_error(ws: Path, write: Write) -> None:

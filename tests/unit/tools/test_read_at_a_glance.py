@@ -16,6 +16,7 @@ from forge_tools.sandbox.etags import etag_of
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.reading import Reading
+from tests.waiting import reached, within
 
 Call = Callable[..., Awaitable[ToolResult]]
 Write = Callable[[str, bytes], Path]
@@ -142,9 +143,7 @@ async def test_a_disk_that_takes_its_time_does_not_hold_the_loop(
 
     monkeypatch.setattr(os, "pread", slow)
     reading = asyncio.ensure_future(read(file_path="f"))
-    async with asyncio.timeout(30):
-        while not is_asked.is_set():
-            await asyncio.sleep(0.001)
+    await reached(is_asked.is_set, 30)
     assert (await read(file_path="first")).success  # meanwhile others read
     may_answer.set()
     assert (await reading).metadata["lines"] == 20_000
@@ -161,7 +160,8 @@ async def test_what_is_swapped_meanwhile_is_read_whole_or_refused(read: Call, ws
             os.mkfifo,
             lambda path: path.symlink_to("../secret"),
         ]
-        while not done.is_set():
+        time_left = within(60, "nobody stops the swaps")
+        while not done.is_set() and next(time_left):
             random.choice(make)(ws / "new")
             (ws / "new").replace(ws / "f")
 

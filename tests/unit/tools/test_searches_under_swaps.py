@@ -11,6 +11,7 @@ from forge_tools.records import ToolResult
 from forge_tools.sandbox.programs import find_beside_python
 from forge_tools.tools.file import grep as grep_module
 from forge_tools.tools.file.grep import Grep
+from tests.waiting import within
 
 Call = Callable[..., Awaitable[ToolResult]]
 MODES = ("content", "files_with_matches", "count")
@@ -111,7 +112,8 @@ async def test_a_folder_that_is_swapped_at_full_speed_leads_no_search_out(
     link.symlink_to("../evil")
 
     def swap() -> None:
-        while not stop.is_set():
+        time_left = within(60, "nobody stops the swaps")
+        while not stop.is_set() and next(time_left):
             real.rename(held)
             link.rename(real)
             real.rename(link)

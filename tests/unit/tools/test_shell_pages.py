@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from forge_tools.sandbox.shells.reading import Output
 from forge_tools.sandbox.shells.segments import Segments
 from forge_tools.tools.execution.pages import Line, fitting, head_of, read_slice
+from tests.waiting import within
 
 PARTS = st.lists(
     st.one_of(
@@ -44,7 +45,8 @@ def test_slices_follow_one_another_and_are_the_whole(parts: list[bytes], limit: 
     with spooled(data) as output:
         lines: list[Line] = []
         at, has_more = 0, True
-        while has_more:
+        time_left = within(60, "the pages do not end")
+        while has_more and next(time_left):
             found = read_slice(output, at, limit, len(data), is_over=True, room=room)
             assert found.next > at or not found.has_more
             lines += found.lines
@@ -87,7 +89,8 @@ def test_a_line_may_be_cut_into_parts_that_are_the_whole(line: str, room: int) -
     data = line.encode()
     with spooled(data) as output:
         text, at = "", 0
-        while at < len(data):
+        time_left = within(60, "the pages do not end")
+        while at < len(data) and next(time_left):
             (rest,) = read_slice(output, at, 1 << 16, len(data), is_over=True).lines
             part = head_of(rest, output, room)
             assert at < part.end <= rest.end

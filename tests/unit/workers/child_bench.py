@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from forge_tools.records import Claim, Outcome, Ring, new_id
+from tests.waiting import reached
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import Line
 
@@ -87,10 +88,7 @@ class Bench:
         await self.until(lambda: self.lane.free_slots() == slots + 1)
         return speaker
 
-    async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
-            while not is_so():
-                await asyncio.sleep(0.005)
+    until = staticmethod(reached)
 
 
 @contextlib.contextmanager

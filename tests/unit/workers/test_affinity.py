@@ -20,8 +20,8 @@ from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import root_of, workspaces_of
 from forge_tools.sandbox.reach import Reach
 from forge_tools.storage.models import executions, from_now, workers
-from tests.fleet import wait_until
 from tests.migrated import migrated
+from tests.waiting import reached, wait_until
 from workers.affinity import workspace_of
 from workers.engine import Engine, Post
 
@@ -194,9 +194,7 @@ async def test_while_it_cannot_be_sent_on_it_is_given_back_and_its_neighbours_ru
     await take(engine, theirs, own)
 
     assert (await client.attach(own).result(30)).success
-    async with asyncio.timeout(30):
-        while (await client.get(theirs)).status != ExecutionStatus.QUEUED:
-            await asyncio.sleep(0.02)
+    await reached(lambda: client.get(theirs), 30, when=lambda row: row.status == ExecutionStatus.QUEUED)
     assert (await client.get(theirs)).attempt == 0
     assert STARTED == ["own"]
 

@@ -23,6 +23,7 @@ from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.marks import marks_of
 from tests.fleet import is_alive
+from tests.waiting import reached
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
 
@@ -163,10 +164,7 @@ class Bench:
         await self.until(lambda: len(self.outcomes) > told)
         return self.outcomes[-1]
 
-    async def until(self, is_so: Callable[[], object], seconds: float = 30) -> None:
-        async with asyncio.timeout(seconds):
-            while not is_so():
-                await asyncio.sleep(0.005)
+    until = staticmethod(reached)
 
 
 def claim(how: str, **changes: Any) -> Claim:

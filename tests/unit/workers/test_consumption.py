@@ -11,6 +11,7 @@ import pytest
 from forge_tools.dispatch import BULK, backlog, celery_app
 from forge_tools.dispatch.app import list_name
 from tests.services import client
+from tests.waiting import reached
 from workers import consumption as module
 from workers.consumption import LOOKS, Consumption
 
@@ -102,9 +103,7 @@ async def test_a_worker_that_drains_is_asked_to_stop_once(monkeypatch: pytest.Mo
     monkeypatch.setattr(consumption, "_count", lambda: 3)
     leaving = asyncio.create_task(consumption.leave_when_deaf(lambda: not sent, lambda: 0.0))
 
-    async with asyncio.timeout(60):
-        while not sent:
-            await asyncio.sleep(0.01)
+    await reached(lambda: sent)
     await asyncio.wait([leaving], timeout=0.5)
 
     leaving.cancel()

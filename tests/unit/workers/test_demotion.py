@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +10,7 @@ from forge_tools.records import Scope, ToolCategory, ToolSpec, new_id
 from forge_tools.storage import Store
 from forge_tools.storage.looks import Question
 from tests.contract.calls import SCOPE, boot, scope, submitted
+from tests.waiting import reached
 from workers import demotion as module
 from workers.demotion import Demotion, leave
 
@@ -35,12 +35,6 @@ def banning(*specs: ToolSpec) -> tuple[Demotion, set[str]]:
 async def heard(demotion: Demotion, store: Store) -> None:
     """One look of a worker that hosts what `demotion` knows."""
     demotion.hear(await store.workers.look(Question(SCOPE, banned=demotion.banned)))
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 def test_a_tool_that_blocks_is_claimed_no_more(store: Store) -> None:
@@ -82,14 +76,14 @@ async def test_calls_that_still_come_are_moved_at_the_next_look(store: Store) ->
     await store.catalogue.demote(GREP, "held the event loop")
     keeping = asyncio.create_task(demotion.keep(store, interval=60))
     await heard(demotion, store)
-    await until(lambda: banned)
+    await reached(lambda: banned)
 
     late = await submitted(store)
     await heard(demotion, store)
 
-    async with asyncio.timeout(30):
-        while [ring.id for ring in await store.queue.due(scope(lane="process"), 9)] != [late]:
-            await asyncio.sleep(0.01)
+    await reached(
+        lambda: store.queue.due(scope(lane="process"), 9), when=lambda due: [ring.id for ring in due] == [late]
+    )
     keeping.cancel()
 
 
@@ -123,7 +117,7 @@ async def test_what_cannot_be_written_is_written_later(store: Store, monkeypatch
     monkeypatch.setattr(module, "SETTLE_SECONDS", 0.02)
 
     demotion.note("Grep", "held the event loop")
-    await until(lambda: not demotion._unwritten)
+    await reached(lambda: not demotion._unwritten)
     keeping.cancel()
 
     assert await store.catalogue.demoted() == {("Grep", GREP.digest)}

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +23,9 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionStatus, Ring, Scope, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.storage.looks import Look, Question
-from tests.fleet import wait_until
 from tests.migrated import migrated
 from tests.services import client as valkey_client
+from tests.waiting import reached, wait_until
 from workers import engine as module
 from workers.engine import Engine, Post
 
@@ -123,12 +123,6 @@ async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
         await asyncio.to_thread(engine.take, [Ring(one, 0) for one in ids], "default", is_bulk=is_bulk)
 
 
-async def until(is_so: Callable[[], object], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not is_so():
-            await asyncio.sleep(0.005)
-
-
 def hold_claims(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
     """Keep claims under way, after SQL has them, until told to let go."""
     began, let_go, claim = threading.Event(), threading.Event(), engine._store.queue.claim
@@ -163,7 +157,7 @@ async def test_rings_that_find_no_slot_are_rung_again_for_others(
 
     with valkey_client(settings.broker) as server:
         queue = f"forge:{list_name('forge.default.async', priority)}"
-        await until(lambda: server.llen(queue))
+        await reached(lambda: server.llen(queue))
         [message] = server.lrange(queue, 0, -1)
     assert json.loads(message)["headers"]["timelimit"] == [126, 125]
     await asyncio.to_thread(small.stop)
@@ -267,7 +261,7 @@ async def test_a_claim_that_came_after_the_beats_went_unanswered_is_handed_back(
     engine._acknowledged_at -= 1000
     let_go.set()
     await taking
-    await until(lambda: engine._recorder.is_idle)
+    await reached(lambda: engine._recorder.is_idle)
 
     record = await client.get(one)
     assert (record.status, record.attempt) == (ExecutionStatus.QUEUED, 0)
@@ -286,7 +280,7 @@ async def test_a_beat_counts_from_when_it_was_sent(settings: Settings, monkeypat
 
     monkeypatch.setattr(engine._store.workers, "look", slow)
     await asyncio.to_thread(answered.wait, 10)
-    await until(lambda: engine._acknowledged_at > sent[0] - 0.05)
+    await reached(lambda: engine._acknowledged_at > sent[0] - 0.05)
 
     assert engine._acknowledged_at <= sent[-1]
     await asyncio.to_thread(engine.stop, 0)
@@ -296,7 +290,7 @@ async def test_a_cancel_is_seen_at_the_next_beat(settings: Settings, client: Exe
     quick = build(settings.model_copy(update={"heartbeat": 0.05}))
     quick.start()
     one = await submit(client, 60)
-    await until(quick.lane.running)
+    await reached(quick.lane.running)
 
     assert await client.cancel(one) == "requested"
 
@@ -339,7 +333,7 @@ async def test_ten_calls_at_once_leave_nothing_behind(engine: Engine, client: Ex
     await take(engine, *ids, new_id(), ids[0])
     for one in ids:
         await client.attach(one).result(30)
-    await until(lambda: engine._recorder.is_idle)
+    await reached(lambda: engine._recorder.is_idle)
 
     assert (engine._claiming._reserved, engine._claiming.is_quiet, engine._recorder._claims) == (0, True, {})
     assert engine.lane.running() == []
@@ -394,7 +388,7 @@ async def test_a_service_that_breaks_ends_the_process(settings: Settings, monkey
 
     service = asyncio.ensure_future(broken())
     service.add_done_callback(engine._end_process_if_broken)
-    await until(lambda: killed)
+    await reached(lambda: killed)
 
     assert killed == [(os.getpid(), signal.SIGTERM)]
     assert engine._drain == settings.lease, "later the others take it for dead, and its calls are theirs"

@@ -17,6 +17,7 @@ from forge_tools.records import ExecutionStatus
 from forge_tools.registry import ScopedRegistry
 from forge_tools.storage import Store
 from tests.migrated import migrated
+from tests.waiting import reached
 from workers.engine import Engine, Post
 
 BULK = "x" * 100_000
@@ -32,7 +33,7 @@ class Bulky(BaseTool):
     may_end = asyncio.Event()
 
     async def _execute(self, context: ExecutionContext) -> ToolResult:
-        while not self.may_end.is_set():
+        while not self.may_end.is_set():  # no deadline: the test lets it end, or the lane does
             await asyncio.sleep(0.02)  # set by another thread, so it cannot be awaited
         return ToolResult.ok(BULK)
 
@@ -67,9 +68,7 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
     try:
         async with ExecutorClient(settings) as client:
             handles = [await client.submit("Bulky") for _ in range(3)]
-            async with asyncio.timeout(30):
-                while len(engine.lane.running()) < 3:
-                    await asyncio.sleep(0.02)
+            await reached(lambda: len(engine.lane.running()) >= 3, 30)
             await on_engine(engine, limit_pages(engine._store, 1))
             await limit_pages(client._open_store, 1)
 
@@ -77,9 +76,7 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
             with pytest.raises(DatabaseUnavailableError, match="Make room"):
                 await client.submit("Bulky", ExecutionContext(working_dir=BULK))
             Bulky.may_end.set()
-            async with asyncio.timeout(30):
-                while engine.lane.running():
-                    await asyncio.sleep(0.02)
+            await reached(lambda: not engine.lane.running(), 30)
             held = await client.history()
             await on_engine(engine, limit_pages(engine._store, 2**30))
             results = [await handle.result(timeout=20) for handle in handles]

@@ -12,8 +12,8 @@ from forge_tools.base import ExecutionContext, ToolResult
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.storage import open_store
-from tests.contract.calls import until
 from tests.unit.workers.test_engine import build, settings
+from tests.waiting import reached
 
 __all__ = ["settings"]  # the fixture
 
@@ -54,7 +54,7 @@ async def ends_of(settings: Settings, ids: Sequence[str]) -> list[ToolResult]:
         async def are_over() -> bool:
             return len(await store.queue.results(ids)) == len(ids)
 
-        await until(are_over, seconds=30)
+        await reached(are_over, seconds=30)
         return [one.result for one in await store.queue.results(ids)]
 
 

@@ -37,14 +37,14 @@ class Hold(BaseTool):
         if how == "nap":
             time.sleep(NAP)
         elif how == "spin":
-            while True:
+            while True:  # no deadline: what holds the loop for ever is the case
                 pass
         elif how == "nap later":
             await nap_later(NAP)
         elif how == "swallow":
-            while not LET_GO.is_set():
+            while not LET_GO.is_set():  # no deadline: what cannot be cancelled is the case
                 with suppress(BaseException):
-                    while not LET_GO.is_set():
+                    while not LET_GO.is_set():  # no deadline: as above
                         pass
         elif how == "in a callback":
             asyncio.get_running_loop().call_soon(time.sleep, NAP)

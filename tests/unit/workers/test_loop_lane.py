@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionStatus, Outcome
 from forge_tools.registry import ScopedRegistry
+from tests.waiting import reached
 from workers.lanes.loop import LoopLane
 
 GRACE = 0.3
@@ -87,10 +88,7 @@ class Bench:
             replace_process=self.given_up.append,
         )
 
-    async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
-            while not is_so():
-                await asyncio.sleep(0.005)
+    until = staticmethod(reached)
 
     async def outcome(self) -> Outcome:
         await self.until(lambda: self.outcomes)

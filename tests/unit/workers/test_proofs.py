@@ -20,6 +20,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.records import Artifact
 from forge_tools.storage import Store
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
+from tests.waiting import reached
 from workers.artifacts import ArtifactDesk, to_text
 from workers.lanes.base import Body
 from workers.proofs import MOST_UNPROVEN, Proofs, Sent
@@ -48,9 +49,7 @@ def open_in(tmp: Path) -> int:
 
 async def all_closed(tmp: Path) -> None:
     """The last thread that was at one lets go of it a moment after it is done."""
-    async with asyncio.timeout(30):
-        while open_in(tmp):
-            await asyncio.sleep(0.005)
+    await reached(lambda: not open_in(tmp), 30)
 
 
 async def sent_to(proofs: Proofs, parts: list[bytes], new: Artifact = NEW) -> Sent | None:

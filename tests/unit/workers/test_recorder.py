@@ -10,6 +10,7 @@ import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import Claim, ExecutionStatus, Outcome
+from tests.waiting import reached
 from workers.outcomes import handed_back
 from workers.recorder import Recorder
 
@@ -78,10 +79,7 @@ class Bench:
     async def _flushed(self) -> None:
         self.flushes += 1
 
-    async def until(self, is_so: Any) -> None:
-        async with asyncio.timeout(30):
-            while not is_so():
-                await asyncio.sleep(0.001)
+    until = staticmethod(reached)
 
 
 def done(claim: Claim) -> Outcome:

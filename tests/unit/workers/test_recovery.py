@@ -87,7 +87,7 @@ class Watch:
         """Look once now, and then again and again for that long."""
         end = self.now + seconds
         await self._look()
-        while self.now + every <= end:
+        while self.now + every <= end:  # no deadline: each round sets its clock on
             self.now += every
             self._beat()
             await self._look()

@@ -1,7 +1,7 @@
 """Reports are written together and seldom, before the end they belong to, through outages, and not at all if there are none."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from forge_tools.plugins import tool
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, NewReport, Outcome
 from forge_tools.registry import ScopedRegistry
 from tests.unit.workers.test_recorder import CLAIM
+from tests.waiting import reached
 from workers.lanes.base import execute
 from workers.reports import WRITE_BYTES, ReportDesk
 
@@ -60,12 +61,6 @@ def end(of: Claim) -> Outcome:
     return Outcome(id=of.id, attempt=of.attempt, token=of.token, status=ExecutionStatus.SUCCEEDED)
 
 
-async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():
-            await asyncio.sleep(0.005)
-
-
 @pytest.fixture
 def store() -> Store:
     return Store()
@@ -84,7 +79,7 @@ async def desk(store: Store) -> AsyncIterator[ReportDesk]:
 async def test_what_is_told_is_written_with_whose_it_is(desk: ReportDesk, store: Store) -> None:
     buffer = desk.begin(claim(attempt=3))
     await asyncio.to_thread(buffer.emit, "hello")
-    await until(lambda: store.writes)
+    await reached(lambda: store.writes)
 
     [[row]] = store.writes
     assert (row.execution_id, row.attempt, row.token, row.told.text) == ("id-1", 3, "token-1", "hello")
@@ -119,7 +114,7 @@ async def test_what_is_left_is_written_before_the_end(desk: ReportDesk, store: S
     one = claim()
     buffer = desk.begin(one)
     buffer.emit("first\n")
-    await until(lambda: store.writes)
+    await reached(lambda: store.writes)
     buffer.emit("last\n")
 
     await desk.settle([end(one)])
@@ -135,7 +130,7 @@ async def test_an_end_waits_for_a_write_of_its_own_and_for_no_other(desk: Report
     desk.begin(mine).emit("mine")
     desk.begin(other)
     store.gate = asyncio.Event()
-    await until(lambda: desk._under_way)
+    await reached(lambda: desk._under_way)
 
     await asyncio.wait_for(desk.settle([end(other)]), 30)
     waiting = asyncio.ensure_future(desk.settle([end(mine)]))
@@ -151,14 +146,14 @@ async def test_a_database_that_is_away_gets_them_later(desk: ReportDesk, store: 
     store.error = DatabaseUnavailableError("away")
     buffer = desk.begin(claim())
     buffer.emit("one\n")
-    await until(lambda: desk._unwritten)
+    await reached(lambda: desk._unwritten)
     for number in range(1000):
         buffer.emit(f"{number}\n" * 100)
     await asyncio.sleep(3 * EVERY)
     assert len(desk._unwritten) == 1
 
     store.error = None
-    await until(lambda: len(store.texts) >= 2)
+    await reached(lambda: len(store.texts) >= 2)
     assert store.texts[0] == "one\n"
 
 
@@ -186,14 +181,14 @@ async def test_an_end_waits_for_a_write_that_hangs_no_longer_than_it_may(
 
     store.gate.set()
     desk.begin(claim(2)).emit("y")
-    await until(lambda: store.texts == ["y"])
+    await reached(lambda: store.texts == ["y"])
 
 
 async def test_one_write_is_bounded_and_nobody_is_passed_over(desk: ReportDesk, store: Store) -> None:
     buffers = [desk.begin(claim(number)) for number in range(60)]
     for buffer in buffers:
         buffer.emit("x" * 20_000)
-    await until(lambda: len(store.texts) >= 60)
+    await reached(lambda: len(store.texts) >= 60)
 
     assert {row.execution_id for write in store.writes for row in write} == {f"id-{number}" for number in range(60)}
     assert all(sum(len(row.told.text or "") for row in write) <= WRITE_BYTES + 40_000 for write in store.writes)

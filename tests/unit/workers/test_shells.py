@@ -16,6 +16,7 @@ from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.sandbox.trees import start_ticks
 from tests.unit.workers.watched_host import Counted, Host, shell
+from tests.waiting import reached
 from workers import shells as module
 from workers.shells import CHECK_SECONDS, LOCK, SIZE_SECONDS
 
@@ -251,12 +252,9 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
     with monkeypatch.context() as patch:
         patch.setattr(watch, "give_up_deserted", away)
         keeping = asyncio.create_task(watch.keep())
-        while outage:
-            await asyncio.sleep(0.01)
+        await reached(lambda: not outage)
         patch.undo()
-        async with asyncio.timeout(30):
-            while await host.statuses() != {shell(1).id: "running"}:
-                await asyncio.sleep(0.01)
+        await reached(host.statuses, 30, when=lambda statuses: statuses == {shell(1).id: "running"})
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
 
@@ -291,12 +289,8 @@ async def test_a_folder_with_nonsense_in_it_ends_no_worker(host: Host, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(module, "survey", nonsense)
         keeping = asyncio.create_task(watch.keep())
-        async with asyncio.timeout(30):
-            while len(looks) < 3:
-                await asyncio.sleep(0.01)
+        await reached(lambda: len(looks) >= 3, 30)
     host.shells = [shell(1)]
-    async with asyncio.timeout(30):
-        while not await host.statuses():
-            await asyncio.sleep(0.01)
+    await reached(host.statuses, 30)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.unit.workers.test_loop_lane import claim
+from tests.waiting import reached
 from workers.lanes.base import Body
 from workers.lanes.tool_loop import ToolLoop
 from workers.lanes.watch import LATE_SECONDS, LOOK_SECONDS, LoopHeldError, Step, Watch
@@ -31,10 +32,7 @@ class Bench:
         context = self.loop.context_of(owner) if owner is not None else None
         self.loop.call_soon_threadsafe(act, context=context)
 
-    async def until(self, is_so: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
-            while not is_so():
-                await asyncio.sleep(0.01)
+    until = staticmethod(reached)
 
     async def stop(self) -> None:
         self.watch.stop()
@@ -117,7 +115,7 @@ async def test_an_interrupt_reaches_a_step_that_spins(bench: Bench) -> None:
 
     def spin() -> None:
         try:
-            while True:
+            while True:  # no deadline: what holds the loop for ever is the case
                 pass
         except BaseException as error:
             met.append(error)
