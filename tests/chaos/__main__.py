@@ -56,7 +56,7 @@ def plans(options: argparse.Namespace) -> Iterator[Plan]:
     seed = options.seed
     calls = options.calls or round(options.seconds * CALLS_PER_SECOND)
     databases = [options.database] if options.database else DATABASES
-    while True:
+    while True:  # no deadline: whoever asks for plans has the time
         for database, broker in product(databases, brokers(options.broker)):
             yield Plan.of(seed, database, seconds=options.seconds, calls=calls, long=options.long, broker=broker)
             seed += 1

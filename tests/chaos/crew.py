@@ -119,7 +119,7 @@ class Crew:
 
     async def tend(self) -> None:
         """Replace the dead for ever."""
-        while True:
+        while True:  # no deadline: it looks until the run cancels it
             await asyncio.sleep(LOOK_SECONDS)
             for place, worker in enumerate(self.workers):
                 if not worker.is_alive:

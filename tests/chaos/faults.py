@@ -17,6 +17,7 @@ from tests.chaos.brokers import LANES, BrokerUnderFire
 from tests.chaos.crew import Crew, Worker
 from tests.chaos.databases import OnStarter, UnderFire
 from tests.chaos.schedule import Step
+from tests.waiting import within
 
 NONSENSE: tuple[Any, ...] = (
     [],
@@ -166,7 +167,8 @@ class Faults:
 
     async def take_database_away(self, step: Step) -> bool:
         """Keep it away for longer than a lease: that condemns nobody."""
-        while "database" in self._struck:
+        time_left = within(600, "the database stays struck")
+        while "database" in self._struck and next(time_left):
             await asyncio.sleep(0.1)
         return await self._strike(self._database.go_away(step.seconds))
 

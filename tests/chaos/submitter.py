@@ -47,7 +47,7 @@ class Submitter:
             await asyncio.gather(self._follow(handle, call.mark), self._cancel_in_time(handle, call))
 
     async def _follow(self, handle: Handle, mark: str) -> None:
-        while mark not in self.resolved:
+        while mark not in self.resolved:  # no deadline: the run cancels it when it is over
             try:
                 result = await handle.result()
             except ForgeError:

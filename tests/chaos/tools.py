@@ -79,7 +79,7 @@ class Stubborn(Shape):
 
     async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> NoReturn:
         note(mark, "start")
-        while True:
+        while True:  # no deadline: what cannot be cancelled is the case
             try:
                 await asyncio.sleep(FOR_EVER)
             except asyncio.CancelledError:

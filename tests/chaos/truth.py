@@ -50,7 +50,7 @@ class Watch:
 
     async def run(self) -> None:
         """Look for ever."""
-        while True:
+        while True:  # no deadline: it looks until the run cancels it
             for row in await read_if_up(self._database, _ATTEMPTS.format(where="WHERE final")) or []:
                 self.seen.setdefault((row[0], row[1]), _ended(row))
             await asyncio.sleep(self._every)

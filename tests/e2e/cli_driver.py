@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from forge_tools.sandbox.launcher import descendants
 from tests.fleet import is_alive
+from tests.waiting import wait_until
 from tests.warm import WarmInterpreter
 
 MODULE = "forge_tools.cli"
@@ -199,12 +199,3 @@ class Up:
 def is_gone(pid: int) -> bool:
     """Whether it has ended, even if who adopted it has not asked how."""
     return not is_alive(pid)
-
-
-def wait_until(
-    condition: Callable[[], bool], timeout: float, otherwise: Callable[[], str] = lambda: "never happened"
-) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.05)

@@ -9,9 +9,11 @@ import struct
 import subprocess
 import termios
 import threading
+from contextlib import suppress
 from typing import Self
 
 from tests.e2e.cli_driver import COMMAND, Cli
+from tests.waiting import within
 
 ENTER, LEAVE, HOME = "\x1b[?1049h", "\x1b[?1049l", "\x1b[H"
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -69,7 +71,17 @@ class Terminal:
 
     def _read(self) -> None:
         try:
-            while chunk := os.read(self._ours, 65536):
+            while chunk := os.read(self._ours, 65536):  # no deadline: its end closes the terminal
                 self._written += chunk
         except OSError:  # how Linux says that the other end is closed
             return
+
+
+def read_to_the_end(terminal: int) -> str:
+    """What is written to a terminal until the other side closes it."""
+    seen, time_left = b"", within(60, "nobody closes the terminal")
+    with suppress(OSError):  # how Linux says that the other end is closed
+        while next(time_left) and (chunk := os.read(terminal, 65536)):
+            seen += chunk
+    os.close(terminal)
+    return seen.decode()

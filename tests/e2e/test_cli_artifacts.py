@@ -11,7 +11,8 @@ import pytest
 
 from forge_tools.storage import open_store
 from tests.contract.test_artifacts import put
-from tests.e2e.cli_driver import COMMAND, Cli, Up, wait_until
+from tests.e2e.cli_driver import COMMAND, Cli, Up
+from tests.waiting import wait_until, within
 
 EVERYTHING = "".join(f"{number}\n" for number in range(1, 200_001))
 
@@ -68,7 +69,8 @@ def test_a_page_comes_out_alone_and_the_way_on_beside_it(cli: Cli, handle: str) 
 
 def test_a_program_reads_page_after_page(cli: Cli, handle: str) -> None:
     seen, following = [], {"offset": 1}
-    while following:
+    time_left = within(60, "the pages do not end")
+    while following and next(time_left):
         where = [word for name, value in following.items() for word in (f"--{name}", str(value))]
         page = cli.json("artifact", handle, *where, "--limit", "60000", "--max-bytes", "300000")
         assert (page["handle"], page["size"], page["start"]) == (handle, len(EVERYTHING), sum(map(len, seen)))
@@ -131,7 +133,8 @@ def test_a_terminal_is_not_written_to_raw(cli: Cli) -> None:
     with subprocess.Popen(command, cwd=cli.folder, env=cli.environment(), stdout=writer) as running:
         os.close(writer)
         seen = b""
-        while not seen.endswith("end\r\n\ufffd".encode()):  # half a character, too
+        time_left = within(60, "the last line is not written")
+        while not seen.endswith("end\r\n\ufffd".encode()) and next(time_left):  # half a character, too
             seen += os.read(reader, 65536)
     os.close(reader)
     assert running.returncode == 0

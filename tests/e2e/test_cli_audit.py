@@ -9,7 +9,8 @@ import pytest
 
 from forge_tools.storage import migrate, open_store
 from tests.contract.calls import call, finished
-from tests.e2e.cli_driver import Cli, wait_until
+from tests.e2e.cli_driver import Cli
+from tests.waiting import wait_until
 
 COUNT = 6000
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_driver import TOOLS, Cli, Up, in_the_background, is_gone, wait_until
+from tests.e2e.cli_driver import TOOLS, Cli, Up, in_the_background, is_gone
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_driver import COMMAND, TOOLS, Cli, Up, is_gone, wait_until
+from tests.e2e.cli_driver import COMMAND, TOOLS, Cli, Up, is_gone
+from tests.e2e.terminal import read_to_the_end
+from tests.waiting import wait_until
 
 NASTY = "Gr\x1b[31mep\x07"
 
@@ -298,15 +300,9 @@ def on_a_terminal(cli: Cli, *words: str) -> str:
         [*COMMAND, *words], cwd=cli.folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
-    seen = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            seen += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(ours)
+    seen = read_to_the_end(ours)
     assert process.wait(60) == 0, seen
-    return seen.decode()
+    return seen
 
 
 def test_the_folder_of_the_stack_is_private(up: Up) -> None:

@@ -8,14 +8,15 @@ import shlex
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from forge_tools.storage import migrate, open_store
 from tests.contract.calls import call, submitted
-from tests.e2e.cli_driver import COMMAND, Cli, in_the_background, wait_until
+from tests.e2e.cli_driver import COMMAND, Cli, in_the_background
+from tests.e2e.terminal import read_to_the_end
+from tests.waiting import wait_until, within
 
 NASTY = '{"text":"\\u009b31m, \\"quoted\\"\\nsecond line"}'
 
@@ -35,17 +36,6 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
 
     asyncio.run(fill())
     return Cli(folder, FORGE_DATABASE_URL=url)
-
-
-def read_to_the_end(terminal: int) -> str:
-    seen = b""
-    try:
-        while chunk := os.read(terminal, 65536):
-            seen += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
-    os.close(terminal)
-    return seen.decode()
 
 
 def test_a_pipe_is_written_to_and_stays_a_pipe(cli: Cli, tmp_path: Path) -> None:
@@ -118,8 +108,8 @@ def test_a_terminal_sees_no_control_characters(cli: Cli, format: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_export_leaves_nothing(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
     file = tmp_path / "all.jsonl"
-    code, deadline = 0, time.monotonic() + 120
-    while code == 0 and time.monotonic() < deadline:  # it may have been over before the signal came
+    code, time_left = 0, within(120, "every export is over before the signal")
+    while code == 0 and next(time_left):  # it may have been over before the signal came
         file.unlink(missing_ok=True)
         export = cli.start("export", "--to", str(file))
         wait_until(lambda: any(tmp_path.iterdir()), 30, lambda: "it does not begin")
@@ -138,7 +128,8 @@ def test_an_export_in_the_background_of_a_script_is_ended_as_well(cli: Cli, tmp_
     with pipe.open("rb") as reader:
         assert reader.read(1)
         export.terminate()
-        while reader.read(65536):
+        time_left = within(60, "it goes on writing")
+        while next(time_left) and reader.read(65536):
             pass
     export.communicate(timeout=30)
     assert export.returncode == 130

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cli_driver import Cli, Up, is_gone, wait_until
+from tests.e2e.cli_driver import Cli, Up, is_gone
 from tests.e2e.test_cli_calls import on_a_terminal
+from tests.waiting import wait_until
 
 TOOLS = '''
 """A tool that tells how far it is, and blocks between two words."""

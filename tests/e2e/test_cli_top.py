@@ -12,8 +12,9 @@ from forge_tools.config import Settings
 from forge_tools.storage.migrate import upgrade
 from tests.contract.calls import submitted
 from tests.contract.proxy import Proxy
-from tests.e2e.cli_driver import TOOLS, Cli, Up, wait_until
+from tests.e2e.cli_driver import TOOLS, Cli, Up
 from tests.e2e.terminal import ENTER, LEAVE, Terminal
+from tests.waiting import wait_until
 
 EVIL = "[red]evil[/red]\x1b[31m\x1b[2J\x07"
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_driver import TOOLS, Cli, Up, is_gone, wait_until
+from tests.e2e.cli_driver import TOOLS, Cli, Up, is_gone
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.launcher import descendants
-from tests.e2e.cli_driver import Cli, is_gone, wait_until
+from tests.e2e.cli_driver import Cli, is_gone
+from tests.waiting import wait_until
 
 
 @pytest.fixture
