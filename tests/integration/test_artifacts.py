@@ -19,7 +19,8 @@ from forge_tools.storage import migrate, open_store
 from forge_tools.storage.artifact_tables import artifact_parts, artifacts
 from forge_tools.storage.artifacts import Keeping
 from tests.contract.test_artifacts import artifact
-from tests.fleet import ROOT, Fleet, wait_until
+from tests.fleet import ROOT, Fleet
+from tests.waiting import wait_until, within
 
 LINES = [f"{number:06} {'needle' if number % 10_000 == 7 else 'hay'} é{'-' * 58}" for number in range(70_000)]
 TEXT = "\n".join(LINES)
@@ -80,7 +81,8 @@ async def test_what_one_host_kept_is_read_page_by_page_on_another(hosts: Fleet, 
         handle = long.metadata["artifact"]
         seen: list[str] = []
         following: dict[str, int] | None = {"offset": 1}
-        while following:
+        time_left = within(60, "the pages do not end")
+        while following and next(time_left):
             page = await on(client, "b", "Read", file_path=handle, line_numbers=False, limit=20_000, **following)
             assert page.success, page.error
             seen.append(page.output)

@@ -11,7 +11,8 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ToolResult
-from tests.fleet import Fleet, wait_until
+from tests.fleet import Fleet
+from tests.waiting import reached, wait_until
 
 
 @pytest.fixture
@@ -87,8 +88,7 @@ async def test_a_block_that_nothing_ends_costs_the_process_and_every_call_is_set
     worker = await asyncio.to_thread(lone_fleet.start, "async", concurrency=50)
     async with ExecutorClient(lone_fleet.settings) as client:
         [sleeping] = await submitted(client, call(lone_fleet, "Sleep", seconds=30))
-        while await sleeping.status() != "running":
-            await asyncio.sleep(0.02)
+        await reached(sleeping.status, when=lambda status: status == "running")
         [blocking] = await submitted(client, call(lone_fleet, "Careless", how="nap", seconds=60, timeout=1.5))
         await asyncio.to_thread(wait_until, lambda: marks(lone_fleet.folder / "mark"), 20, "it never started")
         [waiting] = await submitted(client, call(lone_fleet, "Careless", how="well"))

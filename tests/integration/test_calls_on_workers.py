@@ -9,7 +9,8 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode, ResultTimeoutError
 from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
-from tests.fleet import Fleet, is_alive, wait_until
+from tests.fleet import Fleet, is_alive
+from tests.waiting import reached, wait_until
 
 
 async def test_a_call_returns_what_the_tool_returned_and_is_a_row(
@@ -256,9 +257,9 @@ async def test_cancelling_the_task_that_executes_cancels_its_call(
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    async with asyncio.timeout(30):
-        while (await client.history(tool="Sleep", limit=1))[0].status != ExecutionStatus.CANCELLED:
-            await asyncio.sleep(0.05)
+    await reached(
+        lambda: client.history(tool="Sleep", limit=1), when=lambda rows: rows[0].status is ExecutionStatus.CANCELLED
+    )
 
 
 async def test_a_delayed_call_waits_in_sql_until_it_is_due(client: ExecutorClient, context: ExecutionContext) -> None:
@@ -285,8 +286,6 @@ async def test_a_queue_that_nobody_serves_is_warned_about_and_the_call_expires(
     with caplog.at_level(logging.WARNING, "forge_tools.client"):
         handle = await client.submit("Echo", context, {"message": "x"}, queue="nowhere", expires_in=0.5)
         result = await handle.result(timeout=60)
-        async with asyncio.timeout(60):
-            while "No live worker serves queue nowhere" not in caplog.text:
-                await asyncio.sleep(0.02)
+        await reached(lambda: "No live worker serves queue nowhere" in caplog.text)
 
     assert result.error_code == ErrorCode.EXPIRED

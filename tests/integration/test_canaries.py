@@ -17,10 +17,11 @@ from pydantic import SecretStr
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext
-from tests.fleet import Fleet, wait_until
+from tests.fleet import Fleet
 from tests.mcp_process import McpProcess
 from tests.recording import RecordingProxy
 from tests.services import PostgresServer, ValkeyServer
+from tests.waiting import wait_until, within
 
 TOOLS = "tests.leaky_tools:TOOLS"
 LANES = ("Leak", "LeakOnLoop")
@@ -239,7 +240,8 @@ def _seed_over_mcp(scene: Scene) -> None:
                 secret = scene.canaries.new(f"{how} over MCP by {name}")
                 params = {"name": name, "arguments": {"secret": secret, "how": how}, "_meta": {"progressToken": name}}
                 id_, told = server.begin("tools/call", params), list[dict[str, Any]]()
-                while not told or told[-1].get("id") != id_:
+                time_left = within(60, "the call is not answered")
+                while next(time_left) and (not told or told[-1].get("id") != id_):
                     told.append(server.read())
                 assert "[redacted]" in str(told[-1])
                 assert not scene.canaries.found_in(json.dumps(told).encode())

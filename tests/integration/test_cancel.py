@@ -15,8 +15,9 @@ from forge_tools.bell import PREFIX
 from forge_tools.client import ExecutorClient, waiting
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
-from tests.fleet import ROOT, Fleet, is_alive, wait_until
+from tests.fleet import ROOT, Fleet, is_alive
 from tests.services import client as broker
+from tests.waiting import reached, wait_until
 
 
 @pytest.fixture
@@ -49,9 +50,7 @@ async def test_a_call_between_two_attempts_is_cancelled_and_keeps_the_first(
 ) -> None:
     retry = RetryPolicy(max_attempts=3, delay_seconds=600)
     handle = await client.submit("Flaky", context, {"mark": str(tmp_path / "mark")}, retry=retry)
-    async with asyncio.timeout(20):
-        while (record := await handle.record()).attempt < 1 or record.status is not ExecutionStatus.QUEUED:
-            await asyncio.sleep(0.02)
+    await reached(handle.record, 20, when=lambda row: row.attempt >= 1 and row.status is ExecutionStatus.QUEUED)
 
     assert await other.cancel(handle.id) == "cancelled"
     result = await handle.result(timeout=20)

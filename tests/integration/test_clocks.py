@@ -11,7 +11,8 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, WorkerRecord
 from forge_tools.storage import open_store
 from tests.clocks import SetClock, postgres_clock
-from tests.fleet import Fleet, wait_until
+from tests.fleet import Fleet
+from tests.waiting import reached, wait_until
 
 HOUR = 3590.0
 """Ids more than an hour off the database's clock are refused."""
@@ -51,9 +52,7 @@ def starts(fleet: Fleet, name: str) -> int:
 
 async def looked_around(fleet: Fleet, workers: int) -> None:
     """Wait until so many workers have looked at the clock, which each does at every beat."""
-    async with asyncio.timeout(60):
-        while [worker.beat > 4 for worker in await living(fleet)] != [True] * workers:
-            await asyncio.sleep(0.1)
+    await reached(lambda: living(fleet), when=lambda them: [worker.beat > 4 for worker in them] == [True] * workers)
 
 
 async def living(fleet: Fleet) -> list[WorkerRecord]:

@@ -11,7 +11,8 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.dispatch import TASK, celery_app, queue_name
 from forge_tools.records import ExecutionContext, new_id
-from tests.fleet import Fleet, wait_until
+from tests.fleet import Fleet
+from tests.waiting import wait_until
 
 
 def send(fleet: Fleet, *arguments: Any, lane: str = "async", **headers: Any) -> None:

@@ -25,6 +25,7 @@ from forge_tools.storage import migrate
 from tests.fleet import is_alive
 from tests.services import ValkeyServer, client
 from tests.stack_driver import worker_argv
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 DRIVER = ROOT / "tests" / "stack_driver.py"
@@ -104,13 +105,6 @@ def processes_of(home: Path) -> list[psutil.Process]:
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that still run; a zombie has ended, and only waits for whoever adopted it."""
     return [process for process in processes if process.is_running() and is_alive(process.pid)]
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
 
 
 def test_everything_runs_and_then_nothing_does(home: Path) -> None:

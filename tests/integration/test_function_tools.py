@@ -9,7 +9,8 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus
-from tests.fleet import Fleet, is_alive, wait_until
+from tests.fleet import Fleet, is_alive
+from tests.waiting import reached, wait_until
 
 PLACE = {"place": {"city": "Bonn"}}
 
@@ -30,9 +31,7 @@ async def blocked(client: ExecutorClient, mark: Path, **context: Any) -> Any:
     handle = await client.submit(
         "block", ExecutionContext(working_dir=".", **context), {"seconds": 60, "mark": str(mark)}
     )
-    async with asyncio.timeout(60):
-        while not mark.exists() or not mark.read_text():
-            await asyncio.sleep(0.05)
+    await reached(lambda: mark.exists() and mark.read_text())
     return handle
 
 

@@ -17,7 +17,8 @@ from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import ExecutionContext, ExecutionStatus, new_id
-from tests.fleet import ROOT, Fleet, wait_until
+from tests.fleet import ROOT, Fleet
+from tests.waiting import wait_until
 
 DIGEST_KEY = "a secret of the tests, and of nobody else"
 

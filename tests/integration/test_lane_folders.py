@@ -10,7 +10,8 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext
-from tests.fleet import Fleet, WorkerProcess, is_alive, wait_until
+from tests.fleet import Fleet, WorkerProcess, is_alive
+from tests.waiting import wait_until
 
 
 @pytest.fixture

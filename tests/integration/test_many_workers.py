@@ -12,6 +12,7 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus
 from tests.fleet import Fleet
 from tests.services import Services
+from tests.waiting import reached
 
 HOSTS = ("alpha", "beta")
 BURSTS = 8
@@ -65,9 +66,7 @@ def is_fair(tries: list[float]) -> bool:
 
 async def warmed_up(client: ExecutorClient, context: ExecutionContext, tool: str, **parameters: object) -> None:
     """Wait until the workers of both hosts take messages: they are alive a moment before they listen."""
-    async with asyncio.timeout(60):
-        while len(await hosts_of(client, [Call(tool, parameters, context)] * 40)) < 2:
-            pass
+    await reached(lambda: hosts_of(client, [Call(tool, parameters, context)] * 40), when=lambda hosts: len(hosts) >= 2)
 
 
 @pytest.mark.parametrize("count", [40, 200])
@@ -77,7 +76,9 @@ async def test_async_workers_share_bursts_of_long_calls_evenly(
     await warmed_up(client, context, "Sleep", seconds=0.3)
     calls = [Call("Sleep", {"seconds": 0.3}, context)] * count
     tries: list[float] = []
-    while len(tries) < TRIES and not is_fair(tries):
+    for _ in range(TRIES):
+        if is_fair(tries):
+            break
         shares = sum([await hosts_of(client, calls) for _ in range(BURSTS)], Counter[str | None]())
         tries.append(shares["alpha"] / (BURSTS * count))
     assert is_fair(tries), tries
@@ -109,7 +110,9 @@ async def test_process_workers_share_a_burst_of_long_calls_evenly(
 ) -> None:
     call = Call("Block", {"seconds": 0.3, "mark": str(tmp_path / "mark")}, context)
     tries: list[float] = []
-    while len(tries) < TRIES and not is_fair(tries):
+    for _ in range(TRIES):
+        if is_fair(tries):
+            break
         tries.append((await hosts_of(client, [call] * 40))["alpha"] / 40)
     assert is_fair(tries), tries
 
@@ -130,9 +133,7 @@ async def test_a_call_bound_to_a_host_that_is_not_there_expires_and_says_so(
     result = await handle.result(timeout=30)
     assert (result.error_code, (await handle.record()).status) == (ErrorCode.EXPIRED, ExecutionStatus.EXPIRED)
     assert "gamma" in (result.error or "")
-    async with asyncio.timeout(60):
-        while "on host gamma: forge-tools worker --lane async" not in caplog.text:
-            await asyncio.sleep(0.02)
+    await reached(lambda: "on host gamma: forge-tools worker --lane async" in caplog.text)
 
 
 async def test_a_call_in_a_queue_that_nobody_serves_expires_and_says_how_to_serve_it(

@@ -12,7 +12,8 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus, Progress
-from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive, wait_until, warm_worker
+from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive, warm_worker
+from tests.waiting import reached
 
 SERVERS = ROOT / "tests" / "mcp_servers"
 CONTEXT = ExecutionContext(working_dir=".")
@@ -44,10 +45,6 @@ def fleet(tmp_path: Path, valkey: Any) -> Iterator[Fleet]:
     fleet.stop()
 
 
-async def until(is_so: Any, what: str) -> None:
-    await asyncio.to_thread(wait_until, is_so, 60, what)
-
-
 async def test_tools_of_servers_are_in_the_catalogue_and_run_on_the_worker(fresh_fleet: Fleet) -> None:
     host(fresh_fleet, {"good": started("good.py"), "raw": started("raw.py", "unspeakable")})
     async with ExecutorClient(fresh_fleet.settings) as client:
@@ -70,7 +67,7 @@ async def test_a_server_that_is_killed_in_a_call_costs_that_call_alone(fleet: Fl
     mark = tmp_path / "mark"
     async with ExecutorClient(fleet.settings) as client:
         handle = await client.submit("mcp__good__wait", CONTEXT, {"mark": str(mark)})
-        await until(lambda: mark.exists() and mark.read_text().startswith("began "), "the call has not begun")
+        await reached(lambda: mark.exists() and mark.read_text().startswith("began "), 60, "the call has not begun")
         server = int(mark.read_text().split()[1])
 
         os.kill(server, 9)
@@ -91,13 +88,13 @@ async def test_a_cancel_reaches_the_server(fleet: Fleet, tmp_path: Path) -> None
     mark = tmp_path / "mark"
     async with ExecutorClient(fleet.settings) as client:
         handle = await client.submit("mcp__good__wait", CONTEXT, {"mark": str(mark)})
-        await until(mark.exists, "the call has not begun")
+        await reached(mark.exists, 60, "the call has not begun")
 
         await handle.cancel("enough")
         await handle.result(timeout=60)
 
         assert await handle.status() == ExecutionStatus.CANCELLED
-        await until(lambda: mark.read_text() == "stopped", "the server goes on")
+        await reached(lambda: mark.read_text() == "stopped", 60, "the server goes on")
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -111,7 +108,7 @@ async def test_servers_are_gone_with_their_worker(fleet: Fleet, tmp_path: Path, 
 
     getattr(worker, end)()
 
-    await until(lambda: not any(map(is_alive, (server, stubborn, child))), "a server outlived its worker")
+    await reached(lambda: not any(map(is_alive, (server, stubborn, child))), 60, "a server outlived its worker")
 
 
 async def test_a_worker_starts_without_its_servers(fleet: Fleet) -> None:

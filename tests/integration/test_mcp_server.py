@@ -20,6 +20,7 @@ from forge_tools.storage import open_store
 from tests.fleet import Fleet
 from tests.mcp_process import McpEndpoint, McpProcess, parameters
 from tests.mcp_tasks_client import TasksExtension
+from tests.waiting import wait_until
 
 ERAS: list[ConnectMode] = ["legacy", "auto"]
 SECONDS = {"seconds": 60}
@@ -316,8 +317,7 @@ def test_tools_that_come_are_announced(fleet: Fleet) -> None:
         before = {tool["name"] for tool in server.ask("tools/list")["tools"]}
         assert "NewTool" not in before
         asyncio.run(_publish(fleet, "NewTool"))
-        while server.read().get("method") != "notifications/tools/list_changed":
-            pass
+        wait_until(lambda: server.read().get("method") == "notifications/tools/list_changed")
         assert "NewTool" in {tool["name"] for tool in server.ask("tools/list")["tools"]}
     finally:
         server.stop()

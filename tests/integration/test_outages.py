@@ -21,8 +21,9 @@ from forge_tools.client import ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionRecord, ExecutionStatus, ToolResult
 from tests.contract.proxy import Proxy
-from tests.fleet import Fleet, wait_until
+from tests.fleet import Fleet
 from tests.services import GivenPostgres, PostgresServer, ValkeyServer
+from tests.waiting import wait_until
 
 OUTAGE = float(os.environ.get("FORGE_TEST_OUTAGE", "8"))
 LEASE = 15.0
@@ -143,7 +144,7 @@ class Callers:
         return handle
 
     async def _call(self, tool: str) -> None:
-        while not self._is_over:
+        while not self._is_over:  # no deadline: the test is over at the end of a block
             if not (await self.call(tool)).success:
                 await asyncio.sleep(0.5)
 

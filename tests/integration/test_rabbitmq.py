@@ -16,10 +16,11 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, Lane, Ring
 from tests import rabbit
 from tests.conftest import started
-from tests.fleet import Fleet, wait_until
+from tests.fleet import Fleet
 from tests.rabbit import RabbitServer
 from tests.server_process import ServiceMissingError
 from tests.services import Services
+from tests.waiting import reached, wait_until
 
 LANES: tuple[Lane, ...] = ("async", "process")
 NOT_ASKED_FOR = (
@@ -214,9 +215,7 @@ async def test_a_publisher_lets_go_of_a_frozen_broker(server: RabbitServer) -> N
     frozen.suspend()
     try:
         dispatcher.ring(bells)
-        async with asyncio.timeout(15):
-            while not dispatcher.is_down:
-                await asyncio.sleep(0.02)
+        await reached(lambda: dispatcher.is_down, 15)
     finally:
         frozen.resume()
 

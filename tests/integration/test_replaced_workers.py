@@ -12,7 +12,8 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext
-from tests.fleet import Fleet, wait_until
+from tests.fleet import Fleet
+from tests.waiting import wait_until
 
 MEGABYTE = 2**20
 

@@ -12,7 +12,8 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
-from tests.fleet import ROOT, Fleet, wait_until
+from tests.fleet import ROOT, Fleet
+from tests.waiting import wait_until
 
 PROMPT = RetryPolicy(max_attempts=3)
 

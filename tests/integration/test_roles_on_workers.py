@@ -1,6 +1,5 @@
 """A whole stack with the roles of deploy/postgres/: clients and workers that are nobody's owner."""
 
-import asyncio
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from forge_tools.records import ExecutionContext, ExecutionStatus
 from forge_tools.storage import migrate
 from tests.fleet import Fleet
 from tests.services import admin
+from tests.waiting import reached
 
 ROLES = (Path(__file__).parents[2] / "deploy" / "postgres" / "roles.sql").read_text()
 
@@ -52,9 +52,7 @@ async def test_calls_run_and_are_cancelled_and_are_seen_by_their_client_alone(
             result = await alice.execute("Bash", context, command="echo hello")
             assert (result.success, result.output) == (True, "hello\n"), result
             handle = await alice.submit("Bash", context, {"command": "sleep 60"}, idempotency_key="nap")
-            async with asyncio.timeout(30):
-                while await handle.status() is not ExecutionStatus.RUNNING:
-                    await asyncio.sleep(0.05)
+            await reached(handle.status, 30, when=lambda status: status is ExecutionStatus.RUNNING)
             with pytest.raises(ExecutionNotFoundError):
                 await mallory.cancel(handle.id)
             assert await mallory.history() == []

@@ -15,7 +15,8 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, Lane
 from forge_tools.storage import open_store
 from tests.contract.proxy import Proxy
-from tests.fleet import Fleet, wait_until
+from tests.fleet import Fleet
+from tests.waiting import wait_until
 
 SHORT_CALLS = 240
 DRAIN = "1"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fleet import ROOT, is_alive, wait_until
+from tests.fleet import ROOT, is_alive
+from tests.waiting import wait_until
 
 CONFTEST = """
 import pytest

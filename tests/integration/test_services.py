@@ -5,8 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import asyncpg
@@ -18,6 +16,7 @@ from tests.fleet import is_alive
 from tests.server_process import ServiceMissingError
 from tests.services import Services, client, find_postgres, find_valkey
 from tests.session_folder import SessionFolder, remove_abandoned
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SESSION = """
@@ -28,13 +27,6 @@ pids = [servers.valkey().process.pid, servers.postgres().process.pid]
 print(json.dumps({"pids": pids, "folder": str(servers.folder(""))}), flush=True)
 time.sleep(3600)
 """
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_servers_end_with_a_session_that_is_killed() -> None:

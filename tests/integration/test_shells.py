@@ -15,7 +15,8 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, ToolResult, host_of
 from forge_tools.sandbox.leftovers import end
 from forge_tools.storage import Store, open_store
-from tests.fleet import Fleet, WorkerProcess, is_alive, wait_until
+from tests.fleet import Fleet, WorkerProcess, is_alive
+from tests.waiting import reached, wait_until
 
 COUNT = "i=0; while sleep 0.05; do i=$((i+1)); echo line $i; done"
 
@@ -91,9 +92,7 @@ async def test_a_shell_outlives_its_worker_and_is_reached_from_everywhere(
     doomed.kill()
     await host(hosts, "a")
     first = await lines_of(client, context, on_a)
-    async with asyncio.timeout(60):
-        while len(then := await lines_of(client, context, on_a)) == len(first):
-            await asyncio.sleep(0.1)
+    then = await reached(lambda: lines_of(client, context, on_a), when=lambda lines: len(lines) != len(first))
 
     assert first[:3] == ["line 1", "line 2", "line 3"]
     assert then[: len(first)] == first

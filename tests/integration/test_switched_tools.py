@@ -10,6 +10,7 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode, ToolNotFoundError
 from forge_tools.records import ExecutionContext, ExecutionStatus, ToolResult, new_id
 from tests.fleet import Fleet
+from tests.waiting import reached
 
 
 @pytest.fixture(autouse=True)
@@ -68,9 +69,7 @@ async def test_what_runs_when_its_tool_is_disabled_may_finish(
     client: ExecutorClient, context: ExecutionContext
 ) -> None:
     handle = await client.submit("Sleep", context, {"seconds": 3})
-    async with asyncio.timeout(30):
-        while await handle.status() != ExecutionStatus.RUNNING:
-            await asyncio.sleep(0.05)
+    await reached(handle.status, 30, when=lambda status: status is ExecutionStatus.RUNNING)
 
     await client.disable("Sleep")
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from forge_tools.records import ExecutionContext
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.reach import Reach
 from forge_tools.tools import BUILTINS
+from tests.waiting import wait_until
 
 RUN = """
 import asyncio, json, sys
@@ -69,16 +69,7 @@ def sleepers() -> Iterator[Callable[[], list[str]]]:
 
     find.seconds = seconds  # type: ignore[attr-defined]  # what a test has to sleep to be found
     yield find
-    assert wait_until(lambda: not find())
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    wait_until(lambda: not find())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -92,10 +83,10 @@ def test_a_worker_that_dies_in_the_middle_of_commands_leaves_nothing(
         ("Bash", {"command": f"(setsid bash -c 'sleep {seconds} & sleep {seconds}' &); exec sleep {seconds}"}),
     ]
     worker = start(ws, calls, stderr=subprocess.DEVNULL)
-    assert wait_until(lambda: len(sleepers()) == 5)
+    wait_until(lambda: len(sleepers()) == 5)
     worker.send_signal(number)
     worker.communicate(timeout=20)
-    assert wait_until(lambda: not sleepers())
+    wait_until(lambda: not sleepers())
 
 
 def test_every_host_gives_the_same_answer(ws: Path, tmp_path: Path) -> None:
@@ -159,5 +150,5 @@ def test_a_spawner_that_is_idle_ends_with_its_process(ws: Path) -> None:
     worker = start(ws, [("Bash", {"command": "echo $PPID"})])
     output = json.loads(worker.communicate(timeout=60)[0])
     supervisor = int(output[0][1])
-    assert wait_until(lambda: not Path(f"/proc/{supervisor}").exists())
+    wait_until(lambda: not Path(f"/proc/{supervisor}").exists())
     assert worker.returncode == 0
