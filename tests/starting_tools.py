@@ -96,7 +96,7 @@ class Starts(BaseTool):
             answer = WAYS[way](notes) if way in WAYS else subprocess.run(["/bin/sh", "-c", ESCAPE, notes])
             if asyncio.iscoroutine(answer):
                 await answer
-        while len(noted(Path(notes))) < len(ways) + ways.count("grandchild"):
+        while len(noted(Path(notes))) < len(ways) + ways.count("grandchild"):  # no deadline: its call has a timeout
             await asyncio.sleep(0.01)
         Path(f"{notes}.started").touch()
         if how == "block":

@@ -54,7 +54,7 @@ def _lower(number: int, soft: int) -> None:
 def _leak() -> None:
     """Hold all descriptors but a few."""
     _lower(resource.RLIMIT_NOFILE, most := 256)
-    while (number := os.open(os.devnull, os.O_RDONLY)) < most - 10:
+    while (number := os.open(os.devnull, os.O_RDONLY)) < most - 10:  # no deadline: it ends where descriptors do
         HELD.append(number)
 
 

@@ -19,9 +19,10 @@ from forge_tools.records.places import host_queue
 from forge_tools.storage import open_store
 from tests import rabbit
 from tests.conftest import started
-from tests.fleet import Fleet, WorkerProcess, wait_until
+from tests.fleet import Fleet, WorkerProcess
 from tests.rabbit import RabbitServer
 from tests.services import Services, ValkeyServer, client
+from tests.waiting import wait_until
 
 LANES: tuple[Lane, ...] = ("async", "process")
 SEED = 20
