@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.handles import Handle
-from forge_tools.sandbox.refusals import OUTSIDE, printable, refusal
+from forge_tools.sandbox.names import escape_path
+from forge_tools.sandbox.refusals import OUTSIDE, refusal
 from forge_tools.sandbox.roots import OPEN_FOLDER
 
 _TYPE_BITS = 0o170000
@@ -72,7 +73,7 @@ def enter(folder: Handle, name: str) -> Handle:
     Raises:
         SandboxError: it cannot be opened, or is protected.
     """
-    shown = printable(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{printable(name)}"
+    shown = escape_path(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{escape_path(name)}"
     try:
         inner = Handle(os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=folder.fd), shown, folder.root)
     except OSError as error:
@@ -106,4 +107,4 @@ def _target(folder: Handle, name: str) -> str | None:
         if refusal(error, "").code == OUTSIDE:
             return None
     below = folder.root.parts(target) if target.startswith("/") else None
-    return printable(target if below is None else "/".join(below) or ".")
+    return escape_path(target if below is None else "/".join(below) or ".")

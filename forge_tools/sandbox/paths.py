@@ -10,10 +10,10 @@ from typing import NamedTuple, Self
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext
 from forge_tools.sandbox.handles import Handle
-from forge_tools.sandbox.names import MAX_NAME_BYTES, MAX_PATH_BYTES, check_path, parts_of
+from forge_tools.sandbox.names import MAX_NAME_BYTES, MAX_PATH_BYTES, check_path, escape_path, parts_of, unescape_path
 from forge_tools.sandbox.places import Place, find_place, with_similar
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.sandbox.refusals import NOT_A_DIRECTORY, NOT_A_FILE, NOT_FOUND, OUTSIDE, printable, refusal
+from forge_tools.sandbox.refusals import NOT_A_DIRECTORY, NOT_A_FILE, NOT_FOUND, OUTSIDE, refusal
 from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot, Root, nest
 from forge_tools.validation import shown, suggestion
 
@@ -34,7 +34,8 @@ class _Located(NamedTuple):
 class Workspace:
     """One folder, or several roots, that every path is confined to. A link never leads from one root to another.
 
-    Relative paths start at `working_dir`, absolute ones must lie inside a root.
+    Relative paths start at `working_dir`, absolute ones must lie inside a root. Paths are taken as they are shown, with
+    escapes for what does not show; `working_dir` alone comes from a program and is taken as it is.
 
     Raises:
         SandboxError: from every method, with a sentence and a code for the caller of the tool.
@@ -60,16 +61,7 @@ class Workspace:
 
     def open(self, path: str) -> Handle:
         """Open a regular file or a folder for reading."""
-        asked = self._locate(path)
-        try:
-            handle = Handle(asked.root.open_to_read(asked.inside, _READ, asked.shown), asked.shown, asked.root)
-        except OSError as error:
-            raise self._with_similar(refusal(error, asked.shown), asked) from error
-        if not handle.is_folder and not handle.is_file:
-            handle.close()
-            what = f"{asked.shown} is not a regular file; only files and directories can be opened"
-            raise SandboxError(what, NOT_A_FILE)
-        return handle
+        return self._open(self._locate(unescape_path(path)))
 
     def open_file(self, path: str) -> Handle:
         """Open a regular file for reading."""
@@ -84,7 +76,7 @@ class Workspace:
 
         Fit for an event loop; `open_file` then finds out, on a thread, what there is.
         """
-        asked = self._locate(path)
+        asked = self._locate(unescape_path(path))
         fd = asked.root.open_cached(asked.inside, _READ, asked.shown)
         handle = None if fd is None else Handle(fd, asked.shown, asked.root)
         if handle is not None and not handle.is_file:
@@ -94,11 +86,7 @@ class Workspace:
 
     def open_folder(self, path: str = ".") -> Handle:
         """Open a folder, to list it or to start a process in it."""
-        handle = self.open(path)
-        if not handle.is_folder:
-            handle.close()
-            raise SandboxError(f"{handle.name} is a file; pass the path of a directory", NOT_A_DIRECTORY)
-        return handle
+        return _folder(self.open(path))
 
     def open_root(self, of: Handle | None = None) -> Handle:
         """Open the root in which `of` lies, by default that of the working directory, whatever that is."""
@@ -110,7 +98,7 @@ class Workspace:
 
         Links are followed to what they stand for, except a last one without `follow`. Nothing is made or changed.
         """
-        asked = self._locate(path)
+        asked = self._locate(unescape_path(path))
         if path.endswith("/"):
             asked = asked._replace(inside=f"{asked.inside}/", shown=f"{asked.shown}/")
         try:
@@ -146,35 +134,46 @@ class Workspace:
     def _start(self, working_dir: str) -> tuple[OpenRoot, str]:
         """Check the working directory; return the root it is in and where there, "" for the root itself."""
         try:
-            root, inside, _ = self._locate(working_dir)
-            if not parts_of(inside):
-                return root, ""
-            self.open_folder(working_dir).close()
+            asked = self._locate(working_dir)
+            if not parts_of(asked.inside):
+                return asked.root, ""
+            _folder(self._open(asked)).close()
         except SandboxError as error:
             what = f"Working directory cannot be used: {error.message}. Pass one inside the workspace, or `.`"
             raise SandboxError(what, error.code) from error
-        return root, inside
+        return asked.root, asked.inside
+
+    def _open(self, asked: _Located) -> Handle:
+        try:
+            handle = Handle(asked.root.open_to_read(asked.inside, _READ, asked.shown), asked.shown, asked.root)
+        except OSError as error:
+            raise self._with_similar(refusal(error, asked.shown), asked) from error
+        if not handle.is_folder and not handle.is_file:
+            handle.close()
+            what = f"{asked.shown} is not a regular file; only files and directories can be opened"
+            raise SandboxError(what, NOT_A_FILE)
+        return handle
 
     def _locate(self, path: str) -> _Located:
-        check_path(path)
+        path = check_path(path)
         if not path.startswith("/"):
             joined = f"{self._working_dir}/{path}" if self._working_dir else path
             # `a/..` is not always `.`: `a` may be a symlink, so such a path is shown as it was given.
             plain = path if ".." in path.split("/") else posixpath.normpath(path)
-            return _Located(self._home, joined, printable(plain))
+            return _Located(self._home, joined, escape_path(plain))
         found = [(root, parts) for root in self._roots if (parts := root.parts(path)) is not None]
         if not found:
-            raise SandboxError(f"Path is outside the workspace: {printable(path)}", OUTSIDE)
+            raise SandboxError(f"Path is outside the workspace: {escape_path(path)}", OUTSIDE)
         root, parts = min(found, key=lambda one: len(one[1]))  # the innermost of roots that lie in each other
         inside = "/".join(parts) or "."
         return _Located(root, inside, self._shown(root, inside))
 
     def _shown(self, root: OpenRoot, inside: str) -> str:
         if root is not self._home:
-            return printable(posixpath.normpath(posixpath.join(root.path, inside)))
+            return escape_path(posixpath.normpath(posixpath.join(root.path, inside)))
         if not self._working_dir:
-            return printable(inside)
-        return printable(posixpath.relpath(inside, self._working_dir))
+            return escape_path(inside)
+        return escape_path(posixpath.relpath(inside, self._working_dir))
 
     def _with_similar(self, refused: SandboxError, asked: _Located) -> SandboxError:
         """Add names like the missing one from the same folder; a look-up that itself stays in the workspace."""
@@ -187,6 +186,13 @@ class Workspace:
             return refused
         with closing(Handle(fd, folder, asked.root)):
             return with_similar(refused, fd, name, asked.shown)
+
+
+def _folder(handle: Handle) -> Handle:
+    if not handle.is_folder:
+        handle.close()
+        raise SandboxError(f"{handle.name} is a file; pass the path of a directory", NOT_A_DIRECTORY)
+    return handle
 
 
 def _named(reach: Reach, name: str) -> Sequence[Root]:

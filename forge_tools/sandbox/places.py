@@ -12,7 +12,7 @@ from typing import Self
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.locks import lock_folder
-from forge_tools.sandbox.names import parts_of, similar_names
+from forge_tools.sandbox.names import escape_path, parts_of, similar_names
 from forge_tools.sandbox.refusals import (
     NOT_A_DIRECTORY,
     NOT_A_FILE,
@@ -20,7 +20,6 @@ from forge_tools.sandbox.refusals import (
     PERMISSION_DENIED,
     PROTECTED,
     STALE,
-    printable,
     refusal,
 )
 from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot
@@ -189,7 +188,7 @@ def with_similar(refused: SandboxError, folder: int, name: str, shown: str) -> S
     with os.scandir(folder) as entries:
         names = [entry.name for entry in islice(entries, _MAX_SIBLINGS)]
     above = posixpath.dirname(shown)
-    similar = [posixpath.join(above, printable(other)) for other in similar_names(name, names)]
+    similar = [posixpath.join(above, escape_path(other)) for other in similar_names(name, names)]
     return SandboxError(f"{refused.message}. Similar: {', '.join(similar)}", NOT_FOUND) if similar else refused
 
 

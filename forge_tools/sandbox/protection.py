@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.names import escape_path
 from forge_tools.sandbox.refusals import PROTECTED
 
 INTERNALS = (".git", ".hg", ".svn")
@@ -38,10 +39,12 @@ class Protection:
         path = f"/{'/'.join(parts)}".casefold()
         for found in self._secret.finditer(path):
             if not self._harmless.match(found[0]):
-                raise _refused(shown, f"{found[0][1:]} may hold secrets, which tools neither read nor write")
+                raise _refused(
+                    shown, f"{escape_path(found[0][1:])} may hold secrets, which tools neither read nor write"
+                )
         inner = self._internal.search(path) if is_write else None
         if inner:
-            why = f"{inner[0][1:]} is changed by its own commands alone, such as git; tools only read it"
+            why = f"{escape_path(inner[0][1:])} is changed by its own commands alone, such as git; tools only read it"
             raise _refused(shown, why)
 
     def hides(self, name: str) -> bool:

@@ -45,17 +45,3 @@ def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
         name, sentence = _SENTENCES[code]
         return SandboxError(sentence.format(shown), name)
     return SandboxError(f"Cannot {doing} {shown}: {os.strerror(code)}", ErrorCode.EXECUTION_ERROR)
-
-
-def printable(path: str) -> str:
-    """Show a path in one line of valid Unicode: control characters and undecodable bytes as escapes."""
-    if path.isprintable():
-        return path
-    return "".join(c if c.isprintable() else _escape(c) for c in path)
-
-
-def _escape(char: str) -> str:
-    number = ord(char)
-    if 0xDC80 <= number <= 0xDCFF:
-        return f"\\x{number - 0xDC00:02x}"
-    return char.encode("unicode_escape").decode("ascii")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.names import escape_path
 from forge_tools.sandbox.places import Check, Place, require_own
-from forge_tools.sandbox.refusals import PERMISSION_DENIED, STALE, printable, refusal
+from forge_tools.sandbox.refusals import PERMISSION_DENIED, STALE, refusal
 
 _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = 20
@@ -40,13 +41,13 @@ def survey(place: Place, check: Check) -> Survey:
     device = os.fstat(place.folder).st_dev
 
     def visit(folder: int, names: list[str]) -> list[str]:
-        shown = "/".join([place.shown, *map(printable, names)])
+        shown = "/".join([place.shown, *map(escape_path, names)])
         _require_deletable(folder, device, shown)
         is_sticky = os.fstat(folder).st_mode & stat.S_ISVTX
         folders = []
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
-                path = f"{shown}/{printable(entry.name)}"
+                path = f"{shown}/{escape_path(entry.name)}"
                 place.root.root.protection.check([entry.name], path, is_write=True)
                 if is_sticky:
                     require_own(folder, entry.stat(follow_symlinks=False), path)
@@ -78,13 +79,13 @@ def remove_tree(place: Place, check: Check) -> None:
 
     def visit(folder: int, names: list[str]) -> list[str]:
         nonlocal removed
-        shown = "/".join([place.shown, *map(printable, names)])
+        shown = "/".join([place.shown, *map(escape_path, names)])
         _require_deletable(folder, device, shown)
         folders: list[str] = []
         files: list[str] = []
         with os.scandir(folder) as entries:
             for entry in entries:
-                place.root.root.protection.check([entry.name], f"{shown}/{printable(entry.name)}", is_write=True)
+                place.root.root.protection.check([entry.name], f"{shown}/{escape_path(entry.name)}", is_write=True)
                 (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
         for number, name in enumerate(files):
             if number % _CHECK_EVERY == 0:

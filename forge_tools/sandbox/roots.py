@@ -11,10 +11,10 @@ from pathlib import Path
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.confine import open_beneath, open_cached, open_straight
-from forge_tools.sandbox.names import check_path, parts_of
+from forge_tools.sandbox.names import check_path, escape_path, parts_of
 from forge_tools.sandbox.nowait import is_offered
 from forge_tools.sandbox.protection import Protection
-from forge_tools.sandbox.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, printable
+from forge_tools.sandbox.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -47,7 +47,7 @@ class OpenRoot:
             self.fd = os.open(self.path, OPEN_FOLDER)
         except OSError as error:
             reason = os.strerror(error.errno or 0)
-            what = f"Workspace {printable(self.path)} cannot be opened: {reason}. Check working_dir"
+            what = f"Workspace {escape_path(self.path)} cannot be opened: {reason}. Check working_dir"
             raise SandboxError(what, NOT_A_DIRECTORY) from error
 
     def open(self, inside: str, flags: int) -> int:
@@ -150,7 +150,7 @@ class OpenRoot:
             if parts[: len(above)] == above:
                 return root, parts[len(above) :]
             if is_write and root.is_read_only and above[: len(parts)] == parts:
-                what = f"{shown} contains {printable(str(root.path))}, which is read-only. Leave that folder as it is"
+                what = f"{shown} contains {escape_path(str(root.path))}, which is read-only. Leave that folder as it is"
                 raise SandboxError(what, READ_ONLY)
         return self.root, parts
 

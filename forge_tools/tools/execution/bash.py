@@ -9,6 +9,7 @@ from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.environment import child_environment
+from forge_tools.sandbox.names import MAX_PATH_CHARS
 from forge_tools.sandbox.output import HeadTail, TerminalText
 from forge_tools.sandbox.paths import Handle
 from forge_tools.sandbox.process import Completed, run
@@ -61,7 +62,7 @@ class Bash(BaseTool):
             required=False,
             default=".",
             min_length=1,
-            max_length=4096,
+            max_length=MAX_PATH_CHARS,
         ),
         ToolParameter(
             name="description",

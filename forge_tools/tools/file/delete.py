@@ -4,6 +4,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.sandbox.names import MAX_PATH_CHARS
 from forge_tools.tools.file.deleting import Deleting
 from forge_tools.tools.file.effort import Effort
 
@@ -22,7 +23,7 @@ class Delete(BaseTool):
             type="string",
             description="What to delete, relative to the working directory or absolute.",
             min_length=1,
-            max_length=4096,
+            max_length=MAX_PATH_CHARS,
             aliases=("path",),
         ),
         ToolParameter(

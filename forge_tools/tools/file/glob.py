@@ -9,13 +9,14 @@ from typing import Any
 from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.sandbox.names import MAX_PATH_CHARS
 from forge_tools.sandbox.paths import Handle, Workspace
-from forge_tools.sandbox.refusals import printable
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.arguments import check_text
 from forge_tools.tools.file.finding import Finding, Found, Wanted
 from forge_tools.tools.file.hits import Page
 from forge_tools.tools.file.notes import Notes, counted, room_for_records
+from forge_tools.validation import clean_text
 
 MAX_EXCLUDED = 50
 _SPECIAL = re.compile(r"[\\*?\[{]")
@@ -50,7 +51,7 @@ class Glob(BaseTool):
             required=False,
             default=".",
             min_length=1,
-            max_length=4096,
+            max_length=MAX_PATH_CHARS,
         ),
         ToolParameter(
             name="exclude",
@@ -168,7 +169,7 @@ def _result(workspace: Workspace, target: Handle, found: Found, page: Page) -> T
     total = None if found.is_partial else len(found.paths)
     notes = Notes(page=page, unit=unit, total=total, is_partial=found.is_partial, warnings=warnings)
     where = "the working directory" if target.name == "." else target.name
-    none = [] if found.paths else [f"No {unit[1]} match '{printable(found.wanted.pattern)}' in {where}."]
+    none = [] if found.paths else [f"No {unit[1]} match '{clean_text(found.wanted.pattern)}' in {where}."]
     return ToolResult.ok("\n".join([*page.records, *notes.lines(), *none]), **notes.facts())
 
 
@@ -177,7 +178,7 @@ def _hints(finding: Finding, wanted: Wanted, context: ExecutionContext) -> list[
     ways: list[tuple[str, Wanted]] = []
     if not wanted.pattern.startswith("**/"):
         deep = f"**/{wanted.pattern}"
-        ways.append((f"'{printable(deep)}' would match {{}}.", replace(wanted, pattern=deep)))
+        ways.append((f"'{clean_text(deep)}' would match {{}}.", replace(wanted, pattern=deep)))
     if wanted.respect_ignore:
         hidden = "{} hidden by ignore rules (respect_ignore=false shows them)."
         ways.append((hidden, replace(wanted, respect_ignore=False)))

@@ -5,6 +5,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.sandbox.names import MAX_PATH_CHARS
 from forge_tools.sandbox.programs import find_beside_python
 from forge_tools.tools.file.arguments import check_text
 from forge_tools.tools.file.fallback import Fallback
@@ -60,7 +61,7 @@ class Grep(BaseTool):
             required=False,
             default=".",
             min_length=1,
-            max_length=4096,
+            max_length=MAX_PATH_CHARS,
             aliases=("file_path",),
         ),
         ToolParameter(

@@ -4,6 +4,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.sandbox.names import MAX_PATH_CHARS
 from forge_tools.tools.file.effort import Effort
 from forge_tools.tools.file.listing import Listing, Wish
 
@@ -24,7 +25,7 @@ class ListDirectory(BaseTool):
             required=False,
             default=".",
             min_length=1,
-            max_length=4096,
+            max_length=MAX_PATH_CHARS,
             aliases=("file_path",),
         ),
         ToolParameter(

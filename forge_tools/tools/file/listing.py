@@ -1,6 +1,5 @@
 """One listing of a folder: which entries, in which order, and how they are told within a budget."""
 
-import base64
 import os
 import stat
 from collections.abc import Sequence
@@ -13,8 +12,9 @@ from forge_tools.errors import SandboxError
 from forge_tools.records import ToolResult
 from forge_tools.sandbox.entries import Entry, Kind, enter, look_at, scan
 from forge_tools.sandbox.handles import Handle
+from forge_tools.sandbox.names import escape_path
 from forge_tools.sandbox.paths import Workspace
-from forge_tools.sandbox.refusals import PROTECTED, printable
+from forge_tools.sandbox.refusals import PROTECTED
 from forge_tools.tools.file.effort import Effort
 from forge_tools.tools.file.ignoring import Names, Rules, excluding
 
@@ -152,7 +152,7 @@ def _bytes_of(entry: Entry) -> bytes:
 
 
 def _name(entry: Entry) -> str:
-    name = printable(entry.name)
+    name = escape_path(entry.name)
     if entry.kind is Kind.FILE and entry.type:  # nearly every entry
         return name
     if entry.is_folder:
@@ -169,14 +169,11 @@ def _details(entry: Entry) -> str:
 
 
 def _facts(entry: Entry, above: str) -> dict[str, Any]:
-    path = f"{above}{entry.name}"
-    facts: dict[str, Any] = {"path": printable(path), "type": entry.type or entry.kind}
+    facts: dict[str, Any] = {"path": escape_path(f"{above}{entry.name}"), "type": entry.type or entry.kind}
     if entry.mode is not None and entry.mtime_ns is not None:
         facts["size"], facts["mtime"], facts["mode"] = entry.size, _moment(entry.mtime_ns), f"{entry.mode:04o}"
     if entry.kind is Kind.LINK:
         facts["target"] = entry.target
-    if facts["path"] != path:
-        facts["path_base64"] = base64.b64encode(os.fsencode(path)).decode()
     return facts
 
 

@@ -10,6 +10,7 @@ from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
+from forge_tools.sandbox.names import MAX_PATH_CHARS
 from forge_tools.sandbox.nowait import meet
 from forge_tools.sandbox.paths import Handle, Workspace
 from forge_tools.tools.deadline import Deadline
@@ -37,7 +38,7 @@ class Read(BaseTool):
             type="string",
             description="Text file to read, relative to the working directory or absolute; or artifact://..., a long output.",
             min_length=1,
-            max_length=4096,
+            max_length=MAX_PATH_CHARS,
             aliases=("path",),
         ),
         ToolParameter(

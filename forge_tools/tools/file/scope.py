@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from forge_tools.sandbox.names import escape_path
 from forge_tools.sandbox.paths import Handle, Workspace
-from forge_tools.sandbox.refusals import printable
 from forge_tools.sandbox.sightings import Changes, changes_since, open_allowed
 from forge_tools.tools.file.globs import by_path, compile_glob, only
 from forge_tools.tools.file.surveying import Survey
@@ -79,7 +79,7 @@ class Folder:
         path = path.removeprefix("./")
         if self._shown_above is None:
             return self._workspace.shown(self._above + path, self._handle)
-        return self._shown_above + printable(path)
+        return self._shown_above + escape_path(path)
 
     def open(self, path: str) -> Handle | None:
         """Open a file that a search told of, if it is one that may be read."""

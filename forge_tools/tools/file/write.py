@@ -4,6 +4,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.sandbox.names import MAX_PATH_CHARS
 from forge_tools.tools.file.changes import Changing
 from forge_tools.tools.file.writing import Writing
 
@@ -27,7 +28,7 @@ class Write(BaseTool):
             type="string",
             description="File to write, relative to the working directory or absolute.",
             min_length=1,
-            max_length=4096,
+            max_length=MAX_PATH_CHARS,
             aliases=("path",),
         ),
         ToolParameter(name="content", type="string", description="All that the file will hold.", max_length=MAX_CHARS),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.records import ToolResult
+from forge_tools.sandbox.names import unescape_path
 from forge_tools.tools.file.glob import Glob
 from forge_tools.tools.file.grep import Grep
 from tests.descriptors import descriptors
@@ -78,9 +79,7 @@ async def test_what_matches_is_found(glob: Call, tree: Path, arguments: dict, fo
 
 async def test_everything_is_what_git_lists(glob: Call, ws: Path) -> None:
     make_repository(ws, 7)
-    shown = [
-        line.encode().decode("unicode_escape") if "\\n" in line else line for line in lines(await glob(pattern="**"))
-    ]
+    shown = map(unescape_path, lines(await glob(pattern="**")))
     assert sorted(shown) == listed_by_git(ws)
 
 
