@@ -1,11 +1,10 @@
 """Anthropic's messages API: tools, calls and results as `client.messages` takes and gives them."""
 
-import json
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from forge_tools.adapters.calls import Answer, ToolCall
+from forge_tools.adapters.calls import UNREADABLE, Answer, ToolCall, sendable
 from forge_tools.adapters.conversation import (
     BROKEN_OFF,
     CALL_CUT_OFF,
@@ -22,9 +21,6 @@ from forge_tools.records import Schema, ToolSpec
 from forge_tools.schemas import render
 
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
-_UNREADABLE = "INVALID_JSON"
-"""Under which input that is no object goes back to the model, since requests take objects only (Anthropic,
-Fine-grained tool streaming)."""
 
 
 class Messages(SdkModel):
@@ -117,25 +113,17 @@ def _add(block: dict[str, Any], delta: dict[str, Any]) -> None:
 def _finished(block: dict[str, Any]) -> dict[str, Any]:
     text = block.pop("_json", "")
     if text.strip():
-        try:
-            given = json.loads(text)
-        except (ValueError, RecursionError):
-            given = text
-        block["input"] = given if isinstance(given, dict) else {_UNREADABLE: text}
+        block["input"] = sendable(text)  # need be no JSON (Anthropic, Fine-grained tool streaming)
     return block
 
 
 def _sendable(block: dict[str, Any]) -> dict[str, Any]:
-    """Input that holds NaN or an infinity goes back as its text: the SDK refuses a request with either."""
-    try:
-        json.dumps(block.get("input"), allow_nan=False)
-    except ValueError:
-        return block | {"input": {_UNREADABLE: json.dumps(block["input"])}}
-    return block
+    kept = {name: part for name, part in block.items() if part is not None}
+    return kept | {"input": sendable(kept["input"])} if "input" in kept else kept
 
 
 def _reply(content: list[dict[str, Any]], stop: str | None, usage: Usage, raw: Any) -> Reply:
-    kept = [_sendable({name: part for name, part in block.items() if part is not None}) for block in content]
+    kept = [_sendable(block) for block in content]
     kept = [
         block for block in kept if block["type"] != "text" or block["text"]
     ]  # the API sends, and refuses, empty ones
@@ -156,8 +144,8 @@ def _reply(content: list[dict[str, Any]], stop: str | None, usage: Usage, raw: A
 
 def _call(block: dict[str, Any]) -> ToolCall:
     given = block.get("input")
-    if isinstance(given, dict) and given.keys() == {_UNREADABLE}:
-        given = given[_UNREADABLE]
+    if isinstance(given, dict) and given.keys() == {UNREADABLE}:
+        given = given[UNREADABLE]
     return ToolCall(block["id"], block["name"], given)
 
 

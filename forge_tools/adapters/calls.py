@@ -13,6 +13,9 @@ from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, ToolNo
 from forge_tools.records import CallOptions, ExecutionContext, Schema, ToolCategory, ToolResult, ToolSpec
 from forge_tools.validation import shown, suggestion
 
+UNREADABLE = "INVALID_JSON"
+"""Under which arguments that are no object of JSON go back to the model: providers refuse a history with such."""
+
 _EXCERPT = 200
 """Characters of malformed arguments that a model is shown again."""
 
@@ -190,6 +193,32 @@ class Toolset:
             raise ToolNotFoundError(
                 name, f"there is no such tool{suggestion(name, sorted(known))}; it cannot be offered"
             )
+
+
+def sendable(arguments: Any) -> dict[str, Any]:
+    """Make of arguments, as a model gave them, what a request takes: an object without NaN and infinities."""
+    if arguments is None:
+        return {}
+    given = arguments
+    if isinstance(arguments, str):
+        try:
+            given = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError):
+            return {UNREADABLE: arguments}
+    if not isinstance(given, Mapping):
+        return {UNREADABLE: arguments}
+    try:
+        json.dumps(given, allow_nan=False)
+    except ValueError:
+        return {UNREADABLE: arguments if isinstance(arguments, str) else json.dumps(given)}
+    return dict(given)
+
+
+def sendable_text(arguments: Any) -> str:
+    """Make text of what a request takes; arguments that it would take stay as they are."""
+    sent = sendable(arguments)
+    is_fine = isinstance(arguments, str) and arguments.strip() and UNREADABLE not in sent
+    return arguments if is_fine else json.dumps(sent)
 
 
 def _settled(result: ToolResult | BaseException) -> ToolResult:

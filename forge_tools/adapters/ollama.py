@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from forge_tools.adapters.calls import Answer, ToolCall
+from forge_tools.adapters.calls import Answer, ToolCall, sendable
 from forge_tools.adapters.conversation import (
     BROKEN_OFF,
     CALL_CUT_OFF,
@@ -25,9 +25,6 @@ from forge_tools.schemas import render
 
 _KEPT = frozenset({"type", "items", "description", "enum"})
 """What the SDK's `Tool` type keeps of the schema of a parameter; the rest is said in the description."""
-
-_UNREADABLE = "INVALID_JSON"
-"""Under which arguments that are no object go back to the model, since requests take objects only."""
 
 _UNPARSED = "error parsing tool call"
 """How the server's error begins that fails a request when the model wrote a call that is not valid JSON."""
@@ -165,21 +162,10 @@ def _kept(message: Message, calls: Sequence[ToolCall]) -> list[Message]:
     """What the history gets: nothing of an empty reply, thinking with the rest, as Ollama's templates want it."""
     kept = {name: message[name] for name in ("content", "thinking") if message.get(name)}
     if calls:
-        kept["tool_calls"] = [{"function": {"name": call.name, "arguments": _object(call.arguments)}} for call in calls]
+        kept["tool_calls"] = [
+            {"function": {"name": call.name, "arguments": sendable(call.arguments)}} for call in calls
+        ]
     return [{"role": "assistant", **kept}] if kept else []
-
-
-def _object(arguments: Any) -> dict[str, Any]:
-    """Arguments as requests take them; servers that imitate Ollama may give text."""
-    given = arguments
-    if isinstance(arguments, str):
-        try:
-            given = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError):
-            given = arguments
-    if given is None:
-        return {}
-    return dict(given) if isinstance(given, Mapping) else {_UNREADABLE: arguments}
 
 
 def _sdk() -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from tests.model_servers.rules import check_names, check_parameters, check_strict
+from tests.model_servers.rules import check_arguments, check_names, check_parameters, check_strict
 from tests.model_servers.wire import Event, ModelServer, Say, fragments, require
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -96,5 +96,7 @@ def _check_messages(messages: list[dict[str, Any]]) -> None:
             continue
         require(not open_ids, f"The following tool_call_ids did not have response messages: {sorted(open_ids)}")
         require(message.get("content") is not None or message.get("tool_calls"), "expected a string, got null")
+        for call in message.get("tool_calls", ()):
+            check_arguments(call["function"]["arguments"])
         open_ids = {call["id"] for call in message.get("tool_calls", ())}
     require(not open_ids, f"The following tool_call_ids did not have response messages: {sorted(open_ids)}")

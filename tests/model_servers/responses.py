@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tests.model_servers.rules import check_names, check_parameters, check_strict
+from tests.model_servers.rules import check_arguments, check_names, check_parameters, check_strict
 from tests.model_servers.wire import Event, ModelServer, Say, fragments, require
 
 USAGE = {
@@ -103,6 +103,7 @@ def _check_input(items: list[dict[str, Any]]) -> None:
         require(kind in {"message", "reasoning", "function_call", "function_call_output"}, f"Unknown item {kind}")
         require(None not in item.values(), f"Invalid type for 'input': null in {item}")
         if kind == "function_call":
+            check_arguments(item["arguments"])
             asked.append(item["call_id"])
         if kind == "function_call_output":
             require(item["call_id"] in asked, f"No tool call found for function call output {item['call_id']}.")

@@ -1,5 +1,6 @@
 """What providers document of the tools they take."""
 
+import json
 import re
 from typing import Any
 
@@ -44,6 +45,15 @@ def check_strict(name: str, schema: dict[str, Any]) -> None:
             require(
                 set(part.get("required", ())) == set(part.get("properties", ())), f"{where}: 'required' must list all"
             )
+
+
+def check_arguments(text: Any) -> None:
+    """Those of a call in the history are an object of JSON, which servers with templates read, and refuse if they cannot."""
+    try:
+        given = json.loads(text, parse_constant=lambda name: require(False, f"{name} is no JSON"))
+    except (TypeError, ValueError):
+        given = None
+    require(isinstance(given, dict), f"The arguments of a call must be a JSON object: {text!r}")
 
 
 def _types(schema: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from forge_tools.adapters.calls import Answer, ToolCall
+from forge_tools.adapters.calls import Answer, ToolCall, sendable_text
 from forge_tools.adapters.conversation import BROKEN_OFF, CALL_CUT_OFF, CUT_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.openai.sdk import Requests
 from forge_tools.adapters.sdk import with_instructions
@@ -97,6 +97,9 @@ def _reply(message: Message, finish: str | None, usage: Usage, raw: Any) -> Repl
     if finish == "content_filter":
         kept.pop("tool_calls", None)
     calls = _calls(kept.get("tool_calls") or [], is_cut_off=finish == "length")
+    for one in kept.get("tool_calls") or ():
+        if function := one.get("function"):
+            function["arguments"] = sendable_text(function.get("arguments"))
     if not calls:
         kept.pop("tool_calls", None)
     kept["content"] = message.get("content") if calls else text

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from forge_tools.adapters.calls import Answer, ToolCall
+from forge_tools.adapters.calls import Answer, ToolCall, sendable_text
 from forge_tools.adapters.conversation import BROKEN_OFF, CALL_CUT_OFF, CUT_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.openai.sdk import Requests
 from forge_tools.records import Schema, ToolSpec
@@ -72,6 +72,9 @@ def _reply(response: Any, items: list[dict[str, Any]]) -> Reply:
         kept = [item for item in kept if item["type"] != "function_call"]
     refusals, texts = _parts(kept, "refusal"), _parts(kept, "text")
     calls = [ToolCall(i["call_id"], i["name"], i["arguments"]) for i in kept if i["type"] == "function_call"]
+    for item in kept:
+        if item["type"] == "function_call":
+            item["arguments"] = sendable_text(item["arguments"])
     if calls and why is not None:
         calls[-1] = replace(calls[-1], problem=CALL_CUT_OFF)
     reply = Reply(text="".join(texts or refusals), messages=kept, calls=calls, usage=usage, raw=response)

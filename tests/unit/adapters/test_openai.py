@@ -1,5 +1,6 @@
 """What is OpenAI's own: schemas as its SDK types them, refusals, filters, and streams of other servers."""
 
+import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -226,6 +227,34 @@ async def chunks(*deltas: dict[str, Any]) -> AsyncIterator[ChatCompletionChunk]:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         head = {"id": "x", "created": 1, "model": "m", "object": "chat.completion.chunk"}
         yield ChatCompletionChunk.construct(**head, choices=[choice])  # unchecked, as the SDK does it
+
+
+@pytest.mark.parametrize("provider", [CHAT, RESPONSES])
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        ('{"message": "x', "not valid JSON"),
+        ("[1]", "must be one JSON object"),
+        ("", "Missing required parameter"),
+        ('{"message": NaN}', "Invalid type for message"),
+    ],
+)
+async def test_arguments_that_are_no_object_of_json_go_back_as_one(
+    scene: Scene, provider: Provider, streams: bool, sent: str, told: str
+) -> None:
+    stage = scene(provider, Say(calls=(("call_1", "Echo", sent),)), Say("Done."), **hook(streams))
+
+    turn = await stage.conversation.run("Go")
+
+    assert (turn.stop, stage.server.refusals) == ("answered", [])
+    assert told in stage.told()[0][1]
+    assert json.dumps({"INVALID_JSON": sent} if sent else {}) in strings_in(stage.conversation.messages)
+
+
+def strings_in(value: Any) -> list[str]:
+    if isinstance(value, dict | list):
+        return [text for part in (value.values() if isinstance(value, dict) else value) for text in strings_in(part)]
+    return [value] if isinstance(value, str) else []
 
 
 async def test_a_chunk_whose_choices_are_null_is_passed_over() -> None:
