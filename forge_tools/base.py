@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import logging
 import reprlib
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +13,8 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from forge_tools import schemas
-from forge_tools.errors import ErrorCode, ForgeError, InvalidToolError
+from forge_tools.errors import ErrorCode, InvalidToolError
+from forge_tools.failures import failure_of
 from forge_tools.langchain import to_langchain_tool
 from forge_tools.records import (
     Capabilities,
@@ -29,7 +29,7 @@ from forge_tools.records import (
     ToolSpec,
 )
 from forge_tools.sandbox.paths import Workspace
-from forge_tools.secrecy import LEAST_IN_FAILURES, Scrubber, as_shown, scrubbed, scrubber_of
+from forge_tools.secrecy import LEAST_IN_FAILURES, as_shown, scrubbed, scrubber_of
 from forge_tools.validation import Validator, clean_text, is_of_type
 
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "ToolSpec",
 ]
 
-MAX_ERROR_CHARS = 4_000
 MAX_SHOWN_CHARS = 200
 """How much of one value dry runs and logs show."""
 
@@ -253,36 +252,13 @@ class BaseTool(ABC):
         return ToolResult.fail(f"Tool timed out after {seconds:g}s", error_code=ErrorCode.TIMEOUT)
 
     def _failure(self, error: BaseException, parameters: Mapping[str, Any]) -> ToolResult:
-        scrubber = scrubber_of(self.spec, parameters, LEAST_IN_FAILURES)
-        text = text_of(error, scrubber)
-        if isinstance(error, ForgeError):
-            return ToolResult.fail(text, error_code=error.code, error_details={"type": type(error).__name__})
-        name = self.spec.name
-        shown = error if scrubber is None else disguised(error, scrubber)
-        _logger.error("Unexpected error in %s", name, exc_info=shown, extra={"tool": name})
-        prefix = "Service unavailable" if _is_unreachable(error) else "Unexpected error"
-        return ToolResult.fail(
-            f"{prefix}: {text}",
-            error_code=ErrorCode.EXECUTION_ERROR,
-            error_details={"type": type(error).__name__},
-        )
+        return failure_of(self.spec, error, scrubber_of(self.spec, parameters, LEAST_IN_FAILURES))
 
     def _presentable(self, failure: ToolResult, parameters: Mapping[str, Any]) -> ToolResult:
         """Copy a failure as people may see it: storable text, without the values of sensitive parameters."""
         scrubber = scrubber_of(self.spec, parameters, LEAST_IN_FAILURES)
         result = failure if scrubber is None else scrubber.result(failure)
         return result.model_copy(update={"error": clean_text(result.error or "failed without saying why")})
-
-
-def _is_unreachable(error: BaseException | None) -> bool:
-    """Whether a connection failed at the bottom of it: HTTP libraries wrap that in errors of their own."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, ConnectionError | socket.gaierror):
-            return True
-        seen.add(id(error))
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return False
 
 
 def preview(spec: ToolSpec, parameters: Mapping[str, Any]) -> str:
@@ -309,21 +285,3 @@ def _short() -> reprlib.Repr:
 
 
 _SHORT = _short()
-
-
-def text_of(error: BaseException, scrubber: Scrubber | None) -> str:
-    """Return what an exception says, storable and without secrets; the name of its type if it says nothing."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 the text of a foreign exception is foreign code too
-        text = ""
-    text = text if scrubber is None else scrubber.text(text)  # first: nobody finds a secret that is cut
-    text = clean_text(text.strip()) or type(error).__name__
-    return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
-
-
-def disguised(error: BaseException, scrubber: Scrubber) -> BaseException:
-    """Copy an exception for the log: its type's name, traceback and scrubbed text, without causes that may quote more."""
-    look_alike = type(type(error).__name__, (Exception,), {})
-    disguise: BaseException = look_alike(text_of(error, scrubber))
-    return disguise.with_traceback(error.__traceback__)

@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from forge_tools import schemas
-from forge_tools.base import BaseTool, brief, disguised, preview, text_of
+from forge_tools.base import BaseTool, brief, preview
 from forge_tools.errors import ErrorCode, ToolError
+from forge_tools.failures import failure_of, text_of
 from forge_tools.records import (
     REPORTER,
     CallOptions,
@@ -301,12 +302,8 @@ async def _attempt(
     run = tool.execute_unchecked if skip_validation else tool.execute
     try:
         result: Any = await run(context, **arguments)
-    except Exception as error:  # a tool that replaces `execute` may raise anything
-        scrubber = scrubber_of(tool.spec, arguments, LEAST_IN_FAILURES)
-        shown = error if scrubber is None else disguised(error, scrubber)
-        _logger.error("Unexpected error in %s", tool.spec.name, exc_info=shown, extra={"tool": tool.spec.name})
-        text = f"Unexpected error: {text_of(error, scrubber)}"
-        result = ToolResult.fail(text, error_code=ErrorCode.EXECUTION_ERROR)
+    except Exception as error:  # noqa: BLE001  a tool that replaces `execute` may raise anything
+        result = failure_of(tool.spec, error, scrubber_of(tool.spec, arguments, LEAST_IN_FAILURES))
     done = result if isinstance(result, ToolResult) else ToolResult.ok(result)
     if done.duration_ms is None:
         done.duration_ms = (time.perf_counter() - started) * 1000

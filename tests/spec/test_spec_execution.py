@@ -189,7 +189,7 @@ async def test_a_cancelled_caller_cancels_the_body(context: ExecutionContext) ->
 async def test_a_network_failure_says_that_the_service_is_unavailable(context: ExecutionContext) -> None:
     result = await Broken(ConnectionRefusedError("10.0.0.1:80 refused")).execute(context)
 
-    assert result.error == "Service unavailable: 10.0.0.1:80 refused"
+    assert (result.error, result.error_code) == ("Service unavailable: 10.0.0.1:80 refused", "SERVICE_UNAVAILABLE")
 
 
 @spec("S4-20", "S2-14")

@@ -193,8 +193,8 @@ class Unprintable(Exception):
         (TimeoutError("database"), "Unexpected error: database", "EXECUTION_ERROR"),
         (ResultTimeoutError("waited 5s"), "waited 5s", "RESULT_TIMEOUT"),
         (SandboxError("outside", "PATH_OUTSIDE"), "outside", "PATH_OUTSIDE"),
-        (BrokenPipeError("gone"), "Service unavailable: gone", "EXECUTION_ERROR"),
-        (wrapped(BrokenPipeError("gone")), "Service unavailable: all attempts failed", "EXECUTION_ERROR"),
+        (BrokenPipeError("gone"), "Service unavailable: gone", "SERVICE_UNAVAILABLE"),
+        (wrapped(BrokenPipeError("gone")), "Service unavailable: all attempts failed", "SERVICE_UNAVAILABLE"),
     ],
 )
 async def test_what_a_body_raises_is_told_in_one_sentence(
