@@ -242,7 +242,10 @@ class BaseTool(ABC):
         except asyncio.CancelledError:
             if task and task.cancelling() > cancels:
                 raise  # somebody outside wants this task to end (contradiction C11)
-            return ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED)
+            details = {"type": asyncio.CancelledError.__name__}
+            return ToolResult.fail(
+                "Tool execution cancelled", error_code=ErrorCode.EXECUTION_ERROR, error_details=details
+            )
         except (Exception, SystemExit) as error:  # noqa: BLE001 a body may raise anything; results carry it
             if not deadline.expired():
                 return self._failure(error, parameters)

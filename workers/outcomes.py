@@ -1,6 +1,7 @@
 """Turns what a body returned, or failed to, into the outcome that SQL keeps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,6 @@ from forge_tools.secrecy import LEAST_IN_FAILURES, Scrubber
 from forge_tools.validation import clean_text, encode_json
 
 MAX_ERROR_CHARS = 10_000
-STATUS_BY_CODE = {ErrorCode.TIMEOUT: ExecutionStatus.TIMED_OUT, ErrorCode.CANCELLED: ExecutionStatus.CANCELLED}
 
 
 def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
@@ -43,8 +43,19 @@ def blocked(claim: Claim, place: str, held_seconds: float, after_ms: float) -> O
 
 
 def cancelled(claim: Claim, after_ms: float) -> Outcome:
-    """The outcome of a body that was cancelled and ended by force."""
+    """The outcome of a body that somebody asked to cancel, and that ended for it or was ended."""
     result = ToolResult.fail("Tool execution cancelled", error_code=ErrorCode.CANCELLED, forced=True)
+    outcome = outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+    return replace(outcome, status=ExecutionStatus.CANCELLED)
+
+
+def interrupted(claim: Claim, after_ms: float) -> Outcome:
+    """The outcome of a body that nobody asked to cancel: itself or a neighbour cancelled the tasks of its event loop."""
+    result = ToolResult.fail(
+        "Tool execution cancelled, which nobody asked for: code on the event loop of the tools cancelled its task.",
+        error_code=ErrorCode.EXECUTION_ERROR,
+        **({"retryable": True} if claim.idempotent else {}),
+    )
     return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
 
 
@@ -111,7 +122,7 @@ def ends_of_cut(claims: Sequence[Claim], hostname: str) -> dict[str, list[str]]:
 
 
 def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
-    failed = ExecutionStatus.FAILED if result.error_code is None else _status(result.error_code)
+    failed = ExecutionStatus.TIMED_OUT if result.error_code == ErrorCode.TIMEOUT else ExecutionStatus.FAILED
     return Outcome(
         id=claim.id,
         attempt=claim.attempt,
@@ -124,10 +135,6 @@ def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
         error_details=_json_or_none(result.error_details, "error_details", max_bytes),
         metadata=encode_json(result.metadata, "metadata", max_bytes),
     )
-
-
-def _status(code: str) -> ExecutionStatus:
-    return next((status for known, status in STATUS_BY_CODE.items() if known == code), ExecutionStatus.FAILED)
 
 
 def _json_or_none(value: Any, what: str, max_bytes: int) -> str | None:

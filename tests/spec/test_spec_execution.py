@@ -169,7 +169,7 @@ async def test_an_error_of_the_framework_speaks_for_itself(context: ExecutionCon
 async def test_a_cancellation_that_the_body_raises_is_a_failure(context: ExecutionContext) -> None:
     result = await Broken(asyncio.CancelledError()).execute(context)
 
-    assert (result.success, result.error, result.error_code) == (False, "Tool execution cancelled", "CANCELLED")
+    assert (result.success, result.error, result.error_code) == (False, "Tool execution cancelled", "EXECUTION_ERROR")
 
 
 @spec("S1-14")

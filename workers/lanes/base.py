@@ -12,7 +12,7 @@ from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Repo
 from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from workers.lanes.guard import Guard
-from workers.outcomes import cancelled, crashed, out_of_memory, outcome_of
+from workers.outcomes import cancelled, crashed, interrupted, out_of_memory, outcome_of
 from workers.proofs import Proofs
 from workers.redaction import concealed
 
@@ -119,9 +119,9 @@ def context_of(claim: Claim) -> ExecutionContext:
     return ExecutionContext.model_validate({**asked, "timeout": claim.timeout, "metadata": metadata})
 
 
-def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float) -> Outcome:
-    """The outcome of the task that ran `execute`, however it ended."""
+def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float, *, is_asked: bool) -> Outcome:
+    """The outcome of the task that ran `execute`, however it ended. `is_asked`: somebody wanted the call cancelled."""
     if body.cancelled():
-        return cancelled(claim, after_ms)
+        return cancelled(claim, after_ms) if is_asked else interrupted(claim, after_ms)
     error = body.exception()
     return body.result() if error is None else crashed(claim, error, after_ms)

@@ -66,6 +66,7 @@ class Child:
         self._resting: Future[None] | None = None
         self._claim_id = ""
         self._birth: Birth | None = None
+        self._is_cancelled = False
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._ready: Future[None] = Future()
@@ -115,6 +116,7 @@ class Child:
 
     def _cancel_body(self) -> None:
         if self._body is not None:
+            self._is_cancelled = True
             self._body.cancel()
 
     def _serve(self) -> None:
@@ -141,12 +143,14 @@ class Child:
         self._own_tasks = asyncio.all_tasks(self._loop)
         self._own_threads = set(threading.enumerate())
         self._ready.set_result(None)
-        await over.wait()
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):  # a body may cancel every task there is
+                await over.wait()
 
     def _hear(self, frame: dict[str, Any]) -> None:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
-            self._claim_id = claim.id
+            self._claim_id, self._is_cancelled = claim.id, False
             self._birth = self._birth or Birth()  # not earlier: the pool arranges signals when `start` has returned
             self._send({"started": True, "id": claim.id})
             self._marking.put(claim.id, claim.attempt)
@@ -169,7 +173,8 @@ class Child:
         self._surroundings.restore()
         if _has_children():
             bury_adopted()
-        outcome = outcome_of_task(body, claim, (self._loop.time() - started) * 1000)
+        after_ms = (self._loop.time() - started) * 1000
+        outcome = outcome_of_task(body, claim, after_ms, is_asked=self._is_cancelled)
         is_tainted = self._is_tainted(outcome, body)
         facts = {"is_tainted": is_tainted, "unfit": self._unfit(outcome)}
         self._send({**fields_of(outcome, "token"), **facts, **self._telling.end()})
@@ -187,7 +192,7 @@ class Child:
         """
         if outcome.error_code == ErrorCode.OUT_OF_MEMORY:
             return True
-        if outcome.status not in (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED):
+        if not body.cancelled() and outcome.status is not ExecutionStatus.TIMED_OUT:
             return False
         tasks = asyncio.all_tasks(self._loop) - self._own_tasks - {body}
         threads = set(threading.enumerate()) - self._own_threads - {self._telling.thread}

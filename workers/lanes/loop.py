@@ -328,7 +328,7 @@ class LoopLane:
         if not task.cancelled():
             task.exception()  # asked for, or asyncio would log what is judged here
         outcome = self._judgement(body, task)
-        if outcome.status in {ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED} or body.hold is not None:
+        if task.cancelled() or outcome.status is ExecutionStatus.TIMED_OUT or body.hold is not None:
             self._closing.politely(body)
         with self._done_lock:
             self._done.append((body, outcome))
@@ -348,7 +348,7 @@ class LoopLane:
             return lost(claim, f"Another call of {claim.tool} held the event loop, and this one was stopped", after_ms)
         if not task.cancelled() and isinstance(task.exception(), LoopHeldError):
             return lost(claim, "A neighbour held the event loop, and its interruption met this call", after_ms)
-        return outcome_of_task(task, claim, after_ms)
+        return outcome_of_task(task, claim, after_ms, is_asked=body.is_cancelled)
 
     def _cancel(self, body: LoopBody) -> None:
         if body.task is not None:

@@ -71,7 +71,9 @@ class Act(BaseTool):
     parameters = (ToolParameter(name="how", type="string", description="How."),)
 
     async def _execute(self, context: ExecutionContext, how: str) -> ToolResult:
-        if how == "sleep":
+        if how in ("sleep", "cancel every task"):
+            for task in asyncio.all_tasks() if how != "sleep" else ():
+                task.cancel()
             await asyncio.sleep(60)
         elif how == "leave a thread":
             await asyncio.to_thread(time.sleep, 60)
@@ -229,6 +231,14 @@ async def test_a_cancelled_body_ends_and_the_child_serves_on(bench: Bench) -> No
 
     assert bench.outcomes[0].status == ExecutionStatus.CANCELLED
     assert (await bench.run(claim("well"))).status == ExecutionStatus.SUCCEEDED
+
+
+async def test_a_body_that_cancels_every_task_has_failed_and_the_child_serves_on(bench: Bench) -> None:
+    pid = await bench.serving()
+    outcome = await bench.run(claim("cancel every task"))
+
+    assert (outcome.status, outcome.error_code) == (ExecutionStatus.FAILED, ErrorCode.EXECUTION_ERROR)
+    assert json.loads((await bench.run(claim("pid"))).output or "") == pid
 
 
 async def test_a_body_is_marked_while_it_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

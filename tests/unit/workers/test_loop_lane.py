@@ -54,6 +54,12 @@ class Act(BaseTool):
         elif how == "stop the loop":
             asyncio.get_running_loop().stop()
             await asyncio.sleep(0.01)
+        elif how == "raise a cancellation":
+            raise asyncio.CancelledError
+        elif how == "cancel every task":
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await asyncio.sleep(30)
         elif how == "interrupt":
             raise KeyboardInterrupt
         return ToolResult.ok(how)
@@ -189,6 +195,25 @@ async def test_a_tool_that_ends_its_loop_ends_no_neighbour(bench: Bench, how: st
     await bench.until(lambda: len(bench.outcomes) == 3)
 
     assert {outcome.status for outcome in bench.outcomes} == {ExecutionStatus.SUCCEEDED}
+
+
+async def test_what_nobody_asked_to_cancel_is_not_cancelled(bench: Bench) -> None:
+    bench.lane.run([claim("sleep", id="neighbour", token="neighbour")])
+    bench.lane.run([claim(how, id=how, token=how) for how in ("raise a cancellation", "cancel every task")])
+    await bench.until(lambda: len(bench.outcomes) == 3)
+
+    assert {outcome.status for outcome in bench.outcomes} == {ExecutionStatus.FAILED}
+    assert {outcome.error_code for outcome in bench.outcomes} == {ErrorCode.EXECUTION_ERROR}
+    assert all(outcome.error.startswith("Tool execution cancelled") for outcome in bench.outcomes)
+
+
+async def test_an_idempotent_call_that_a_neighbour_cancelled_may_be_tried_again(bench: Bench) -> None:
+    bench.lane.run([claim("sleep", id="neighbour", token="neighbour", idempotent=True)])
+    bench.lane.run([claim("cancel every task", id="id", token="token")])
+    await bench.until(lambda: len(bench.outcomes) == 2)
+
+    says = {outcome.id: json.loads(outcome.metadata).get("retryable") for outcome in bench.outcomes}
+    assert says == {"neighbour": True, "id": None}
 
 
 async def test_a_body_that_raises_what_no_tool_should_is_a_failure_that_names_it(bench: Bench) -> None:
