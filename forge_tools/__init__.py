@@ -1,6 +1,69 @@
 """A task-queue-backed distributed tool runner for AI agents.
 
-Import from the module that owns the name: `forge_tools.base`, `.registry`, `.executor`, `.client`.
+The names below are those of the modules that own them, loaded when first asked for: importing one module loads no other.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forge_tools.base import (
+        BaseTool,
+        Capabilities,
+        ExecutionContext,
+        ToolCategory,
+        ToolExecution,
+        ToolParameter,
+        ToolResult,
+        ToolSpec,
+    )
+    from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient
+    from forge_tools.config import Settings
+    from forge_tools.errors import ErrorCode, ForgeError, ToolError
+    from forge_tools.executor import CallOptions, ToolExecutor
+    from forge_tools.registry import ScopedRegistry, ToolRegistry
+
+__all__ = [
+    "BaseTool",
+    "Call",
+    "CallOptions",
+    "Capabilities",
+    "ErrorCode",
+    "ExecutionContext",
+    "ExecutorClient",
+    "ForgeError",
+    "Handle",
+    "ScopedRegistry",
+    "Settings",
+    "SyncExecutorClient",
+    "ToolCategory",
+    "ToolError",
+    "ToolExecution",
+    "ToolExecutor",
+    "ToolParameter",
+    "ToolRegistry",
+    "ToolResult",
+    "ToolSpec",
+]
+
 __version__ = "0.1.0"
+
+_ELSEWHERE = {
+    **dict.fromkeys(("Call", "ExecutorClient", "Handle", "SyncExecutorClient"), "forge_tools.client"),
+    **dict.fromkeys(("CallOptions", "ToolExecutor"), "forge_tools.executor"),
+    **dict.fromkeys(("ErrorCode", "ForgeError", "ToolError"), "forge_tools.errors"),
+    **dict.fromkeys(("ScopedRegistry", "ToolRegistry"), "forge_tools.registry"),
+    "Settings": "forge_tools.config",
+}
+"""Who owns the names that are not of `forge_tools.base`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(_ELSEWHERE.get(name, "forge_tools.base")), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

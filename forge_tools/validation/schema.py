@@ -17,7 +17,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "boolean": lambda value: isinstance(value, bool),
-    "array": lambda value: isinstance(value, list | tuple),
+    "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
     "null": lambda value: value is None,
 }
@@ -132,7 +132,7 @@ def _count(schema: Schema, _depth: int) -> Check:
     least, most = _number(schema, "minItems"), _number(schema, "maxItems")
 
     def check(value: Any, path: str) -> Iterator[str]:
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, list):
             return
         if least is not None and len(value) < least:
             yield f"Value for {path} has fewer items than minimum: {least}"
@@ -146,7 +146,7 @@ def _items(schema: Schema, depth: int) -> Check:
     inner = compile_schema(schema["items"], depth + 1)
 
     def check(value: Any, path: str) -> Iterator[str]:
-        if isinstance(value, list | tuple):
+        if isinstance(value, list):
             for index, item in enumerate(value):
                 yield from inner(item, f"{path}[{index}]")
 

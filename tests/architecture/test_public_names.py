@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 PROMISED = {
+    "forge_tools": ("BaseTool", "ToolExecutor", "ToolRegistry"),
     "forge_tools.base": (
         "BaseTool",
         "Capabilities",
@@ -62,6 +63,17 @@ def test_the_promised_names_are_importable(module: str, names: tuple[str, ...]) 
     assert [name for name in names if not hasattr(found, name)] == []
 
 
+def test_the_names_of_the_package_are_those_of_their_modules() -> None:
+    package = importlib.import_module("forge_tools")
+    [block] = [one for one in statements(ROOT / "forge_tools" / "__init__.py") if isinstance(one, ast.If)]
+    homes = {alias.name: found.module for found in block.body for alias in found.names}
+
+    assert sorted(homes) == package.__all__
+    for name, home in homes.items():
+        assert getattr(package, name) is getattr(importlib.import_module(home), name)
+    assert set(package.__all__) <= set(dir(package))
+
+
 @pytest.mark.parametrize("path", DECLARING, ids=module_name)
 def test_what_is_declared_public_exists_and_is_said_once(path: Path) -> None:
     names = declared(path) or []
@@ -73,9 +85,10 @@ def test_what_is_declared_public_exists_and_is_said_once(path: Path) -> None:
 
 @pytest.mark.parametrize("path", HANDING_ON, ids=module_name)
 def test_a_package_that_hands_on_names_declares_exactly_these(path: Path) -> None:
+    lazily = [one for statement in statements(path) if isinstance(statement, ast.If) for one in statement.body]
     handed_on = [
         alias.asname or alias.name
-        for statement in statements(path)
+        for statement in (*statements(path), *lazily)
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     ]

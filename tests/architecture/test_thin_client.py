@@ -72,6 +72,12 @@ def test_the_client_alone_loads_none_of(loaded: list[object], packages: tuple[st
     assert among(loaded, packages) == []
 
 
+def test_the_package_alone_loads_none_of_its_modules() -> None:
+    alone = fresh("import json, sys; import forge_tools; print(json.dumps(sorted(sys.modules)))")
+
+    assert among(alone, ("forge_tools",)) == ["forge_tools"]
+
+
 def test_the_list_of_what_is_loaded_is_a_real_one(loaded: list[object]) -> None:
     assert among(loaded, ("forge_tools.client.executor", "redis", "sqlalchemy"))
 

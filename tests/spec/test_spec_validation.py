@@ -92,6 +92,7 @@ def test_an_unknown_type_takes_anything() -> None:
     assert check(object(), "mystery") == VALID
     assert Echo()._check_type(1, "mystery") is True
     assert Echo()._check_type(1, "string") is False
+    assert Echo()._check_type((), "array") is False
 
 
 @spec("S3-051", "S4-24")
