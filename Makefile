@@ -15,6 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.installed-bench
+OLD_LANGCHAIN := $(VENV)/langchain-0.3
 
 # The newest of these that is 3.11 or later and has a working venv (Debian ships python3 without it).
 PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
@@ -27,13 +28,20 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py closing.py tool_loop.py engine.py)
 
-.PHONY: demo test coverage check bench bench-growth bench-peers bench-tools soak chaos install clean
+.PHONY: demo test test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools soak chaos install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo
 
 test: check
 	$(BIN)/python -m tests $(PARALLEL) $(PYTEST_ARGS)
+
+# The adapters of LangChain once more, on the oldest release line that is supported, and on nothing but what they need.
+test: test-langchain-0.3
+
+test-langchain-0.3: $(OLD_LANGCHAIN)/.installed
+	$(OLD_LANGCHAIN)/bin/python -m pytest --noconftest -p tests.unit.conftest -o addopts=--import-mode=importlib -W ignore::DeprecationWarning -q \
+		tests/unit/test_langchain.py tests/unit/adapters/test_langchain_tools.py
 
 coverage: $(STAMP)
 	$(BIN)/coverage erase
@@ -80,6 +88,11 @@ endif
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --compile -c constraints.txt -e '.[all,dev]'
 	@touch $(STAMP)
+
+$(OLD_LANGCHAIN)/.installed: constraints-langchain-0.3.txt $(STAMP)
+	$(PYTHON) -m venv --clear $(OLD_LANGCHAIN)
+	$(OLD_LANGCHAIN)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r constraints-langchain-0.3.txt
+	@touch $@
 
 $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,bench]'

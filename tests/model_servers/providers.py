@@ -1,6 +1,5 @@
 """The APIs behind one form: an adapter on the real SDK, and a local server that plays its provider."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +13,11 @@ from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.conversation import Conversation
 from forge_tools.adapters.gemini import GenerateContent
 from forge_tools.adapters.openai import ChatCompletions, Responses
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.model_servers.chat import ChatServer
 from tests.model_servers.gemini import GeminiServer
 from tests.model_servers.messages import MessagesServer
 from tests.model_servers.responses import ResponsesServer
 from tests.model_servers.wire import ModelServer
-from tests.spec.sample_tools import parameter
 
 
 @dataclass(frozen=True)
@@ -80,34 +77,3 @@ class Stage:
                     [(outcome, text)] = response["response"].items()
                     found.append((response.get("id"), text, outcome == "error"))
         return found
-
-
-class Meet(BaseTool):
-    """Wait until that many calls are here at once."""
-
-    name = "Meet"
-    category = ToolCategory.OTHER
-    parameters = (parameter("who"), parameter("count", "integer"))
-
-    def __init__(self) -> None:
-        self._here = 0
-        self._all_here = asyncio.Event()
-
-    async def _execute(self, context: ExecutionContext, who: str, count: int) -> ToolResult:
-        self._here += 1
-        if self._here == count:
-            self._all_here.set()
-        await asyncio.wait_for(self._all_here.wait(), 5)
-        return ToolResult.ok(f"{who} met")
-
-
-class Table(BaseTool):
-    """Return data."""
-
-    name = "Table"
-    category = ToolCategory.OTHER
-    tags = ("data",)
-    parameters = (parameter("columns", "array", required=False),)
-
-    async def _execute(self, context: ExecutionContext, columns: list[Any] | None = None) -> ToolResult:
-        return ToolResult.ok({"columns": columns or []})

@@ -120,3 +120,34 @@ class Recorder(BaseTool):
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+
+class Meet(BaseTool):
+    """Wait until that many calls are here at once."""
+
+    name = "Meet"
+    category = ToolCategory.OTHER
+    parameters = (parameter("who"), parameter("count", "integer"))
+
+    def __init__(self) -> None:
+        self._here = 0
+        self._all_here = asyncio.Event()
+
+    async def _execute(self, context: ExecutionContext, who: str, count: int) -> ToolResult:
+        self._here += 1
+        if self._here == count:
+            self._all_here.set()
+        await asyncio.wait_for(self._all_here.wait(), 5)
+        return ToolResult.ok(f"{who} met")
+
+
+class Table(BaseTool):
+    """Return data."""
+
+    name = "Table"
+    category = ToolCategory.OTHER
+    tags = ("data",)
+    parameters = (parameter("columns", "array", required=False),)
+
+    async def _execute(self, context: ExecutionContext, columns: list[Any] | None = None) -> ToolResult:
+        return ToolResult.ok({"columns": columns or []})

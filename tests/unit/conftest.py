@@ -8,7 +8,9 @@ from fakeredis import FakeAsyncRedis, FakeServer
 from forge_tools import bell
 from forge_tools.base import ExecutionContext
 from forge_tools.dispatch import publishers
+from forge_tools.executor import ToolExecutor
 from forge_tools.registry import ScopedRegistry, ToolRegistry
+from tests.spec.sample_tools import Bash, Broken, Echo, Meet, Read, Slow, Table
 
 
 @pytest.fixture
@@ -35,3 +37,10 @@ def fake_broker(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     for module in (bell, publishers):
         monkeypatch.setattr(module, "redis_client", lambda *_, **__: FakeAsyncRedis(server=server))
     return server
+
+
+@pytest.fixture
+def executor(registry: ScopedRegistry) -> ToolExecutor:
+    for tool in (Echo(), Read(), Bash(), Broken(), Slow(), Meet(), Table()):
+        registry.register(tool)
+    return ToolExecutor(registry)

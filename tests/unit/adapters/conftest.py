@@ -9,19 +9,10 @@ import pytest
 from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.conversation import Conversation
 from forge_tools.executor import ToolExecutor
-from forge_tools.registry import ScopedRegistry
-from tests.model_servers.providers import PROVIDERS, Meet, Provider, Stage, Table, close
+from tests.model_servers.providers import PROVIDERS, Provider, Stage, close
 from tests.model_servers.wire import Say
-from tests.spec.sample_tools import Bash, Broken, Echo, Read, Slow
 
 Setting = Callable[..., Stage]
-
-
-@pytest.fixture
-def executor(registry: ScopedRegistry) -> ToolExecutor:
-    for tool in (Echo(), Read(), Bash(), Broken(), Slow(), Meet(), Table()):
-        registry.register(tool)
-    return ToolExecutor(registry)
 
 
 @pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.name)
