@@ -1,5 +1,6 @@
 """`forge-tools mcp`: the tools for clients of the Model Context Protocol, on standard streams or over HTTP."""
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -96,6 +97,8 @@ class _Service:
 
 
 def _serve(face: Face, service: _Service) -> None:
+    to_errors = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=to_errors, force=True)  # all of it, in place of notices for people
     serving = _serving()
     if service.http is None:
         if sys.stdin is not None and sys.stdin.isatty():

@@ -22,6 +22,7 @@ from mcp.types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.mcp.lines import Lines, LongLine, id_of
 
 Incoming = MemoryObjectSendStream[SessionMessage | Exception]
 
@@ -87,8 +88,7 @@ def _answer_to(line: bytes, problem: Mapping[str, Any]) -> JSONRPCError:
         found = json.loads(line)
     except (ValueError, RecursionError):
         found = None
-    id_ = found.get("id") if isinstance(found, dict) else None
-    known = id_ if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+    known = id_of(found)
     if problem["type"] == "json_invalid":
         return refusal(PARSE_ERROR, problem["msg"], known)
     if isinstance(found, list):
@@ -179,20 +179,11 @@ class _Reader(threading.Thread):
                 self._on_loop(self._incoming.aclose())
 
     def _read(self) -> None:
-        parts: list[bytes] = []
-        size = 0
+        lines = Lines(self._longest)
         while chunk := self._next_chunk():
-            *ended, rest = chunk.split(b"\n")
-            for piece in ended:
-                self._on_loop(self._take(b"".join([*parts, piece]), size + len(piece)))
-                parts, size = [], 0
-            size += len(rest)
-            if size <= self._longest:
-                parts.append(rest)
-            else:
-                parts.clear()
-        if size:
-            self._on_loop(self._take(b"".join(parts), size))
+            for line in lines.feed(chunk):
+                self._on_loop(self._take(line))
+        self._on_loop(self._take(lines.rest()))
 
     def _next_chunk(self) -> bytes:
         try:
@@ -204,10 +195,10 @@ class _Reader(threading.Thread):
         """Do it on the loop, and wait until it is done: a client that sends faster than we take has to wait."""
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _take(self, line: bytes, size: int) -> None:
-        if not line.strip() and size <= self._longest:
+    async def _take(self, line: bytes | LongLine) -> None:
+        if isinstance(line, bytes) and not line.strip():
             return
-        message = parsed(line) if size <= self._longest else _too_long(size, self._longest)
+        message = parsed(line) if isinstance(line, bytes) else _too_long(line, self._longest)
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody is served any more
             if isinstance(message, JSONRPCError):
                 await self._writer.send(SessionMessage(message))
@@ -215,6 +206,6 @@ class _Reader(threading.Thread):
                 await self._incoming.send(message)
 
 
-def _too_long(size: int, limit: int) -> JSONRPCError:
-    said = f"The message is {size:,} bytes; the limit is {limit:,}. Write the data to a file and pass its path."
-    return refusal(INVALID_REQUEST, said)
+def _too_long(line: LongLine, limit: int) -> JSONRPCError:
+    said = f"The message is {line.size:,} bytes; the limit is {limit:,}. Write the data to a file and pass its path."
+    return refusal(INVALID_REQUEST, said, line.id)

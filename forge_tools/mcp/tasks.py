@@ -8,7 +8,9 @@ from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp.types import (
+    HEADER_MISMATCH,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -152,6 +154,7 @@ class Tasks:
     async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:
         """The execution behind a task. Ids cannot be guessed, and executions that are no tasks are not shown."""
         _require_tasks(ctx)
+        _require_same_name(ctx, task_id)
         try:
             record = await self._client.get(task_id)
         except ExecutionNotFoundError:
@@ -178,6 +181,15 @@ def _require_tasks(ctx: Context) -> None:
             )
     else:
         _require_core(ctx)
+
+
+def _require_same_name(ctx: Context, task_id: str) -> None:
+    """Refuse what intermediaries route to another task than it asks for (SEP-2243); some clients name none."""
+    named = ctx.request.headers.get(MCP_NAME_HEADER) if ctx.request is not None else None
+    if named is not None and ctx.protocol_version != CORE_VERSION and decode_header_value(named) != task_id:
+        raise MCPError(
+            code=HEADER_MISMATCH, message=f"The header {MCP_NAME_HEADER} does not name the task of the request"
+        )
 
 
 def _require_core(ctx: Context) -> None:

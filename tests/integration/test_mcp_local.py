@@ -45,6 +45,15 @@ def test_noise_goes_to_the_error_stream(server: McpProcess) -> None:
         assert noise in said
 
 
+def test_log_records_go_to_the_error_stream(server: McpProcess) -> None:
+    server.call("Noisy", way="raise")
+    server.hang_up()
+
+    said = server.errors()
+    assert "ERROR forge_tools.tools: Unexpected error in Noisy" in said
+    assert "ZeroDivisionError" in said[said.index("Traceback") :]
+
+
 async def test_what_was_too_long_is_read_on_while_the_server_lives(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     async with Client(parameters({**environment, "TMPDIR": str(tmp_path / "tmp")}, "--local")) as agent:

@@ -12,9 +12,10 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.client import ConnectMode
 from mcp.client.streamable_http import streamable_http_client
-from mcp.types import ResourceLink, TextContent, TextResourceContents
+from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, ResourceLink, TextContent, TextResourceContents
 
 from forge_tools.client import ExecutorClient
+from forge_tools.mcp.tasks import EXTENSION
 from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolCategory, ToolSpec, new_id
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
@@ -234,6 +235,28 @@ async def test_the_later_protocol_is_served_over_http(endpoint: McpEndpoint) -> 
     async with Client(endpoint.url, extensions=[tasks]) as agent:
         assert agent.protocol_version == "2026-07-28"
         assert text(await agent.call_tool("Echo", {"message": "hello"})) == "hello"
+
+
+async def test_a_request_about_a_task_is_refused_where_its_header_names_another(endpoint: McpEndpoint) -> None:
+    envelope = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {EXTENSION: {}}},
+    }
+    params = {"taskId": "0199-mine", "_meta": envelope}
+    headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2026-07-28"}
+    answers = {}
+    async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+        for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+            asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            for name in ("0199-mine", "0199-another", None):
+                named = {"Mcp-Method": method, **({"Mcp-Name": name} if name else {})}
+                answer = await http.post(endpoint.url, json=asked, headers=named)
+                answers[method, name] = answer.json()["error"]["code"]
+
+    assert {asked for asked, code in answers.items() if code == HEADER_MISMATCH} == {
+        (method, "0199-another") for method in ("tasks/get", "tasks/update", "tasks/cancel")
+    }
+    assert set(answers.values()) == {HEADER_MISMATCH, INVALID_PARAMS}
 
 
 @pytest.mark.parametrize("era", ERAS)

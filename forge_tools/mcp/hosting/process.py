@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import re
 import signal
 import socket
 from collections.abc import Coroutine
@@ -18,7 +17,8 @@ from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError
 from mcp.types.jsonrpc import jsonrpc_message_adapter
 
 from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.lines import Lines, LongLine, Voice
+from forge_tools.mcp.hosting.voice import Voice
+from forge_tools.mcp.lines import Lines, LongLine
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.spawner import SPAWNER
 
@@ -30,7 +30,6 @@ END_SECONDS = 2.0
 
 _CHUNK = 1 << 16
 _HELD_OPEN_SECONDS = 0.5  # by a child of a server that has ended
-_ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")\s*[,}]')
 
 _cleaning: set[asyncio.Future[None]] = set()
 
@@ -158,16 +157,13 @@ class ServerProcess:
             return None
 
     def _too_long(self, line: LongLine) -> SessionMessage | None:
-        """Answer in place of what nobody can hold; the id is near one end, as every JSON writer has it."""
+        """Answer in place of what nobody can hold."""
         self._noise.hear(line)
-        found = _ID.search(line.head) or next(iter(_ID.findall(line.tail)[-1:]), None)
-        if found is None:
+        if line.id is None:
             return None
-        id_ = found[1] if isinstance(found, re.Match) else found
         said = f"The answer has {line.size:,} bytes; the limit is {self._max_message_bytes:,}. Ask for less of it."
-        error = ErrorData(code=INTERNAL_ERROR, message=said)
         return SessionMessage(
-            JSONRPCError(jsonrpc="2.0", id=id_[1:-1].decode() if id_.startswith(b'"') else int(id_), error=error)
+            JSONRPCError(jsonrpc="2.0", id=line.id, error=ErrorData(code=INTERNAL_ERROR, message=said))
         )
 
     async def _listen(self, errors: asyncio.StreamReader) -> None:

@@ -112,6 +112,8 @@ MALFORMED: list[tuple[bytes, int, Any]] = [
     (b'{"jsonrpc":"2.0","id":8,"method":"initialize","params":{}}', -32602, 8),
     (b"x" * (LONGEST + 1), -32600, None),
     (b"x" * (50 * LONGEST), -32600, None),
+    (b'{"params":{"id":3,"x":"' + b"x" * LONGEST + b'"},"method":"ping","jsonrpc":"2.0","id":11}', -32600, 11),
+    (b'{"jsonrpc":"2.0","id":"b","method":"ping","params":{"x":"' + b'\\"' * LONGEST + b'"}}', -32600, "b"),
 ]
 
 

@@ -1,66 +1,18 @@
-"""What a program writes, cut into lines: none too long for the memory, and not more of them in the log than a reader wants."""
+"""What a program writes beside its messages: not more of it in the log than a reader wants."""
 
 import logging
 import time
 from collections import deque
-from typing import NamedTuple
 
+from forge_tools.mcp.lines import LongLine
 from forge_tools.sandbox.terminals import plain
 
 SHOWN_CHARS = 200
 """How much of one line logs and errors show."""
 
-_END_BYTES = 1000
 _WINDOW_SECONDS = 10.0
 _LINES_A_WINDOW = 20
 _REMEMBERED = 3
-
-
-class LongLine(NamedTuple):
-    """The two ends of a line that was longer than the limit, and how long it was."""
-
-    head: bytes
-    tail: bytes
-    size: int
-
-
-class Lines:
-    """Cuts chunks into lines without their ends; `limit` is in bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self._dropped = 0
-        self._head = b""
-
-    def feed(self, chunk: bytes) -> list[bytes | LongLine]:
-        """Take a chunk and return the lines that it ends."""
-        *ended, rest = chunk.split(b"\n")
-        lines: list[bytes | LongLine] = []
-        for part in ended:
-            self._keep(part)
-            lines.append(self._taken())
-        self._keep(rest)
-        return lines
-
-    def rest(self) -> bytes | LongLine:
-        """Return what came after the last line."""
-        return self._taken()
-
-    def _keep(self, part: bytes) -> None:
-        self._kept += part
-        if len(self._kept) <= (self._limit if not self._head else 2 * _END_BYTES):
-            return
-        self._head = self._head or bytes(self._kept[:_END_BYTES])
-        self._dropped += len(self._kept) - _END_BYTES
-        del self._kept[:-_END_BYTES]
-
-    def _taken(self) -> bytes | LongLine:
-        line = bytes(self._kept)
-        taken = LongLine(self._head, line, self._dropped + len(line)) if self._head else line
-        self._kept.clear()
-        self._head, self._dropped = b"", 0
-        return taken
 
 
 class Voice:

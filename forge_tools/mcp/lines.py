@@ -1,0 +1,103 @@
+"""A byte stream cut into lines, none too long for the memory; of one that is, the JSON-RPC id is still found."""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+_HEAD_BYTES = 1000
+_OUTLINE_BYTES = 10_000
+_MARKS = re.compile(rb'["{}\[\]]|\\.', re.DOTALL)
+
+
+class LongLine(NamedTuple):
+    """What is kept of a line that was longer than the limit: how it began, its id if it is a message, and its length."""
+
+    head: bytes
+    id: str | int | None
+    size: int
+
+
+class Lines:
+    """Cuts chunks into lines without their ends; `limit` is in bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+        self._size = 0
+        self._outline: _Outline | None = None
+
+    def feed(self, chunk: bytes) -> list[bytes | LongLine]:
+        """Take a chunk and return the lines that it ends."""
+        *ended, rest = chunk.split(b"\n")
+        lines: list[bytes | LongLine] = []
+        for part in ended:
+            self._keep(part)
+            lines.append(self.rest())
+        self._keep(rest)
+        return lines
+
+    def rest(self) -> bytes | LongLine:
+        """Return what came after the last line."""
+        kept = bytes(self._kept)
+        line = kept if self._outline is None else LongLine(kept, self._outline.id(), self._size)
+        self._kept.clear()
+        self._size, self._outline = 0, None
+        return line
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._outline is not None:
+            self._outline.feed(part)
+            return
+        self._kept += part
+        if self._size > self._limit:
+            self._outline = _Outline()
+            self._outline.feed(self._kept)
+            del self._kept[_HEAD_BYTES:]
+
+
+class _Outline:
+    """The outermost level of a JSON object that comes in pieces, with `0` in place of what is nested in it."""
+
+    def __init__(self) -> None:
+        self._text = bytearray()
+        self._depth = 0
+        self._is_in_string = False
+        self._unread = b""
+
+    def feed(self, part: bytes | bytearray) -> None:
+        part = self._unread + part
+        end = len(part) - (len(part) - len(part.rstrip(b"\\"))) % 2  # an escape may be cut in two
+        part, self._unread = part[:end], part[end:]
+        start = 0
+        for found in _MARKS.finditer(part):
+            mark = found[0]
+            if mark == b'"':
+                self._is_in_string = not self._is_in_string
+            elif self._is_in_string:
+                continue
+            elif mark in b"{[":
+                self._depth += 1
+                if self._depth == 2:
+                    self._keep(part[start : found.start()] + b"0")
+            elif mark in b"]}":
+                self._depth -= 1
+                start = found.end() if self._depth == 1 else start
+        if self._depth <= 1:
+            self._keep(part[start:])
+
+    def id(self) -> str | int | None:
+        """The id of the message; None where there is none to be read."""
+        try:
+            return id_of(json.loads(bytes(self._text)))
+        except ValueError:
+            return None
+
+    def _keep(self, text: bytes | bytearray) -> None:
+        self._text += text[: _OUTLINE_BYTES - len(self._text)]
+
+
+def id_of(message: Any) -> str | int | None:
+    """The id of a message of JSON-RPC; None where it is no message, or has none that the protocol knows."""
+    id_ = message.get("id") if isinstance(message, dict) else None
+    return id_ if isinstance(id_, str | int) and not isinstance(id_, bool) else None
