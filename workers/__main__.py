@@ -26,11 +26,12 @@ from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine, Post
+from workers.hosting import Hosting, Servers
 from workers.lanes.starting import orphans
 from workers.redaction import redact_streams
 from workers.shells import Book
 
-HOSTING = "forge_tools.mcp.hosting.offering"
+HOSTING = "forge_tools.mcp.hosting.servers"
 """What needs the SDK of MCP; workers without configured servers do without."""
 
 EXIT_CONFIGURATION = 78
@@ -59,62 +60,75 @@ def run(options: argparse.Namespace) -> int:
     """Load tools, start the engine, run Celery until it is told to stop."""
     settings, secrets = Settings.load(), take_secrets()
     registry = ScopedRegistry()
-    registry.register_many(offered(options, settings))
+    hosting = Hosting(hosted_servers(options, settings), registry)
+    registry.register_many(offered(options, settings, hosting.start()))
     book = Book() if options.lane == "async" else None  # children of the process lane have no database to ask
     desk = ArtifactDesk(settings)
     reach = reach_of(settings, book=book, artifacts=WorkerArtifacts(settings.artifact_max_bytes, desk.ask))
     executor = ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0)
-    specs = [tool.spec for tool in registry.list_all()]
     post = Post(
         lane=options.lane,
         queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
         concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
     )
-    engine = Engine(settings, post, executor, specs, is_watched=True, book=book, artifacts=desk, secrets=secrets)
+    engine = Engine(
+        settings, post, executor, is_watched=True, book=book, artifacts=desk, secrets=secrets, hosting=hosting
+    )
     leave_on_signals()
     mark_worker(engine.boot)
     try:
         engine.start()
         signals.setup_logging.connect(_keep_logging)
         app = worker_app(settings, post, engine, executor)
-        logger.info("Worker ready", extra={"lane": post.lane, "queues": ",".join(post.queues), "tools": len(specs)})
+        facts = {"lane": post.lane, "queues": ",".join(post.queues), "tools": registry.count()}
+        logger.info("Worker ready", extra=facts)
         code = run_worker(app, settings, post, engine)
         return os.EX_TEMPFAIL if engine.fitness.is_left else code
     finally:
         drain(engine)
+        hosting.close()
         SPAWNER.close()
         end(boot_mark(engine.boot), started=orphans())
 
 
-def offered(options: argparse.Namespace, settings: Settings) -> list[BaseTool]:
-    """The tools this worker hosts: those named by `--tools`, and of the rest what `--categories` admits.
-
-    The embedded stack trusts its user and offers everything; elsewhere running commands must be asked for by name.
-    """
-    named = load_tools(options.tools, builtins=False, entry_points=False)
+def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
+    """The tools this worker starts with: those named by `--tools`, those `hosted`, and of the rest what `--categories` admits."""
+    named = [*load_tools(options.tools, builtins=False, entry_points=False), *hosted]
     found = load_tools(builtins=not options.no_builtins)
-    categories = options.categories
-    if categories is None and not settings.is_embedded:
-        categories = [category for category in ToolCategory if category != ToolCategory.EXECUTION]
+    categories = _admitted(options, settings)
+    if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
+        return named  # that none of the servers is there is no mistake in the configuration
     names = {tool.name for tool in named}
-    if options.lane == "async" and settings.mcp_config and (categories is None or ToolCategory.MCP in categories):
-        hosted = from_servers(settings.mcp_config, settings)
-        if categories == [ToolCategory.MCP]:  # that none of the servers is there is no mistake in the configuration
-            return named + hosted
-        named += hosted
     return named + [tool for tool in admit(found, categories) if tool.name not in names]
 
 
-def from_servers(configuration: Path, settings: Settings) -> list[BaseTool]:
-    """The tools of the MCP servers that are configured. They only await, so that the async lane has them all."""
+def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers | None:
+    """The MCP servers that are configured, if this worker hosts any."""
+    if not _hosts_servers(options, settings):
+        return None
     try:
         hosting = import_module(HOSTING)
     except ModuleNotFoundError as error:
         if error.name not in {"mcp", "mcp_types"}:
             raise
         raise ConfigurationError("FORGE_MCP_CONFIG needs an extra: pip install 'forge-tools[mcp]'.") from error
-    tools: list[BaseTool] = hosting.offered_tools(configuration, settings.max_output_bytes, settings.home / "mcp")
-    return tools
+    servers: Servers = hosting.hosted_servers(settings.mcp_config, settings.max_output_bytes, settings.home / "mcp")
+    return servers
+
+
+def _hosts_servers(options: argparse.Namespace, settings: Settings) -> bool:
+    """Their tools only await, so that the async lane has them all."""
+    categories = _admitted(options, settings)
+    is_admitted = categories is None or ToolCategory.MCP in categories
+    return options.lane == "async" and settings.mcp_config is not None and is_admitted
+
+
+def _admitted(options: argparse.Namespace, settings: Settings) -> list[ToolCategory] | None:
+    """None admits all: the embedded stack trusts its user; elsewhere running commands must be asked for by name."""
+    categories: list[ToolCategory] | None = options.categories
+    if categories is None and not settings.is_embedded:
+        return [category for category in ToolCategory if category != ToolCategory.EXECUTION]
+    return categories
 
 
 def parser() -> argparse.ArgumentParser:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from forge_tools.config import Settings
 from forge_tools.dispatch import Bells, Dispatcher, Limits
@@ -74,6 +75,10 @@ class Claiming:
         self._store = store
         self._lane = lane
         self._sharing = Sharing(store, self._scope, heartbeat=self._settings.heartbeat, lease=self._settings.lease)
+
+    def host(self, tool_keys: tuple[str, ...]) -> None:
+        """Claim calls of these tools from now on."""
+        self._scope = replace(self._scope, tool_keys=tool_keys)
 
     async def close(self) -> None:
         """Claim no more; a claim under way is handed back."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class Demotion:
-    """What a worker of the async lane that hosts `specs` knows of demoted tools; `ban` keeps its lane from starting them."""
+    """What a worker knows of demoted tools among those `hosted` in the async lane, which may grow; `ban` keeps its lane from starting them."""
 
-    def __init__(self, specs: Sequence[ToolSpec]) -> None:
+    def __init__(self, hosted: Mapping[str, ToolSpec]) -> None:
         self.ban: Callable[[Iterable[str]], None] = lambda _: None
-        self._hosted = {spec.name: spec for spec in specs}
+        self._hosted = hosted
         self._unwritten: dict[str, str] = {}
         self._banned: set[str] = set()
         self._news = asyncio.Event()

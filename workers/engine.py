@@ -18,7 +18,8 @@ from forge_tools.config import Settings
 from forge_tools.dispatch import queue_name
 from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Lane, Outcome, Ring, Scope, ToolSpec, WorkerRecord, new_id
+from forge_tools.records import Lane, Outcome, Ring, Scope, WorkerRecord, new_id
+from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import announced
 from forge_tools.storage import open_store
 from workers.affinity import Affinity
@@ -30,9 +31,11 @@ from workers.clocks import ClockWatch
 from workers.consumption import Consumption
 from workers.demotion import Demotion, leave
 from workers.fitness import Fitness
+from workers.hosting import Hosting
 from workers.lanes.base import BodyLane
 from workers.lanes.children import ChildrenLane
 from workers.lanes.loop import LoopLane
+from workers.offering import Offering
 from workers.opening import Opening
 from workers.outcomes import ends_of_cut, stopped
 from workers.pulse import Pulse
@@ -74,26 +77,27 @@ class Engine:
         settings: Settings,
         post: Post,
         executor: ToolExecutor,
-        specs: Sequence[ToolSpec],
         *,
         is_watched: bool = False,
         book: Book | None = None,
         artifacts: ArtifactDesk | None = None,
         secrets: Mapping[str, str] | None = None,
+        hosting: Hosting | None = None,
     ) -> None:
         self.boot = new_id()
         self._artifacts = artifacts or ArtifactDesk(settings)
         self._book = book
         self._settings = settings
         self._post = post
-        self._specs = list(specs)
+        self._offering = Offering(settings, self.boot, executor)
+        self._hosting = hosting or Hosting(None, ScopedRegistry())
         self._scope = Scope(
             boot=self.boot,
             hostname=settings.hostname,
             pid=os.getpid(),
             lane=post.lane,
             queues=post.queues,
-            tool_keys=tuple(sorted({spec.key for spec in specs})),
+            tool_keys=self._offering.keys,
         )
         self.reception = Reception()
         self._changes = Changes()
@@ -104,9 +108,10 @@ class Engine:
             requeued=self._changes.due_in,
             before=self._reports.settle,
         )
-        self._demotion = Demotion(specs if post.lane == "async" else ())
-        self._withdrawal = Withdrawal(specs)
-        self._opening = Opening(settings, specs, secrets or {})
+        hosted = self._offering.hosted
+        self._demotion = Demotion(hosted if post.lane == "async" else {})
+        self._withdrawal = Withdrawal(hosted)
+        self._opening = Opening(settings, hosted, secrets or {})
         self._affinity = Affinity(
             self._scope, announced(settings), self._recorder, lease=settings.lease, heartbeat=settings.heartbeat
         )
@@ -255,16 +260,12 @@ class Engine:
                 queues=self._post.queues,
                 concurrency=self._post.concurrency,
                 version=__version__,
+                servers=self._hosting.states(),
             )
         )
         await self._affinity.announce(self._store)
-        keeps_first = self._settings.tool_versions == "pinned"
-        for warning in await self._store.catalogue.publish(self._specs, self.boot, keeps_first=keeps_first):
-            logger.warning(warning)
         await self._opening.check(self._store)
-        await self._demotion.step(self._store)
-        switches = await self._store.catalogue.switches()
-        self._withdrawal.hear(switches.disabled, switches.pinned)
+        await self._offer()
         self._acknowledged_at = time.monotonic()
         beat, lease = self._settings.heartbeat, self._settings.lease
         recovery = Recovery(self._store, self.boot, lease, ClockWatch(self._store, self.boot, lease))
@@ -287,6 +288,7 @@ class Engine:
             self._artifacts.purge_for_ever(),
             sealing.keep(),
             Keeper(*past).keep(),
+            self._hosting.keep(self._store, self.boot, self._offer, beat),
             Rolling(self._store, self.boot, lambda: recovery.living).keep(),
             self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
         )
@@ -294,6 +296,9 @@ class Engine:
         self._services = [asyncio.create_task(service) for service in services]
         for service in self._services:
             service.add_done_callback(self._end_process_if_broken)
+
+    async def _offer(self) -> None:
+        await self._offering.renew(self._store, self._demotion, self._withdrawal, self._claiming)
 
     # Stopping: one winding down, however many ask for it.
 

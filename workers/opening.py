@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from forge_tools.config import Settings
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 class Opening:
     """What a worker needs to know to run calls that hide something; all others pass untouched."""
 
-    def __init__(self, settings: Settings, specs: Sequence[ToolSpec], secrets: Mapping[str, str]) -> None:
+    def __init__(self, settings: Settings, hosted: Mapping[str, ToolSpec], secrets: Mapping[str, str]) -> None:
         self._folder = KeyFolder(settings.keys_folder)
         self._opener = Opener(self._folder)
         self._source = SecretSource(secrets, settings.secrets_dir)
         self._may_refer_inside = frozenset(settings.references_in)
-        self._specs = {spec.name: spec for spec in specs if spec.may_hide}
+        self._hosted = hosted
 
     async def check(self, store: Store) -> None:
         """Warn where calls would fail for want of the key that clients seal with now."""
@@ -61,7 +61,7 @@ class Opening:
             parameters, found, metadata = Concealment.join(shown, sealed)
             secrets += found
             context = json.dumps({**json.loads(context), "metadata": metadata}) if metadata else context
-        if (spec := self._specs.get(claim.tool)) is not None:
+        if (spec := self._hosted.get(claim.tool)) is not None and spec.may_hide:
             for name in spec.hidden(parameters):
                 parameters[name] = self._source.resolve(parameters[name], secrets)
             for name in spec.holding(parameters) if claim.tool in self._may_refer_inside else ():

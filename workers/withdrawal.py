@@ -1,7 +1,7 @@
 """Keeps tools that are disabled, or pinned to another definition, from being claimed: each look says which they are."""
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from forge_tools.records import Scope, ToolSpec
@@ -10,10 +10,10 @@ logger = logging.getLogger(__name__)
 
 
 class Withdrawal:
-    """Which tools of those that a worker hosts it must not run. What runs of them may finish; the rest waits in SQL."""
+    """Which of the tools that a worker hosts, which may grow, it must not run. What runs of them may finish; the rest waits in SQL."""
 
-    def __init__(self, specs: Sequence[ToolSpec]) -> None:
-        self._hosted = {spec.name: spec for spec in specs}
+    def __init__(self, hosted: Mapping[str, ToolSpec]) -> None:
+        self._hosted = hosted
         self._withdrawn: frozenset[str] = frozenset()
 
     def hear(self, disabled: Set[str], pinned: Set[tuple[str, str]] = frozenset()) -> None:

@@ -16,9 +16,10 @@ from forge_tools.cli.local import local_tools
 from forge_tools.cli.moments import limit
 from forge_tools.cli.tables import Column, facts, table
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
+from forge_tools.records import ServerState, ToolCategory, ToolParameter, ToolSpec, told_of
 from forge_tools.schemas import render
 from forge_tools.storage import Store
+from forge_tools.storage.catalogue import LIVE_SECONDS
 
 
 class _Commands(TyperGroup):
@@ -67,13 +68,16 @@ def list_tools(
     versions.check_format(format)
     face = face_of(context)
     is_local = local or bool(load)
+    servers: tuple[ServerState, ...] = ()
     if version is not None and (name is None or is_local):
         raise typer.BadParameter("it needs the NAME of a tool that workers have published.", param_hint="--version")
     if name is not None and version is not None:
-        one = versions.read_one(name, version)
-        known, name = [_Tool(one.spec, one.is_enabled)], one.spec.name
+        found = versions.read_one(name, version)
+        known, name = [_Tool(found.spec, found.is_enabled)], found.spec.name
+    elif is_local:
+        known = _local(load or ())
     else:
-        known = _local(load or ()) if is_local else with_store(_published)
+        known, servers = with_store(_published)
     chosen = [
         tool
         for tool in known
@@ -81,7 +85,7 @@ def list_tools(
     ]
     if name is not None and not chosen:
         names = ", ".join(tool.spec.name for tool in known) or "none"
-        raise ToolNotFoundError(name, f"there is no such tool. There are: {names}.")
+        raise ToolNotFoundError(name, f"there is no such tool. There are: {names}{told_of(name, servers)}.")
     if format is not None:
         face.document([render(spec, format) for spec, is_enabled in chosen if is_enabled or version is not None])
     elif face.is_json:
@@ -90,6 +94,9 @@ def list_tools(
         _print_one(face, chosen[0])
     else:
         _print_all(face, chosen)
+    for one in servers if name is None else ():
+        if one.status != "serving" or one.left_out:
+            face.note(one.sentence, style="yellow")
 
 
 @app.command()
@@ -121,9 +128,10 @@ def _local(references: Sequence[str]) -> list[_Tool]:
     return [_Tool(tool.spec, is_enabled=True) for tool in local_tools(references)]
 
 
-async def _published(store: Store) -> list[_Tool]:
+async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]]:
     enabled, disabled = await store.catalogue.read()
-    return [_Tool(spec, is_enabled=True) for spec in enabled] + [_Tool(spec, is_enabled=False) for spec in disabled]
+    known = [_Tool(spec, is_enabled=True) for spec in enabled] + [_Tool(spec, is_enabled=False) for spec in disabled]
+    return known, await store.workers.servers(LIVE_SECONDS)
 
 
 def _definition(tool: _Tool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from forge_tools.client.owner import NOT_CONNECTED
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.records import NewExecution, Schema, Switches, ToolCategory, ToolSpec, ToolVersion
+from forge_tools.records import NewExecution, Schema, ServerState, Switches, ToolCategory, ToolSpec, ToolVersion
 from forge_tools.storage import Store
 
 REFRESH_INTERVAL = 1.0
@@ -38,6 +38,10 @@ class Directory(ABC):
     def specs(self) -> list[ToolSpec]:
         """The enabled tools as data, by name, from the catalogue snapshot; no I/O."""
         return list(self._catalogue.specs)
+
+    def servers(self) -> tuple[ServerState, ...]:
+        """The MCP servers that live workers host, and how they are; no I/O."""
+        return self._catalogue.servers
 
     def get_all_schemas(self, format: str = "openai") -> list[Schema]:
         """Schemas of every enabled tool, from the catalogue snapshot; no I/O."""

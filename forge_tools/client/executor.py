@@ -112,9 +112,7 @@ class ExecutorClient(Past):
     async def refresh(self) -> None:
         """Read the catalogue again, and who serves what."""
         began, store, lease = time.monotonic(), self._open_store, self._settings.lease
-        specs, disabled = await store.catalogue.read()
-        snapshot = Snapshot(specs, await store.workspaces.places(within=lease), disabled, await store.sealing.current())
-        workers = await store.workers.live_queues(lease)
+        snapshot, workers = await Snapshot.read(store, lease), await store.workers.live_queues(lease)
         if began >= self._refreshed_at:  # else another one began later, and has ended before: it knows more
             self._snapshot, self._outbox.dispatcher.workers, self._refreshed_at = snapshot, workers, began
 

@@ -27,6 +27,7 @@ from forge_tools.records import (
     ToolSpec,
     host_of,
     new_id,
+    told_of,
 )
 from forge_tools.records.places import host_queue
 from forge_tools.secrecy import LEAST_IN_FAILURES, Concealment, Patterns, scrubber_of
@@ -100,9 +101,8 @@ class Intake:
             return self._reject(call, error, ErrorCode.TOOL_DISABLED, disabled)
         if spec is None:
             known = ", ".join(spec.name for spec in snapshot.specs[:20]) or "none; is a worker running?"
-            return self._reject(
-                call, f"Unknown tool: {clean_text(call.name)[:MAX_NAME]}", ErrorCode.TOOL_NOT_FOUND, available=known
-            )
+            error = f"Unknown tool: {clean_text(call.name)[:MAX_NAME]}{told_of(call.name, snapshot.servers)}"
+            return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, available=known)
         try:
             return self._accept(call, self._plan(spec, snapshot), snapshot)
         except InvalidCallError as error:

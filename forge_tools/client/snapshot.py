@@ -1,13 +1,15 @@
-"""The catalogue as the client holds it: validation, schemas and places without a tool, a worker or I/O."""
+"""The catalogue as the client holds it: validation, schemas and places without a tool or a worker."""
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Self
 
 from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.records import Schema, SealingKey, ToolCategory, ToolSpec, WorkspacePlaces
+from forge_tools.records import Schema, SealingKey, ServerState, ToolCategory, ToolSpec, WorkspacePlaces
 from forge_tools.records.places import host_queue
 from forge_tools.schemas import render, require_format
 from forge_tools.secrecy import Sealer
+from forge_tools.storage import Store
 from forge_tools.validation import Validator, shown, suggestion
 
 NOWHERE = WorkspacePlaces()
@@ -16,7 +18,7 @@ NOWHERE = WorkspacePlaces()
 class Snapshot:
     """Every enabled tool, by name and alias, and where workspaces are, as SQL had it when this was read.
 
-    `disabled` are those that are switched off.
+    `disabled` are those that are switched off, `servers` the MCP servers that live workers host.
     """
 
     def __init__(
@@ -25,9 +27,11 @@ class Snapshot:
         places: WorkspacePlaces = NOWHERE,
         disabled: Sequence[ToolSpec] = (),
         sealing_key: SealingKey | None = None,
+        servers: tuple[ServerState, ...] = (),
     ) -> None:
         self._sealing_key = sealing_key
         self.places = places
+        self.servers = servers
         self._disabled = {name: spec for spec in disabled for name in (spec.name, *spec.aliases)}
         self.sessions: dict[str, str | None] = {}
         """The workspaces of those sessions that were asked for since."""
@@ -35,6 +39,13 @@ class Snapshot:
         self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
         self._by_name.update({spec.name: spec for spec in self.specs})
         self._validators: dict[str, Validator] = {}
+
+    @classmethod
+    async def read(cls, store: Store, lease: float) -> Self:
+        """Read it; who was seen for the last time a `lease` ago serves nothing."""
+        specs, disabled = await store.catalogue.read()
+        places, key = await store.workspaces.places(within=lease), await store.sealing.current()
+        return cls(specs, places, disabled, key, await store.workers.servers(lease))
 
     @cached_property
     def sealer(self) -> Sealer | None:

@@ -13,7 +13,7 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ForgeError
 from forge_tools.mcp.offer import Caller, Offer
 from forge_tools.mcp.progress import LAST_WORDS, tell_progress, told_here, wants_progress
-from forge_tools.records import ExecutionContext, ToolResult, ToolSpec
+from forge_tools.records import ExecutionContext, ToolResult, ToolSpec, told_of
 from forge_tools.validation import shown, suggestion
 
 END_PATIENCE = 3.0
@@ -70,7 +70,8 @@ class Calls:
             spec = self._known(name)
         if spec is None:
             hint = suggestion(name, [one.name for one in self.offered()])
-            raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {shown(name)}{hint}")
+            told = told_of(name, self.workers.servers()) if self.workers is not None else ""
+            raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {shown(name)}{hint}{told}")
         return spec
 
     async def run(self, ctx: Context, params: CallToolRequestParams, caller: Caller) -> ToolResult:

@@ -33,6 +33,7 @@ from forge_tools.records.redaction import REDACTED, REFERENCE, is_reference, is_
 from forge_tools.records.reports import REPORTER, NewReport, Output, Progress, Report, Reporter, Told
 from forge_tools.records.sealing import SealingKey
 from forge_tools.records.selection import Grouping, Selection
+from forge_tools.records.servers import ServerState, told_of
 from forge_tools.records.shells import ShellRecord, ShellStatus, host_of, shell_id
 from forge_tools.records.tools import Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.records.versions import Switches, ToolVersion
@@ -90,6 +91,7 @@ __all__ = [
     "Scope",
     "SealingKey",
     "Selection",
+    "ServerState",
     "ShellRecord",
     "ShellStatus",
     "Sight",
@@ -122,5 +124,6 @@ __all__ = [
     "new_id",
     "secrets_in",
     "shell_id",
+    "told_of",
     "without_secrets",
 ]

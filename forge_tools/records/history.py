@@ -7,6 +7,7 @@ from typing import Any
 
 from forge_tools.records.calls import ToolResult
 from forge_tools.records.queue import TERMINAL, ExecutionStatus
+from forge_tools.records.servers import ServerState
 from forge_tools.records.tools import Lane
 
 
@@ -210,7 +211,8 @@ class StuckCalls:
 class WorkerRecord:
     """One boot of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock.
 
-    One that leaves when what it runs has ended serves no `queues`. `unfit` says why it claims nothing, or left.
+    One that leaves when what it runs has ended serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the
+    MCP servers that it hosts.
     """
 
     id: str
@@ -227,6 +229,7 @@ class WorkerRecord:
     dropped_messages: int = 0
     silent_seconds: float = 0.0
     unfit: str | None = None
+    servers: tuple[ServerState, ...] = ()
 
     @property
     def serves(self) -> str:

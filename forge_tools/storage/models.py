@@ -351,6 +351,7 @@ workers = Table(
     Column("concurrency", Integer, nullable=False),
     Column("version", Text, nullable=False),
     Column("tools", JsonText, nullable=False),
+    Column("servers", JsonText, nullable=False),
     Column("started_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
     Column("stopped_at", Moment),
@@ -359,8 +360,8 @@ workers = Table(
     Column("dropped_messages", BigInteger, nullable=False),
     postgresql_with={"fillfactor": 50},
 )
-"""One row a boot of a worker process; `tools` maps each name it hosts to `version digest`, `unfit` says why it claims
-nothing, and `dropped_messages` counts what came from the broker and was none of ours.
+"""One row a boot of a worker process; `tools` maps each name it hosts to `version digest`, `servers` is how its MCP servers
+are, `unfit` says why it claims nothing, and `dropped_messages` counts what came from the broker and was none of ours.
 """
 
 Index(

@@ -1,13 +1,15 @@
 """Worker boots: who lives, what they serve, and the leases that only one of them holds."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.records import WorkerRecord
+from forge_tools.records import ServerState, WorkerRecord
 from forge_tools.storage import alive
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
@@ -38,12 +40,18 @@ class Workers:
             "queues": list(worker.queues),
             "concurrency": worker.concurrency,
             "version": worker.version,
+            "servers": [_told(state) for state in worker.servers],
             "last_seen_at": from_now(0.0),
             "stopped_at": None,
         }
         first = {"tools": {}, "beat": 0, "dropped_messages": 0, "started_at": from_now(0.0)}
         row = self._database.upsert(workers).values(id=worker.id, **first, **facts)
         statement = row.on_conflict_do_update(index_elements=["id"], set_=facts)
+        await self._database.write(lambda connection: connection.execute(statement))
+
+    async def tell_servers(self, boot: str, states: Sequence[ServerState]) -> None:
+        """Write how the MCP servers of a boot are."""
+        statement = update(workers).where(boots.id == boot).values(servers=[_told(state) for state in states])
         await self._database.write(lambda connection: connection.execute(statement))
 
     async def look(self, question: Question) -> Look:
@@ -83,6 +91,12 @@ class Workers:
             return Counter(
                 (queue, row.lane) for row in await fitting(workers, connection, query) for queue in row.queues
             )
+
+    async def servers(self, within: float) -> tuple[ServerState, ...]:
+        """How the MCP servers are that boots host which have not stopped and were seen `within` seconds."""
+        query = select(boots.id, boots.hostname, boots.servers).where(alive.is_alive(within)).order_by(boots.id)
+        async with self._database.reading() as connection:
+            return tuple(state for row in await fitting(workers, connection, query) for state in _servers(row))
 
     async def silence_of(self, hostname: str, lane: str) -> float | None:
         """Seconds since a worker of that lane was last seen on a host, stopped or not; None if none ever was."""
@@ -168,4 +182,16 @@ def _worker(row: Row[Any]) -> WorkerRecord:
         unfit=row.unfit,
         dropped_messages=row.dropped_messages,
         silent_seconds=max(0.0, row.silent_seconds),
+        servers=tuple(_servers(row)),
     )
+
+
+def _told(state: ServerState) -> dict[str, Any]:
+    return state.model_dump(mode="json", exclude_defaults=True)
+
+
+def _servers(row: Row[Any]) -> Iterator[ServerState]:
+    """Those that this version can read; newer code may tell of them otherwise."""
+    for told in row.servers:
+        with suppress(ValidationError):
+            yield ServerState.model_validate(told).model_copy(update={"hostname": row.hostname})

@@ -251,6 +251,7 @@ def _create_workers() -> None:
         sa.Column("concurrency", sa.Integer, nullable=False),
         sa.Column("version", sa.Text, nullable=False),
         sa.Column("tools", json_text, nullable=False),
+        sa.Column("servers", json_text, nullable=False),
         sa.Column("started_at", moment, nullable=False),
         sa.Column("last_seen_at", moment, nullable=False),
         sa.Column("stopped_at", moment),

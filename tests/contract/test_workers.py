@@ -1,5 +1,8 @@
 """The contract of worker rows and leases, on every database."""
 
+from datetime import UTC, datetime
+
+from forge_tools.records import ServerState
 from forge_tools.storage import Store
 from tests.contract.calls import beat, boot, running, scope
 from tests.waiting import reached
@@ -13,6 +16,23 @@ async def test_a_registered_boot_is_listed_with_what_it_serves(store: Store) -> 
     assert worker.started_at is not None
     assert worker.stopped_at is None
     assert worker.silent_seconds < 30
+
+
+async def test_how_the_servers_of_live_boots_are_is_told_to_all(store: Store) -> None:
+    failing = ServerState(
+        server="files", prefix="mcp__files__", status="failing", since=datetime.now(UTC), why="no \\x00", failures=2
+    )
+    serving = ServerState(server="web", prefix="mcp__web__", status="serving", since=datetime.now(UTC), tools=3)
+    await store.workers.register(boot(servers=(failing,)))
+    await store.workers.register(boot("boot-2", servers=(serving,)))
+    assert [one.why for one in await store.workers.servers(30)] == [failing.why, ""]
+
+    await store.workers.tell_servers("boot-1", [serving])
+    await store.workers.stop("boot-2")
+
+    told = serving.model_copy(update={"hostname": "host-1"})
+    assert await store.workers.servers(30) == (told,)
+    assert {one.id: one.servers for one in await store.workers.list()}["boot-1"] == (told,)
 
 
 async def test_a_beat_only_grows(store: Store) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,21 @@ def fleet(tmp_path: Path, valkey: Any) -> Iterator[Fleet]:
     fleet = Fleet(tmp_path, valkey.url, f"sqlite:///{tmp_path / 'forge.db'}", kill_grace=1.0)
     yield fleet
     fleet.stop()
+
+
+async def until_found(client: ExecutorClient, tool: str) -> None:
+    async def is_found() -> bool:
+        await client.refresh()
+        return tool in {spec.name for spec in client.specs()}
+
+    await reached(is_found, 60, f"{tool} is not offered")
+
+
+def shown(fleet: Fleet, *words: str) -> str:
+    """What a command prints, on one line."""
+    command = [sys.executable, "-P", "-m", "forge_tools.cli", *words]
+    printed = subprocess.run(command, env={**fleet.environment(), "COLUMNS": "400"}, cwd=ROOT, capture_output=True)
+    return " ".join((printed.stdout + printed.stderr).decode().split())
 
 
 async def test_tools_of_servers_are_in_the_catalogue_and_run_on_the_worker(fresh_fleet: Fleet) -> None:
@@ -111,10 +127,34 @@ async def test_servers_are_gone_with_their_worker(fleet: Fleet, tmp_path: Path, 
     await reached(lambda: not any(map(is_alive, (server, stubborn, child))), 60, "a server outlived its worker")
 
 
-async def test_a_worker_starts_without_its_servers(fleet: Fleet) -> None:
-    worker = host(fleet, {"bad": started("raw.py", "broken")})
+async def test_a_server_that_failed_to_start_is_told_of_until_it_serves(fleet: Fleet, tmp_path: Path) -> None:
+    mark = tmp_path / "licence"
+    host(fleet, {"late": started("raw.py", "until", str(mark))})
+    why = "it ended with code 3; it last wrote: no licence for this machine"
+    async with ExecutorClient(fleet.settings) as client:
+        refused = await client.execute("mcp__late__echo", CONTEXT, text="here")
+        said = {one: await asyncio.to_thread(shown, fleet, *one.split()) for one in ("doctor", "tools", "top --once")}
 
-    assert b"The tools of an MCP server are not offered" in worker.log.read_bytes()
+        mark.touch()
+        await until_found(client, "mcp__late__echo")
+        answered = await client.execute("mcp__late__echo", CONTEXT, text="here")
+
+    assert refused.error_code == "TOOL_NOT_FOUND"
+    assert "Unknown tool: mcp__late__echo. The MCP server 'late' on " in str(refused.error)
+    assert str(refused.error).endswith(why)
+    assert all(why in text for text in said.values()), said
+    assert answered.output == "here"
+
+
+async def test_tools_that_a_server_gets_while_it_serves_can_be_called(fleet: Fleet) -> None:
+    host(fleet, {"raw": started("raw.py", "plain")})
+    async with ExecutorClient(fleet.settings) as client:
+        await client.execute("mcp__raw__change", CONTEXT)
+        await until_found(client, "mcp__raw__fresh")
+
+        assert (await client.execute("mcp__raw__fresh", CONTEXT, text="new")).output == "new"
+        assert (await client.execute("mcp__raw__hang", CONTEXT, mark="x")).error_code == "MCP_TOOL_GONE"
+        assert [(one.status, one.tools) for one in client.servers()] == [("serving", 3)]
 
 
 def test_a_configuration_that_cannot_be_used_is_refused(fleet: Fleet) -> None:

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.base import ExecutionContext
-from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.offering import tools_of
-from forge_tools.registry import ScopedRegistry
+from tests.hosting import Host
 
 PACKAGE = "@modelcontextprotocol/server-filesystem"
 
@@ -39,9 +37,8 @@ async def test_the_reference_server_for_files_is_hosted(program: str, tmp_path: 
     folder = tmp_path.resolve()
     (folder / "notes.txt").write_text("hello\n")
     path = {"PATH": os.environ["PATH"]}
-    registry = ScopedRegistry()
-    registry.register_many(tools_of([Server(name="files", command=program, args=(str(folder),), env=path)], 1_000_000))
-    executor = ToolExecutor(registry)
+    host = Host()
+    executor = await host.start(Server(name="files", command=program, args=(str(folder),), env=path))
     context = ExecutionContext(working_dir=".")
     try:
         read = await executor.execute("mcp__files__read_text_file", context, path=str(folder / "notes.txt"))
@@ -59,4 +56,4 @@ async def test_the_reference_server_for_files_is_hosted(program: str, tmp_path: 
         assert can["mcp__files__read_text_file"].idempotent
         assert can["mcp__files__edit_file"].writes_files
     finally:
-        await executor.shutdown()
+        await host.stop()

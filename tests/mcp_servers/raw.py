@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,11 @@ def listed(cursor: str | None) -> dict[str, Any]:
             {"name": "list.things/v2", "inputSchema": {"type": "object"}},
             {"name": "nul", "description": "a\0b", "inputSchema": {"type": "object", "title": "a\0b"}},
         ]
+    if MODE == "tasks":
+        tools += [
+            {"name": name, "inputSchema": {"type": "object"}, "execution": {"taskSupport": support}}
+            for name, support in (("long", "required"), ("maybe", "optional"))
+        ]
     at = int(cursor or 0)
     more = {"nextCursor": str(at + 2)} if at + 2 < len(tools) else {}
     return {"tools": tools[at : at + 2], **more}
@@ -87,7 +93,11 @@ def answer(message: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    if MODE == "broken":
+    if MODE == "slow":
+        began = time.monotonic()
+        time.sleep(0.3)
+        Path(sys.argv[2], str(os.getpid())).write_text(f"{began} {time.monotonic()}")
+    if MODE == "broken" or (MODE == "until" and not Path(sys.argv[2]).exists()):
         print("no licence for this machine", file=sys.stderr)
         raise SystemExit(3)
     if MODE == "chatty":

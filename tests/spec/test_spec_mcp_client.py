@@ -1,33 +1,22 @@
 """What was asked of the MCP client: it says what it could not read, and reads on (S2-26 to S2-28)."""
 
-import asyncio
 import logging
-import sys
 
 import pytest
 
-from forge_tools.base import ExecutionContext
-from forge_tools.executor import ToolExecutor
-from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.offering import tools_of
-from forge_tools.registry import ScopedRegistry
-from tests.fleet import ROOT
+from tests.hosting import Host, call, raw
 
-NOISY = str(ROOT / "tests" / "mcp_servers" / "raw.py")
 LOGGER = "forge_tools.mcp.hosting.process"
 
 
 async def outputs(*texts: str) -> list[object]:
     """What a server answers that prints garbage before each message."""
-    registry = ScopedRegistry()
-    server = Server(name="noisy", command=sys.executable, args=("-P", NOISY, "noisy"), cwd=ROOT)
-    registry.register_many(await asyncio.to_thread(tools_of, [server], 1_000_000))
-    executor = ToolExecutor(registry)
-    context = ExecutionContext(working_dir=".")
+    host = Host()
+    executor = await host.start(raw("noisy", name="noisy"))
     try:
-        return [(await executor.execute("mcp__noisy__echo", context, text=text)).output for text in texts]
+        return [(await call(executor, "mcp__noisy__echo", text=text)).output for text in texts]
     finally:
-        await executor.shutdown()
+        await host.stop()
 
 
 @pytest.mark.spec("S2-26", "S2-28")

@@ -1,7 +1,7 @@
 """Checks of the database and of the workers that it knows."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from forge_tools import __version__
@@ -12,7 +12,7 @@ from forge_tools.cli.face import one_line
 from forge_tools.cli.moments import age
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.records import QueueDepth, StuckCalls, ToolSpec, WorkerRecord
+from forge_tools.records import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
 from forge_tools.records.places import serving_command
 from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords
@@ -81,6 +81,7 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
     found += _clock(workers)
     found += await check_keys(store, settings)
     found += _workers(fleet)
+    found += _servers(one for worker in fleet.live for one in worker.servers)
     found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
     found += _queues(fleet, settings)
     found += [problem("stuck", stuck.sentence(one), stuck.way_out(one)) for one in fleet.stuck]
@@ -132,6 +133,17 @@ def _live(worker: WorkerRecord) -> Iterator[Finding]:
     if worker.dropped_messages:
         said = f"{_name(worker)} dropped {worker.dropped_messages:,} messages that no forge-tools wrote"
         yield note("worker", said, "Find who else writes to that broker, and give it a user or a database of its own.")
+
+
+def _servers(states: Iterable[ServerState]) -> Iterator[Finding]:
+    for one in states:
+        if one.status == "failing":
+            way_out = "It is started again and again. Mend what it says, or its entry in FORGE_MCP_CONFIG."
+            yield problem("mcp server", one.sentence, way_out)
+        else:
+            yield (ok if one.status == "serving" else note)("mcp server", one.sentence)
+        for tool, reason in one.left_out.items():
+            yield note("mcp server", f"{tool} is not offered: {reason}")
 
 
 def _queues(fleet: Fleet, settings: Settings) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """What of an overview needs somebody, the worst first, each with the way out."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -42,6 +42,7 @@ def concerns(seen: Overview, *, heartbeat: float, lease: float) -> list[Concern]
         *_unfit([one.worker for one in seen.workers]),
         *_failing(seen),
         *_full(seen.queues),
+        *_servers(one.worker for one in seen.workers),
         *_demoted(seen),
     ]
     return sorted(found, key=lambda one: one.level != "now")
@@ -106,6 +107,11 @@ def _full(queues: Sequence[QueueLoad]) -> Iterator[Concern]:
             where = f"in queue {one_line(one.queue)}, {one.lane} lane"
             said = f"{_calls(one.waiting)} {where}, for up to {age(waited)}: all {one.slots} slots are taken"
             yield Concern("soon", said, f"Start more workers: {serving_command(one.queue, one.lane)}")
+
+
+def _servers(workers: Iterable[WorkerRecord]) -> Iterator[Concern]:
+    for one in (server for worker in workers for server in worker.servers if server.status == "failing"):
+        yield Concern("now", one_line(one.sentence), "Mend what it says, or its entry in FORGE_MCP_CONFIG.")
 
 
 def _demoted(seen: Overview) -> Iterator[Concern]:

@@ -1,11 +1,12 @@
-"""The connection to one server: made when it is first needed, made again after it broke, never in anybody else's way."""
+"""The connection to one server: made at once and again whenever it breaks, with back-off and for ever."""
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
@@ -49,24 +50,50 @@ class GoneError(ForgeError):
 
 
 class Connection:
-    """One server, for as many calls at once as there are. It lives on one event loop."""
+    """One server, for as many calls at once as there are, while `supervise` runs. It lives on one event loop.
 
-    def __init__(self, server: Server, *, max_message_bytes: int) -> None:
+    `tools` are those that it listed last, `status` says how it is `since` when, and of a failing one `why` and how many `failures`
+    in a row there were. `on_change` is called whenever one of them changes.
+    """
+
+    def __init__(
+        self, server: Server, *, max_message_bytes: int, on_change: "Callable[[Connection], None]" = lambda _: None
+    ) -> None:
         self.server = server
+        self.tools: Mapping[str, Tool] = {}
+        self.status: Literal["starting", "serving", "failing"] = "starting"
+        self.since = datetime.now(UTC)
+        self.why = ""
+        self.failures = 0
+        self.was_tried = asyncio.Event()
         self._max_message_bytes = max_message_bytes
+        self._on_change = on_change
         self._session: Session | None = None
-        self._began = 0.0
-        self._failures = 0
+        self._failed_starts = 0
         self._not_before = 0.0
-        self._is_closed = False
+        self._news = asyncio.Event()
 
-    async def list_tools(self) -> list[Tool]:
-        """Connect, if need be, and return the tools that the server has.
-
-        Raises:
-            DisconnectedError: saying why there is no connection, and when the next try is.
-        """
-        return list((await self._open()).tools.values())
+    async def supervise(self, starts: asyncio.Semaphore) -> None:
+        """Keep a session for ever: the next one when one ends, with back-off where they fail. `starts` bounds how many begin."""
+        session: Session | None = None
+        try:
+            while True:
+                async with starts:
+                    began = time.monotonic()
+                    session = Session(self.server, self._max_message_bytes, self._list)
+                    has_begun = await session.begun() is not None
+                if has_begun:
+                    self._serve(session)
+                    await session.left.wait()
+                    if session.is_retired:
+                        continue
+                await session.ended()  # then it is known why
+                self._fail(session, time.monotonic() - began if has_begun else None)
+                await asyncio.sleep(self._not_before - time.monotonic())
+        finally:
+            self._not_before = float("inf")
+            if session is not None:
+                await session.end(_END_SECONDS)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None = None
@@ -87,40 +114,19 @@ class Connection:
         session.retire()  # the server has forgotten us, and so has done nothing: introduce ourselves again
         return await self._asked(await self._open(), name, arguments, on_progress)
 
-    async def close(self) -> None:
-        """Let go of the server, and end it where we started it."""
-        self._is_closed = True
-        if self._session is not None:
-            await self._session.end(_END_SECONDS)
-
     async def _open(self) -> Session:
-        """Return a session that has begun: all who wait, wait for one and the same."""
+        """Return the session there is, or the next one if it is about to begin: all who wait, wait for one and the same."""
+        failed_starts = self._failed_starts
         while (session := self._session) is None or not session.is_open:
-            if session is not None and not session.is_retired:
-                await session.ended()  # then it is known why, and when to try again
-            if session is self._session:
-                await self._have_patience()
-            if session is self._session:
-                self._begin()
-        if await session.begun() is None:
-            raise DisconnectedError(f"The MCP server '{self.server.name}' cannot be used: {session.why}.")
+            if self._failed_starts > failed_starts:
+                raise DisconnectedError(f"The MCP server '{self.server.name}' cannot be used: {self.why}.")
+            left = self._not_before - time.monotonic()
+            if left > PATIENCE:
+                raise DisconnectedError(
+                    f"The MCP server '{self.server.name}' is not there: {self.why}. The next try is in {left:.0f}s."
+                )
+            await self._news.wait()
         return session
-
-    def _begin(self) -> None:
-        if self._is_closed:
-            raise DisconnectedError(f"The MCP server '{self.server.name}' was let go: its worker is stopping.")
-        self._began = time.monotonic()
-        self._session = Session(self.server, self._max_message_bytes, self._note_end)
-
-    async def _have_patience(self) -> None:
-        left = self._not_before - time.monotonic()
-        if left > PATIENCE and self._session is not None:
-            why = self._session.why
-            raise DisconnectedError(
-                f"The MCP server '{self.server.name}' is not there: {why}. The next try is in {left:.0f}s."
-            )
-        if left > 0:
-            await asyncio.sleep(left)
 
     async def _asked(
         self, session: Session, name: str, arguments: Mapping[str, Any], on_progress: ProgressFnT | None
@@ -146,12 +152,35 @@ class Connection:
             had_begun=True,
         )
 
-    def _note_end(self, session: Session, had_begun: bool) -> None:
-        if self._is_closed or session.is_retired:
-            return
-        lasted = time.monotonic() - self._began
-        self._failures = 1 if had_begun and lasted > STABLE_SECONDS else self._failures + 1
-        steps = self._failures - (2 if had_begun else 1)  # the first time after a good start costs no wait
+    def _serve(self, session: Session) -> None:
+        self._session = session
+        if self.status != "serving":
+            self.status, self.since, self.why = "serving", datetime.now(UTC), ""
+        self._list(session)
+
+    def _list(self, session: Session) -> None:
+        if session is self._session:
+            self.tools = session.tools
+            self._tell()
+
+    def _fail(self, session: Session, lasted: float | None) -> None:
+        """Note that a session is over; `lasted` None means that it never began."""
+        had_begun = lasted is not None
+        self._failed_starts += not had_begun
+        self.failures = 1 if lasted is not None and lasted > STABLE_SECONDS else self.failures + 1
+        steps = self.failures - (2 if had_begun else 1)  # the first time after a good start costs no wait
         delay = min(MAX_DELAY, FIRST_DELAY * 2.0 ** min(steps, 20)) if steps >= 0 else 0.0
         self._not_before = time.monotonic() + delay * random.uniform(0.8, 1.2)  # noqa: S311  spreads load, hides nothing
-        logger.warning("An MCP server is gone", extra={"server": self.server.name, "reason": session.why})
+        if session.why != self.why:
+            logger.warning("An MCP server is gone", extra={"server": self.server.name, "reason": session.why})
+        if self.status != "failing":
+            self.status, self.since = "failing", datetime.now(UTC)
+        self.why = session.why
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake the calls that wait for a session, and say what is new."""
+        self.was_tried.set()
+        self._news.set()
+        self._news = asyncio.Event()
+        self._on_change(self)

@@ -10,6 +10,11 @@ _HEAD = 40
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 
 
+def tool_prefix(server: str) -> str:
+    """What the names of all tools of a server begin with."""
+    return _FOREIGN.sub("_", f"mcp__{server}__")[:_HEAD]
+
+
 def tool_name(server: str, tool: str) -> str:
     """Return `mcp__server__tool`, with a hash of the two where that would be too long or could mean another pair too.
 

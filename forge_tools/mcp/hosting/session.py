@@ -26,16 +26,17 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """A session that begins at once. `is_open` until it broke, was retired or ended; `why` says afterwards what the matter was.
+    """A session that begins at once. `is_open` until it broke, was retired or ended, and `left` set from then on.
 
-    `on_end` is called at the end with whether the session had begun.
+    `why` says at the end what the matter was. `on_list` is called when the server has changed its `tools`.
     """
 
-    def __init__(self, server: Server, max_message_bytes: int, on_end: Callable[["Session", bool], None]) -> None:
+    def __init__(self, server: Server, max_message_bytes: int, on_list: Callable[["Session"], None]) -> None:
         self.server = server
         self.tools: Mapping[str, Tool] = {}
         self.why = ""
-        self._on_end = on_end
+        self.left = asyncio.Event()
+        self._on_list = on_list
         self._calls = 0
         self._is_retired = False
         self._end = asyncio.Event()
@@ -69,6 +70,7 @@ class Session:
     def retire(self) -> None:
         """Take no more calls; it ends with the last of those under way."""
         self._is_retired = True
+        self.left.set()
         self._end_if_idle()
 
     async def ended(self, seconds: float | None = None) -> None:
@@ -103,7 +105,7 @@ class Session:
             self.why = self._transport.account()
         finally:
             self._end.set()
-            self._on_end(self, self._ready.done())
+            self.left.set()
             if not self._ready.done():
                 self._ready.set_result(None)
 
@@ -146,14 +148,12 @@ class Session:
                 facts = {"server": self.server.name, "reason": clean_text(error.message)}
                 logger.warning("An MCP server does not list its tools", extra=facts)
                 continue
-            came, went = sorted(tools.keys() - self.tools.keys()), sorted(self.tools.keys() - tools.keys())
-            self.tools = tools
-            if not (came or went):
-                continue
-            logger.warning(
-                "The tools of an MCP server changed; new ones are offered by workers that start from now on",
-                extra={"server": self.server.name, "came": came, "went": went},
-            )
+            if tools != self.tools:
+                came, went = sorted(tools.keys() - self.tools.keys()), sorted(self.tools.keys() - tools.keys())
+                news = {"server": self.server.name, "came": came, "went": went}
+                logger.info("The tools of an MCP server changed", extra=news)
+                self.tools = tools
+                self._on_list(self)
 
     async def _listed(self, client: Client) -> dict[str, Tool]:
         """Read every page of the list."""

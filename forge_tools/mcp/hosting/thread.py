@@ -2,22 +2,22 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from forge_tools.mcp.hosting.connection import Connection, DisconnectedError
+from forge_tools.mcp.hosting.connection import DisconnectedError
 
 Answer = TypeVar("Answer")
 
-_END_SECONDS = 5.0
+_END_SECONDS = 30.0
 
 
 class ConnectionThread:
-    """An event loop of its own, from the first request until the last of its connections is let go."""
+    """An event loop of its own, from the first request until `stop`."""
 
-    def __init__(self, connections: Iterable[Connection]) -> None:
-        self._connections = set(connections)
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._live, name="forge-tools-mcp", daemon=True)
@@ -46,21 +46,18 @@ class ConnectionThread:
         """
         return await asyncio.wrap_future(self.submit(work))
 
-    async def let_go(self, connection: Connection) -> None:
-        """Close a connection, once."""
-        if connection in self._connections:
-            await self.run(connection.close())
-            self._connections.discard(connection)
-        if not self._connections:
-            await asyncio.to_thread(self._stop)
-
-    def _stop(self) -> None:
+    def stop(self, last: Coroutine[Any, Any, None]) -> None:
+        """Take no more requests, do this last, if the thread was ever needed, and end it."""
         with self._lock:
-            self._is_stopped = True
+            is_first, self._is_stopped = not self._is_stopped, True
             loop = self._loop
-        if loop is not None and self._thread.is_alive():
-            loop.call_soon_threadsafe(loop.stop)
-            self._thread.join(_END_SECONDS)
+        if loop is None or not is_first:
+            last.close()
+            return
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(last, loop).result(_END_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join(_END_SECONDS)
 
     def _live(self) -> None:
         loop = self._loop

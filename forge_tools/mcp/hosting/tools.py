@@ -41,9 +41,6 @@ class ServerTool(BaseTool):
         self._connection = connection
         self._thread = thread
 
-    async def shutdown(self) -> None:
-        await self._thread.let_go(self._connection)
-
     async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:  # type: ignore[override]  # names come as keywords alone
         result = await self._passed_on(arguments, context)
         result.metadata["server"] = self._connection.server.name

@@ -12,7 +12,7 @@ from forge_tools.cli.doctor import fleet, keys, machine
 from forge_tools.cli.doctor.broker import check_broker
 from forge_tools.cli.doctor.finding import Finding, Level
 from forge_tools.config import Settings
-from forge_tools.records import QueueDepth, SealingKey, ToolCategory, ToolSpec, WorkerRecord
+from forge_tools.records import QueueDepth, SealingKey, ServerState, ToolCategory, ToolSpec, WorkerRecord
 from forge_tools.records.audit import Head
 
 
@@ -41,6 +41,24 @@ def problems(findings: list[Finding]) -> list[Finding]:
 def test_a_fleet_that_serves_every_tool_has_no_problem() -> None:
     whole = fleet.Fleet(live=[worker()], silent=[], tools=[tool("async")], backlog=[])
     assert not problems([*fleet._workers(whole), *fleet._queues(whole, Settings())])
+
+
+def test_a_server_that_fails_is_a_problem_with_its_reason() -> None:
+    since = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
+    fields = {"prefix": "mcp__files__", "since": since, "hostname": "host-1"}
+    states = [
+        ServerState(server="files", status="failing", why="it ended with code 3", failures=7, **fields),
+        ServerState(server="web", status="serving", tools=2, left_out={"mcp__web__x": "too deep"}, **fields),
+    ]
+    found = list(fleet._servers(states))
+    assert [one.said for one in problems(found)] == [
+        "The MCP server 'files' on host-1 has been failing since 2026-03-01 12:00:05 UTC (7 times), "
+        "and is tried again: it ended with code 3"
+    ]
+    assert [one.said for one in found[1:]] == [
+        "The MCP server 'web' on host-1 serves 2 tools since 2026-03-01 12:00:05 UTC",
+        "mcp__web__x is not offered: too deep",
+    ]
 
 
 def test_a_lane_that_nobody_serves_is_a_problem_with_the_command_to_type() -> None:

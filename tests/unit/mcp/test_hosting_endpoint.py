@@ -2,37 +2,25 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from forge_tools.base import ExecutionContext
-from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.offering import tools_of
-from forge_tools.registry import ScopedRegistry
+from tests.hosting import Host
 from tests.mcp_process import McpEndpoint
 from tests.mcp_servers.sessions import SessionServer
 
 CONTEXT = ExecutionContext(working_dir=".")
 
-Hosted = Callable[[Server], "asyncio.Future[ToolExecutor]"]
-
 
 @pytest.fixture
-async def host() -> AsyncIterator[Hosted]:
-    executors: list[ToolExecutor] = []
-
-    async def start(server: Server) -> ToolExecutor:
-        registry = ScopedRegistry()
-        registry.register_many(await asyncio.to_thread(tools_of, [server], 1_000_000))
-        executors.append(ToolExecutor(registry))
-        return executors[-1]
-
-    yield lambda server: asyncio.ensure_future(start(server))
-    for executor in executors:
-        await executor.shutdown()
+async def host() -> AsyncIterator[Host]:
+    host = Host()
+    yield host
+    await host.stop()
 
 
 @pytest.fixture
@@ -49,11 +37,9 @@ def ours(tmp_path: Path) -> Iterator[McpEndpoint]:
     endpoint.stop()
 
 
-async def test_tools_of_our_own_server_are_hosted_with_its_token(
-    host: Hosted, ours: McpEndpoint, tmp_path: Path
-) -> None:
+async def test_tools_of_our_own_server_are_hosted_with_its_token(host: Host, ours: McpEndpoint, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello\n")
-    executor = await host(Server(name="forge", url=ours.url, headers={"Authorization": "Bearer open sesame"}))
+    executor = await host.start(Server(name="forge", url=ours.url, headers={"Authorization": "Bearer open sesame"}))
 
     result = await executor.execute("mcp__forge__Read", CONTEXT, file_path="notes.txt")
 
@@ -63,16 +49,16 @@ async def test_tools_of_our_own_server_are_hosted_with_its_token(
 
 
 async def test_a_refusal_is_told_with_its_status(
-    host: Hosted, ours: McpEndpoint, caplog: pytest.LogCaptureFixture
+    host: Host, ours: McpEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
-    executor = await host(Server(name="forge", url=ours.url, headers={"Authorization": "Bearer wrong"}))
+    executor = await host.start(Server(name="forge", url=ours.url, headers={"Authorization": "Bearer wrong"}))
 
     assert executor.specs() == []
     assert "HTTP 401" in "".join(str(vars(record).get("reason")) for record in caplog.records)
 
 
-async def test_a_server_that_is_gone_is_missed_in_the_call(host: Hosted, ours: McpEndpoint) -> None:
-    executor = await host(Server(name="forge", url=ours.url, headers={"Authorization": "Bearer open sesame"}))
+async def test_a_server_that_is_gone_is_missed_in_the_call(host: Host, ours: McpEndpoint) -> None:
+    executor = await host.start(Server(name="forge", url=ours.url, headers={"Authorization": "Bearer open sesame"}))
     ours.stop()
 
     results = [await executor.execute("mcp__forge__ListDirectory", CONTEXT) for _ in range(3)]
@@ -82,17 +68,17 @@ async def test_a_server_that_is_gone_is_missed_in_the_call(host: Hosted, ours: M
 
 
 async def test_nobody_there_is_said_without_the_secrets_of_the_url(
-    host: Hosted, caplog: pytest.LogCaptureFixture
+    host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    executor = await host(Server(name="nobody", url="http://u:hush@127.0.0.1:9/mcp?key=hush"))
+    executor = await host.start(Server(name="nobody", url="http://u:hush@127.0.0.1:9/mcp?key=hush"))
 
     assert executor.specs() == []
-    assert "The MCP server 'nobody' cannot be used: " in "".join(str(vars(r).get("reason")) for r in caplog.records)
-    assert "hush" not in str([vars(record) for record in caplog.records])
+    assert "All connection attempts failed" in host.states()["nobody"].why
+    assert "hush" not in str([host.states(), *(vars(record) for record in caplog.records)])
 
 
-async def test_a_session_that_was_forgotten_is_begun_anew(host: Hosted, sessions: SessionServer) -> None:
-    executor = await host(Server(name="s", url=sessions.url, headers={"X-Key": "k"}))
+async def test_a_session_that_was_forgotten_is_begun_anew(host: Host, sessions: SessionServer) -> None:
+    executor = await host.start(Server(name="s", url=sessions.url, headers={"X-Key": "k"}))
 
     results = [await executor.execute(f"mcp__s__{name}", CONTEXT) for name in ("count", "forget", "count", "count")]
 
@@ -101,10 +87,8 @@ async def test_a_session_that_was_forgotten_is_begun_anew(host: Hosted, sessions
     assert all(headers.get("X-Key") == "k" or headers.get("x-key") == "k" for _, headers in sessions.seen)
 
 
-async def test_calls_that_meet_a_forgotten_session_together_share_the_next(
-    host: Hosted, sessions: SessionServer
-) -> None:
-    executor = await host(Server(name="s", url=sessions.url))
+async def test_calls_that_meet_a_forgotten_session_together_share_the_next(host: Host, sessions: SessionServer) -> None:
+    executor = await host.start(Server(name="s", url=sessions.url))
     await executor.execute("mcp__s__forget", CONTEXT)
 
     results = await asyncio.gather(*(executor.execute("mcp__s__count", CONTEXT) for _ in range(20)))
@@ -113,9 +97,9 @@ async def test_calls_that_meet_a_forgotten_session_together_share_the_next(
 
 
 async def test_a_connection_that_breaks_in_the_call_leaves_the_outcome_unknown(
-    host: Hosted, sessions: SessionServer
+    host: Host, sessions: SessionServer
 ) -> None:
-    executor = await host(Server(name="s", url=sessions.url))
+    executor = await host.start(Server(name="s", url=sessions.url))
 
     lost = await executor.execute("mcp__s__break", CONTEXT)
     after = await executor.execute("mcp__s__count", CONTEXT)
@@ -125,10 +109,10 @@ async def test_a_connection_that_breaks_in_the_call_leaves_the_outcome_unknown(
     assert after.output == "1"
 
 
-async def test_the_session_is_ended_with_the_worker(host: Hosted, sessions: SessionServer) -> None:
-    executor = await host(Server(name="s", url=sessions.url))
+async def test_the_session_is_ended_with_the_worker(host: Host, sessions: SessionServer) -> None:
+    await host.start(Server(name="s", url=sessions.url))
     assert len(sessions.sessions) == 1
 
-    await executor.shutdown()
+    await host.stop()
 
     assert sessions.sessions == set()

@@ -4,58 +4,27 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forge_tools.base import ExecutionContext, ToolResult
+from forge_tools.base import ExecutionContext
 from forge_tools.executor import ToolExecutor
+from forge_tools.mcp.hosting import servers as module
 from forge_tools.mcp.hosting.configuration import Server
 from forge_tools.mcp.hosting.memory import Memory
-from forge_tools.mcp.hosting.offering import tools_of
-from forge_tools.registry import ScopedRegistry
-from tests.fleet import ROOT, is_alive
+from tests.fleet import is_alive
+from tests.hosting import RAW, Host, call, good, raw
 from tests.waiting import reached
-
-RAW = str(ROOT / "tests" / "mcp_servers" / "raw.py")
-GOOD = str(ROOT / "tests" / "mcp_servers" / "good.py")
-CONTEXT = ExecutionContext(working_dir=".")
-
-
-def raw(mode: str, *words: str, name: str = "raw", **settings: Any) -> Server:
-    return Server(name=name, command=sys.executable, args=("-P", RAW, mode, *words), cwd=ROOT, **settings)
-
-
-def good(**settings: Any) -> Server:
-    return Server(name="good", command=sys.executable, args=("-P", GOOD), cwd=ROOT, **settings)
-
-
-class Host:
-    """The tools of some servers, called as any others."""
-
-    def __init__(self) -> None:
-        self.executors: list[ToolExecutor] = []
-
-    async def start(
-        self, *servers: Server, max_message_bytes: int = 1_000_000, memory: Memory | None = None
-    ) -> ToolExecutor:
-        registry = ScopedRegistry()
-        registry.register_many(await asyncio.to_thread(tools_of, servers, max_message_bytes, memory))
-        self.executors.append(ToolExecutor(registry))
-        return self.executors[-1]
 
 
 @pytest.fixture
 async def host() -> AsyncIterator[Host]:
     host = Host()
     yield host
-    for executor in host.executors:
-        await executor.shutdown()
-
-
-async def call(executor: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
-    return await executor.execute(name, CONTEXT, **arguments)
+    await host.stop()
 
 
 def names(executor: ToolExecutor) -> list[str]:
@@ -149,14 +118,12 @@ async def test_a_list_without_an_end_is_cut(host: Host, caplog: pytest.LogCaptur
     assert "does not end" in caplog.text
 
 
-async def test_a_tool_that_no_provider_would_take_is_left_out_alone(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_tool_that_no_provider_would_take_is_left_out_alone(host: Host) -> None:
     executor = await host.start(raw("unspeakable"))
 
     assert "mcp__raw__bad" not in names(executor)
     assert any(name.startswith("mcp__raw__list_things_v2_") for name in names(executor))
-    assert "cannot be offered" in caplog.text
+    assert "two words" in host.states()["raw"].left_out["mcp__raw__bad"]
 
 
 async def test_garbage_on_standard_output_is_reported_and_survived(
@@ -243,16 +210,14 @@ async def test_a_server_that_keeps_dying_is_not_started_all_the_time(host: Host)
         ("silent", "it did not answer within 1s"),
     ],
 )
-async def test_a_server_that_is_not_there_harms_no_other(
-    host: Host, caplog: pytest.LogCaptureFixture, mode: str, said: str
-) -> None:
+async def test_a_server_that_is_not_there_harms_no_other(host: Host, mode: str, said: str) -> None:
     patience = 1.0 if mode == "silent" else 60.0
     executor = await host.start(raw(mode, name="bad", start_timeout=patience), raw("plain"))
 
     assert (await call(executor, "mcp__raw__echo", text="here")).output == "here"
     assert not [name for name in names(executor) if "bad" in name]
-    reasons = [record.reason for record in caplog.records if "not offered" in record.msg]  # type: ignore[attr-defined]  # given as `extra`
-    assert reasons == [f"The MCP server 'bad' cannot be used: {said}."]
+    state = host.states()["bad"]
+    assert (state.status, state.tools, state.why) == ("failing", 0, said)
 
 
 @pytest.mark.parametrize(
@@ -262,12 +227,10 @@ async def test_a_server_that_is_not_there_harms_no_other(
         ({"command": "cat", "cwd": Path("/no/such/folder")}, "/no/such/folder: No such file or directory"),
     ],
 )
-async def test_a_program_that_cannot_be_started_is_named(
-    host: Host, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], said: str
-) -> None:
+async def test_a_program_that_cannot_be_started_is_named(host: Host, settings: dict[str, Any], said: str) -> None:
     await host.start(Server(name="bad", **settings))
 
-    assert said in "".join(str(vars(record).get("reason")) for record in caplog.records)
+    assert said in host.states()["bad"].why
 
 
 async def test_a_timeout_tells_the_server_and_leaves_it_usable(host: Host, tmp_path: Path) -> None:
@@ -293,18 +256,65 @@ async def test_a_cancel_stops_the_call_in_the_server(host: Host, tmp_path: Path)
 
 
 @pytest.mark.parametrize("server", [raw("plain"), good()])
-async def test_tools_that_go_are_gone_and_new_ones_are_told(
-    host: Host, caplog: pytest.LogCaptureFixture, server: Server
-) -> None:
+async def test_tools_that_come_are_offered_and_those_that_go_are_gone(host: Host, server: Server) -> None:
     executor = await host.start(server)
-    grow, gone = ("change", "hang") if server.name == "raw" else ("grow", "visit")
+    grow, gone, new = ("change", "hang", "fresh") if server.name == "raw" else ("grow", "visit", "novelty")
+    before = host.states()[server.name].tools
 
     await call(executor, f"mcp__{server.name}__{grow}")
-    await reached(lambda: "new ones are offered" in caplog.text, 60, "nobody noticed")
+    await reached(lambda: f"mcp__{server.name}__{new}" in host.offered(), 60, "nobody noticed")
     result = await call(executor, f"mcp__{server.name}__{gone}", place={"city": "Bonn"})
 
     assert (result.error_code, result.metadata["retryable"]) == ("MCP_TOOL_GONE", False)
     assert f"has no tool '{gone}' any more. It has: " in str(result.error)
+    assert host.states()[server.name].tools == {"raw": 3, "good": before}[server.name]
+
+
+async def test_a_server_that_misses_its_start_is_tried_until_it_serves(host: Host, tmp_path: Path) -> None:
+    mark = tmp_path / "licence"
+    await host.start(raw("until", str(mark), name="late"), patience=60)
+    failed = host.states()["late"]
+    mark.touch()
+
+    await reached(lambda: host.states()["late"].status == "serving", 60, "it was given up")
+
+    assert (failed.status, failed.why) == (
+        "failing",
+        "it ended with code 3; it last wrote: no licence for this machine",
+    )
+    assert "mcp__late__echo" in host.offered()
+    assert host.states()["late"].why == ""
+
+
+async def test_a_server_that_dies_unasked_is_started_again(host: Host, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    await host.start(raw("stubborn", str(pids)))
+    first = int(pids.read_text().split()[0])
+
+    os.kill(first, 9)
+    await reached(lambda: int((pids.read_text().split() or [first])[0]) != first, 60, "nobody missed it")
+
+    await reached(lambda: host.states()["raw"].status == "serving", 60, "it does not serve")
+
+
+async def test_servers_are_started_a_few_at_a_time(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STARTS_AT_ONCE", 1)
+    names = [f"s{number}" for number in range(4)]
+
+    await host.start(*(raw("slow", str(tmp_path), name=name) for name in names))
+
+    assert {name: state.status for name, state in host.states().items()} == dict.fromkeys(names, "serving")
+    spans = sorted(tuple(map(float, path.read_text().split())) for path in tmp_path.iterdir())
+    assert all(ended <= began for (_, ended), (began, _) in pairwise(spans))
+
+
+async def test_a_tool_that_must_be_a_task_is_left_out(host: Host) -> None:
+    await host.start(raw("tasks"))
+
+    state = host.states()["raw"]
+    assert "mcp__raw__long" not in host.offered()
+    assert "mcp__raw__maybe" in host.offered()
+    assert "as a task only" in state.left_out["mcp__raw__long"]
 
 
 async def test_an_answer_that_is_too_long_fails_its_call_alone(host: Host) -> None:
@@ -329,10 +339,10 @@ async def test_an_answer_that_is_no_result_fails_its_call_alone(host: Host) -> N
 
 async def test_a_server_that_does_not_leave_is_ended_with_its_children(host: Host, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    executor = await host.start(raw("stubborn", str(pids)))
+    await host.start(raw("stubborn", str(pids)))
     server, child = map(int, pids.read_text().split())
 
-    await executor.shutdown()
+    await host.stop()
 
     assert not is_alive(server)
     assert not is_alive(child)
@@ -348,12 +358,12 @@ async def test_dry_runs_ask_nobody(host: Host) -> None:
 
 async def test_after_the_end_calls_are_refused(host: Host) -> None:
     executor = await host.start(raw("plain"))
-    await executor.shutdown()
+    await host.stop()
 
     result = await call(executor, "mcp__raw__echo", text="late")
 
     assert (result.error_code, result.metadata["retryable"]) == ("MCP_DISCONNECTED", True)
 
 
-def test_no_servers_need_no_thread() -> None:
-    assert tools_of([], 1) == []
+async def test_no_servers_need_no_thread(host: Host) -> None:
+    assert (await host.start()).specs() == []

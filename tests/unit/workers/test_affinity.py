@@ -95,7 +95,7 @@ def build(settings: Settings) -> Engine:
     registry.register_many([Note()])
     reach = Reach(root=root_of(settings), workspaces=workspaces_of(settings))
     executor = ToolExecutor(registry, history_limit=0, reach=reach)
-    return Engine(settings, Post(lane="async", queues=("default",), concurrency=10), executor, [Note().spec])
+    return Engine(settings, Post(lane="async", queues=("default",), concurrency=10), executor)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from workers.lanes.children import ChildrenLane
 def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Engine]:
     settings = Settings.load(home=tmp_path, broker_url="redis+socket:///nowhere/x.sock", database_url="sqlite:///x.db")
     post, executor = Post(lane=lane, queues=("default",), concurrency=1), ToolExecutor(ScopedRegistry())
-    engine = Engine(settings, post, executor, [])
+    engine = Engine(settings, post, executor)
     app = worker_app(settings, post, engine, executor)
     if isinstance(engine.lane, ChildrenLane):
         asyncio.run(engine.lane.stop())  # its folder goes

@@ -27,7 +27,7 @@ async def _published(store: Store) -> None:
 
 def banning(*specs: ToolSpec) -> tuple[Demotion, set[str]]:
     """A worker's view, and what its lane was told to ban."""
-    demotion, banned = Demotion(specs), set[str]()
+    demotion, banned = Demotion({spec.name: spec for spec in specs}), set[str]()
     demotion.ban = banned.update
     return demotion, banned
 
@@ -125,7 +125,7 @@ async def test_what_cannot_be_written_is_written_later(store: Store, monkeypatch
 
 async def test_a_worker_of_the_process_lane_has_nothing_to_do(store: Store) -> None:
     await store.catalogue.demote(GREP, "held the event loop")
-    demotion = Demotion(())
+    demotion = Demotion({})
 
     demotion.note("Grep", "cannot be")
     await demotion.step(store)

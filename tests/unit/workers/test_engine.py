@@ -87,8 +87,7 @@ def build(settings: Settings, *tools: type[BaseTool], concurrency: int = 10) -> 
     registry = ScopedRegistry()
     registry.register_many([tool() for tool in tools or (Nap, Once)])
     executor = ToolExecutor(registry, history_limit=0)
-    specs = [tool.spec for tool in registry.list_all()]
-    return Engine(settings, Post(lane="async", queues=("default",), concurrency=concurrency), executor, specs)
+    return Engine(settings, Post(lane="async", queues=("default",), concurrency=concurrency), executor)
 
 
 def begun(engine: Engine) -> Engine:

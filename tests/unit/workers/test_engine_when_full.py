@@ -48,9 +48,8 @@ def settings(tmp_path: Path, valkey_url: str) -> Settings:
 def build(settings: Settings) -> Engine:
     registry = ScopedRegistry()
     registry.register_many([Bulky()])
-    specs = [tool.spec for tool in registry.list_all()]
     post = Post(lane="async", queues=("default",), concurrency=10)
-    return Engine(settings, post, ToolExecutor(registry, history_limit=0), specs)
+    return Engine(settings, post, ToolExecutor(registry, history_limit=0))
 
 
 async def limit_pages(store: Store, pages: int) -> None:

@@ -69,7 +69,7 @@ async def test_a_worker_ends_foreign_calls_and_runs_the_others(settings: Setting
             for call, statement in zip(foreign, FOREIGN, strict=True):
                 connection.execute(f"{statement} WHERE id = ?", (call.id,))
             connection.execute(
-                "INSERT INTO workers SELECT x'00ff', hostname, pid, lane, queues, concurrency, version, tools, "
+                "INSERT INTO workers SELECT x'00ff', hostname, pid, lane, queues, concurrency, version, tools, servers, "
                 "started_at, last_seen_at, NULL, beat, NULL, dropped_messages FROM workers LIMIT 1"
             )
             connection.execute(

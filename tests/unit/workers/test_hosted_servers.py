@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import workers.__main__ as program
-from forge_tools.base import BaseTool
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
+from forge_tools.registry import ScopedRegistry
 from tests.fleet import ROOT
+from workers.hosting import Hosting
 
 
 @pytest.fixture
@@ -25,25 +26,28 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
-async def hosted(settings: Settings, *words: str) -> list[str]:
-    tools: list[BaseTool] = program.offered(program.parser().parse_args(words), settings)
-    names = [tool.name for tool in tools if tool.name.startswith("mcp__")]
-    for tool in tools:
-        await tool.shutdown()
-    return names
+def hosted(settings: Settings, *words: str) -> list[str]:
+    options = program.parser().parse_args(words)
+    hosting = Hosting(program.hosted_servers(options, settings), ScopedRegistry())
+    try:
+        return [
+            tool.name for tool in program.offered(options, settings, hosting.start()) if tool.name.startswith("mcp__")
+        ]
+    finally:
+        hosting.close()
 
 
 @pytest.mark.parametrize("words", [(), ("--categories", "mcp"), ("--categories", "file,mcp"), ("--no-builtins",)])
-async def test_a_worker_of_the_async_lane_hosts_them(settings: Settings, words: tuple[str, ...]) -> None:
-    assert len(await hosted(settings, "--lane", "async", *words)) == 6
+def test_a_worker_of_the_async_lane_hosts_them(settings: Settings, words: tuple[str, ...]) -> None:
+    assert len(hosted(settings, "--lane", "async", *words)) == 6
 
 
 @pytest.mark.parametrize("words", [("--lane", "process"), ("--lane", "async", "--categories", "file")])
-async def test_others_start_no_server(settings: Settings, words: tuple[str, ...]) -> None:
-    assert await hosted(settings, *words) == []
+def test_others_start_no_server(settings: Settings, words: tuple[str, ...]) -> None:
+    assert hosted(settings, *words) == []
 
 
-async def test_the_extra_is_named_where_it_is_missing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_extra_is_named_where_it_is_missing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         if name == program.HOSTING:
             raise ModuleNotFoundError("No module named 'mcp'", name="mcp")
@@ -52,4 +56,4 @@ async def test_the_extra_is_named_where_it_is_missing(settings: Settings, monkey
     monkeypatch.setattr(program, "import_module", missing)
 
     with pytest.raises(ConfigurationError, match=r"pip install 'forge-tools\[mcp\]'"):
-        await hosted(settings, "--lane", "async")
+        hosted(settings, "--lane", "async")

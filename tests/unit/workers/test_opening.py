@@ -62,7 +62,7 @@ def test_a_sealed_call_gets_its_parameters_back_and_its_secrets_named(settings: 
     one = claim(sealer, url=f"u?k={SECRET}", pw=SECRET)
     assert SECRET not in repr(one)
 
-    [opened], refused = Opening(settings, [LOGIN], {}).open([one])
+    [opened], refused = Opening(settings, {LOGIN.name: LOGIN}, {}).open([one])
 
     assert json.loads(opened.parameters) == {"url": f"u?k={SECRET}", "pw": SECRET}
     assert (opened.sealed, opened.secrets, refused) == (None, (SECRET,), [])
@@ -76,7 +76,7 @@ def test_metadata_that_was_sealed_is_put_back_into_the_context(settings: Setting
     sealed = sealer.seal(parts.sealed, execution_id=plain.id, tool="Login", shown=plain.parameters)
     one = replace(plain, context=json.dumps({"dry_run": True, "metadata": parts.shown_metadata}), sealed=sealed)
 
-    [opened], refused = Opening(settings, [], {}).open([one])
+    [opened], refused = Opening(settings, {}, {}).open([one])
 
     assert (json.loads(opened.context), refused) == ({"dry_run": True, "metadata": metadata}, [])
     assert (json.loads(opened.parameters), opened.secrets) == ({"url": "u"}, (SECRET,))
@@ -84,7 +84,7 @@ def test_metadata_that_was_sealed_is_put_back_into_the_context(settings: Setting
 
 
 def test_calls_that_hide_nothing_pass_as_they_are(settings: Settings) -> None:
-    opening, claims = Opening(settings, [LOGIN], {}), [claim(url="u"), claim(url="v")]
+    opening, claims = Opening(settings, {LOGIN.name: LOGIN}, {}), [claim(url="u"), claim(url="v")]
     assert opening.open(claims) == (claims, [])
     assert opening.open(claims)[0] is claims
 
@@ -95,7 +95,7 @@ def test_calls_that_hide_nothing_pass_as_they_are(settings: Settings) -> None:
 def test_a_reference_is_resolved_in_a_sensitive_parameter_and_nowhere_else(settings: Settings) -> None:
     one = claim(url="secret://DB", pw="secret://DB")
 
-    [opened], _ = Opening(settings, [LOGIN], {"DB": SECRET}).open([one])
+    [opened], _ = Opening(settings, {LOGIN.name: LOGIN}, {"DB": SECRET}).open([one])
 
     assert json.loads(opened.parameters) == {"url": "secret://DB", "pw": SECRET}
     assert opened.secrets == (SECRET,)
@@ -105,9 +105,11 @@ def test_a_reference_under_the_name_of_a_secret_is_resolved_inside_an_object_whe
     tmp_path: Path,
 ) -> None:
     one = claim(env={"API_TOKEN": "secret://DB", "NOTE": "secret://DB", "deep": [{"password": "secret://DB"}]})
-    assert Opening(Settings.load(home=tmp_path), [LOGIN], {"DB": SECRET}).open([one]) == ([one], [])
+    assert Opening(Settings.load(home=tmp_path), {LOGIN.name: LOGIN}, {"DB": SECRET}).open([one]) == ([one], [])
 
-    [opened], _ = Opening(Settings.load(home=tmp_path, references_in=("Login",)), [LOGIN], {"DB": SECRET}).open([one])
+    [opened], _ = Opening(
+        Settings.load(home=tmp_path, references_in=("Login",)), {LOGIN.name: LOGIN}, {"DB": SECRET}
+    ).open([one])
 
     assert json.loads(opened.parameters)["env"] == {
         "API_TOKEN": SECRET,
@@ -120,7 +122,7 @@ def test_a_reference_under_the_name_of_a_secret_is_resolved_inside_an_object_whe
 def test_a_reference_that_was_sealed_with_other_values_is_resolved_too(settings: Settings, sealer: Sealer) -> None:
     one = claim(sealer, pw={"user": "somebody", "key": "secret://DB"})
 
-    [opened], _ = Opening(settings, [LOGIN], {"DB": SECRET}).open([one])
+    [opened], _ = Opening(settings, {LOGIN.name: LOGIN}, {"DB": SECRET}).open([one])
 
     assert json.loads(opened.parameters) == {"pw": {"user": "somebody", "key": SECRET}}
     assert SECRET in opened.secrets
@@ -130,7 +132,7 @@ def test_without_the_key_a_call_ends_and_its_neighbours_run(settings: Settings, 
     strange = Sealer(KeyFolder(tmp_path / "elsewhere").new())
     good, bad, unknown = claim(sealer, pw=SECRET), claim(strange, pw=SECRET), claim(pw="secret://NOPE")
 
-    opened, refused = Opening(settings, [LOGIN], {}).open([bad, good, unknown])
+    opened, refused = Opening(settings, {LOGIN.name: LOGIN}, {}).open([bad, good, unknown])
 
     assert [one.id for one in opened] == [good.id]
     assert [(one.id, one.status, one.error_code) for one in refused] == [
@@ -145,7 +147,7 @@ def test_what_was_sealed_for_another_row_opens_in_none(settings: Settings, seale
     mine, theirs = claim(sealer, url="mine", pw=SECRET), claim(sealer, url="theirs", pw="other-secret")
     swapped = Claim(**{name: getattr(mine, name) for name in Claim.__slots__} | {"sealed": theirs.sealed})
 
-    opened, [refused] = Opening(settings, [LOGIN], {}).open([swapped])
+    opened, [refused] = Opening(settings, {LOGIN.name: LOGIN}, {}).open([swapped])
 
     assert opened == []
     assert "does not belong to this call" in (refused.error or "")
@@ -169,7 +171,7 @@ def test_whatever_a_stranger_sealed_ends_no_call_but_his_own(settings: Settings,
     bound = {"execution_id": strange.id, "tool": "Login", "shown": strange.parameters}
     strange = replace(strange, sealed=sealer.seal(sealed, **bound))
 
-    opened, refused = Opening(settings, [LOGIN], {}).open([strange, good])
+    opened, refused = Opening(settings, {LOGIN.name: LOGIN}, {}).open([strange, good])
 
     assert good.id in {one.id for one in opened}
     assert all(isinstance(secret, str) for one in opened for secret in one.secrets)
@@ -183,7 +185,7 @@ def test_whatever_a_stranger_sealed_ends_no_call_but_his_own(settings: Settings,
 def test_parameters_that_are_none_end_their_own_call(settings: Settings, parameters: str) -> None:
     good, strange = claim(pw="secret://DB"), replace(claim(), parameters=parameters)
 
-    opened, refused = Opening(settings, [LOGIN], {"DB": SECRET}).open([strange, good])
+    opened, refused = Opening(settings, {LOGIN.name: LOGIN}, {"DB": SECRET}).open([strange, good])
 
     assert [one.id for one in opened] == [good.id]
     assert [(one.id, one.error_code) for one in refused] == [(strange.id, ErrorCode.SEALING_FAILED)]
@@ -192,7 +194,7 @@ def test_parameters_that_are_none_end_their_own_call(settings: Settings, paramet
 def test_a_reference_under_a_name_that_only_says_that_it_is_a_secret_is_resolved(settings: Settings) -> None:
     open_to_all = ToolSpec(name="Login", description="Log in.", category=ToolCategory.OTHER, extra=True)
 
-    [opened], _ = Opening(settings, [open_to_all], {"DB": SECRET}).open(
+    [opened], _ = Opening(settings, {open_to_all.name: open_to_all}, {"DB": SECRET}).open(
         [claim(password="secret://DB", url="secret://DB")]
     )
 

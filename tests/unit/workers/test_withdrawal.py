@@ -10,7 +10,7 @@ BOTH = scope(tool_keys=("Grep@1", "Read@2"))
 
 
 def test_what_is_disabled_is_claimed_no_more_and_again_when_it_is_enabled() -> None:
-    withdrawal = Withdrawal([GREP, READ])
+    withdrawal = Withdrawal({one.name: one for one in (GREP, READ)})
     assert withdrawal.within(BOTH) is BOTH
 
     withdrawal.hear({"Read"})
@@ -24,7 +24,7 @@ def test_what_is_disabled_is_claimed_no_more_and_again_when_it_is_enabled() -> N
 
 
 def test_tools_of_others_make_no_difference() -> None:
-    withdrawal = Withdrawal([GREP])
+    withdrawal = Withdrawal({GREP.name: GREP})
 
     withdrawal.hear({"Write", "grep"})
 
@@ -32,7 +32,7 @@ def test_tools_of_others_make_no_difference() -> None:
 
 
 def test_a_tool_that_is_pinned_to_another_definition_is_claimed_no_more_until_it_is_let_go() -> None:
-    withdrawal = Withdrawal([GREP, READ])
+    withdrawal = Withdrawal({one.name: one for one in (GREP, READ)})
 
     withdrawal.hear(frozenset(), {("Grep", "another"), ("Read", READ.digest), ("Write", "w")})
     assert withdrawal.within(BOTH).tool_keys == ("Read@2",)

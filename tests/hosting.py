@@ -1,0 +1,58 @@
+"""MCP servers that a test hosts in its own process."""
+
+import asyncio
+import sys
+from typing import Any
+
+from forge_tools.base import ExecutionContext, ToolResult
+from forge_tools.executor import ToolExecutor
+from forge_tools.mcp.hosting.configuration import Server
+from forge_tools.mcp.hosting.memory import Memory
+from forge_tools.mcp.hosting.servers import HostedServers
+from forge_tools.records import ServerState
+from forge_tools.registry import ScopedRegistry
+from tests.fleet import ROOT
+
+RAW = str(ROOT / "tests" / "mcp_servers" / "raw.py")
+GOOD = str(ROOT / "tests" / "mcp_servers" / "good.py")
+CONTEXT = ExecutionContext(working_dir=".")
+
+
+def raw(mode: str, *words: str, name: str = "raw", **settings: Any) -> Server:
+    return Server(name=name, command=sys.executable, args=("-P", RAW, mode, *words), cwd=ROOT, **settings)
+
+
+def good(**settings: Any) -> Server:
+    return Server(name="good", command=sys.executable, args=("-P", GOOD), cwd=ROOT, **settings)
+
+
+class Host:
+    """The tools of some servers, called as any others."""
+
+    def __init__(self) -> None:
+        self._hosted: list[HostedServers] = []
+
+    async def start(
+        self, *servers: Server, max_message_bytes: int = 1_000_000, memory: Memory | None = None, patience: float = 60.0
+    ) -> ToolExecutor:
+        """Start the servers, and wait until each was tried."""
+        self._hosted.append(HostedServers(servers, max_message_bytes, memory))
+        registry = ScopedRegistry()
+        registry.register_many(await asyncio.to_thread(self._hosted[-1].start, patience))
+        return ToolExecutor(registry)
+
+    def states(self) -> dict[str, ServerState]:
+        """How the servers are that were started last."""
+        return {state.server: state for state in self._hosted[-1].states()}
+
+    def offered(self) -> list[str]:
+        """The names of their tools by now."""
+        return [tool.name for tool in self._hosted[-1].tools()]
+
+    async def stop(self) -> None:
+        for hosted in self._hosted:
+            await asyncio.to_thread(hosted.close)
+
+
+async def call(executor: ToolExecutor, name: str, **arguments: Any) -> ToolResult:
+    return await executor.execute(name, CONTEXT, **arguments)
