@@ -68,6 +68,7 @@ class BaseTool(ABC):
     timeout: float | None = None
     max_attempts: int | None = None
     retry: RetryPolicy | None = None
+    input_schema: Schema | None = None
 
     _described_by_docstring: ClassVar[bool] = False
 
@@ -222,7 +223,7 @@ class BaseTool(ABC):
             error_code=ErrorCode.VALIDATION_ERROR,
             error_details=errors,
             errors=errors,
-            required=[p.name for p in self.spec.parameters if p.required],
+            required=[p.name for p in self.spec.declared if p.required],
         )
 
     async def _guarded(

@@ -218,7 +218,7 @@ def _naming_problem(spec: ToolSpec) -> str | None:
     if not _VERSION.fullmatch(spec.version):
         return f"the version {clean_text(spec.version)!r} must look like 1.0.0"
     seen: set[str] = set()
-    for name in (name for p in spec.parameters for name in (p.name, *p.aliases)):
+    for name in (name for p in spec.declared for name in (p.name, *p.aliases)):
         if not _PARAMETER_NAME.fullmatch(name):
             return f"the parameter name {clean_text(name)!r} must be 1 to 64 letters, digits, '_', '.' or '-'"
         if name in seen:
@@ -247,7 +247,7 @@ def _schema_problem(spec: ToolSpec) -> str | None:
         if value is not None and not value > 0:
             return f"{name} must be greater than 0, not {value}"
     try:
-        encode_json(schemas.property_schemas(spec), "parameters", _MAX_DEFINITION_BYTES)
+        encode_json(schemas.input_schema(spec).get("properties"), "parameters", _MAX_DEFINITION_BYTES)
         Validator(spec)
     except InvalidToolError as error:
         return error.message

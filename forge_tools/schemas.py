@@ -12,6 +12,8 @@ _GEMINI_KEYWORDS = frozenset(
     | {"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"}
 )
 
+_NOT_AT_THE_TOP = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "enum", "const"})
+
 
 def render(spec: ToolSpec, format: str) -> Schema:
     """Render `spec` for a provider; the caller may change what it gets.
@@ -21,16 +23,20 @@ def render(spec: ToolSpec, format: str) -> Schema:
     """
     require_format(format)
     if format in {"openai", "ollama"}:
-        function = {"name": spec.name, "description": spec.description, "parameters": _with_items(_inner(spec))}
+        function = {
+            "name": spec.name,
+            "description": spec.description,
+            "parameters": _with_items(_plain_object(input_schema(spec))),
+        }
         return {"type": "function", "function": function}
     if format == "anthropic":
-        return {"name": spec.name, "description": spec.description, "input_schema": _inner(spec)}
+        return {"name": spec.name, "description": spec.description, "input_schema": _plain_object(input_schema(spec))}
     if format == "gemini":
         return _gemini_declaration(spec)
     return {
         "name": spec.name,
         "description": spec.description,
-        "inputSchema": _inner(spec),
+        "inputSchema": input_schema(spec),
         "annotations": _annotations(spec),
     }
 
@@ -45,15 +51,25 @@ def require_format(format: str) -> None:
         raise ValueError(f"Unknown schema format: {format}. Use one of {', '.join(FORMATS)}.")
 
 
-def property_schemas(spec: ToolSpec) -> dict[str, Schema]:
-    """Return a fresh JSON Schema for each parameter, in the order of declaration."""
-    return {p.name: copy.deepcopy(p.to_json_schema()) for p in spec.parameters}
+def input_schema(spec: ToolSpec) -> Schema:
+    """Return a fresh JSON Schema of the arguments, with parameters in the order of declaration (spec S4-27, S4-28)."""
+    if spec.input_schema is not None:
+        return copy.deepcopy(spec.input_schema)
+    properties = {p.name: copy.deepcopy(p.to_json_schema()) for p in spec.parameters}
+    return {"type": "object", "properties": properties, "required": [p.name for p in spec.parameters if p.required]}
 
 
-def _inner(spec: ToolSpec) -> Schema:
-    """Build the object schema that OpenAI and Anthropic share (spec S4-27, S4-28)."""
-    required = [p.name for p in spec.parameters if p.required]
-    return {"type": "object", "properties": property_schemas(spec), "required": required}
+def _plain_object(schema: Schema) -> Schema:
+    """Put members of alternatives at the top beside the others: OpenAI and Anthropic refuse tools that have any there.
+
+    What the alternatives demand is checked when the tool is called.
+    """
+    if _NOT_AT_THE_TOP.isdisjoint(schema) and schema.get("type") == "object":
+        return schema
+    parts = [part for keyword in ("allOf", "anyOf", "oneOf") for part in schema.get(keyword) or ()]
+    members = [part["properties"] for part in (*parts, schema) if isinstance(part, dict) and "properties" in part]
+    kept = {keyword: value for keyword, value in schema.items() if keyword not in _NOT_AT_THE_TOP}
+    return {**kept, "type": "object", "properties": {name: part for some in members for name, part in some.items()}}
 
 
 def _with_items(schema: Schema) -> Schema:
@@ -77,10 +93,12 @@ def _each_inside(schema: Schema, change: Any) -> Schema:
 
 
 def _gemini_declaration(spec: ToolSpec) -> Schema:
-    """Gemini takes a subset of OpenAPI, and refuses an object without properties."""
+    """Gemini takes a subset of OpenAPI, and refuses an object without properties; or a JSON Schema where that is said."""
     declaration: Schema = {"name": spec.name, "description": spec.description}
-    if spec.parameters:
-        declaration["parameters"] = _for_gemini(_inner(spec))
+    if spec.input_schema is not None:
+        declaration["parametersJsonSchema"] = input_schema(spec)
+    elif spec.parameters:
+        declaration["parameters"] = _for_gemini(input_schema(spec))
     return declaration
 
 

@@ -255,6 +255,9 @@ def _without_nulls(arguments: dict[str, Any], spec: ToolSpec) -> dict[str, Any]:
 
     Those of parameters themselves the executor takes for absent already (contradiction C38).
     """
+    if spec.input_schema is not None:
+        pruned: dict[str, Any] = _pruned(arguments, spec.input_schema)
+        return pruned
     for parameter in spec.parameters:
         if isinstance(given := arguments.get(parameter.name), dict | list):
             arguments[parameter.name] = _pruned(given, parameter.to_json_schema())

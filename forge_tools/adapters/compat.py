@@ -219,8 +219,8 @@ def _problem(answer: Answer, spec: ToolSpec | None) -> str:
 
 
 def _takes(spec: ToolSpec) -> str:
-    required = [_described(parameter) for parameter in spec.parameters if parameter.required]
-    optional = [parameter.name for parameter in spec.parameters if not parameter.required]
+    required = [_described(parameter) for parameter in spec.declared if parameter.required]
+    optional = [parameter.name for parameter in spec.declared if not parameter.required]
     told = f"{spec.name} requires {', '.join(required) or 'no parameters'}."
     return f"{told} Optional: {', '.join(optional)}." if optional else told
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from forge_tools.errors import InvalidToolError
 from forge_tools.records import Schema, ToolSpec
-from forge_tools.schemas import property_schemas
+from forge_tools.schemas import input_schema
 
 _KEPT = frozenset(
     {"type", "description", "enum", "const", "properties", "required", "additionalProperties", "items", "anyOf"}
@@ -32,9 +32,7 @@ def strict_parameters(spec: ToolSpec) -> Schema:
     Raises:
         InvalidToolError: naming the member that strict mode cannot describe, and the way out.
     """
-    required = [parameter.name for parameter in spec.parameters if parameter.required]
-    schema = {"type": "object", "properties": property_schemas(spec), "required": required}
-    return _Strict(spec.name).object(schema, "", 1)
+    return _Strict(spec.name).whole(input_schema(spec))
 
 
 class _Strict:
@@ -43,6 +41,11 @@ class _Strict:
     def __init__(self, tool: str) -> None:
         self._tool = tool
         self._properties = 0
+
+    def whole(self, schema: Schema) -> Schema:
+        if unsupported := sorted((_UNSUPPORTED | {"anyOf", "$ref"}) & schema.keys()):
+            raise self._refused("its input", f"uses {unsupported[0]}, which strict mode does not take there")
+        return self.object({keyword: part for keyword, part in schema.items() if keyword in _KEPT}, "", 1)
 
     def object(self, schema: Schema, path: str, depth: int) -> Schema:
         declared: dict[str, Schema] = schema.get("properties") or {}

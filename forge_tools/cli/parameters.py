@@ -22,7 +22,7 @@ def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | N
         ValueError: naming the word, what was expected and how to write it.
     """
     parameters = _whole(whole)
-    declared = {name: p for p in (spec.parameters if spec else ()) for name in (p.name, *p.aliases)}
+    declared = {name: p for p in (spec.declared if spec else ()) for name in (p.name, *p.aliases)}
     given: set[str] = set()
     for word in words:
         found = _ASSIGNMENT.fullmatch(word)

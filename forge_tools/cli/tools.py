@@ -184,9 +184,9 @@ def _print_one(face: Face, tool: _Tool) -> None:
     ]
     face.say()
     face.out.print(facts(pairs))
-    if spec.parameters:
+    if spec.declared:
         face.say("\nParameters", style="bold")
-        face.out.print(facts((p.name, _parameter(p)) for p in spec.parameters))
+        face.out.print(facts((p.name, _parameter(p)) for p in spec.declared))
 
 
 def _parameter(parameter: ToolParameter) -> str:

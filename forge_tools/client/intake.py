@@ -106,7 +106,7 @@ class Intake:
         try:
             return self._accept(call, self._plan(spec, snapshot), snapshot)
         except InvalidCallError as error:
-            required = [parameter.name for parameter in spec.parameters if parameter.required]
+            required = [parameter.name for parameter in spec.declared if parameter.required]
             return self._reject(call, error.message, error.code, spec, errors=error.details, required=required)
         except SealingError as error:
             return self._reject(call, error.message, error.code, spec)

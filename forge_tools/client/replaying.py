@@ -59,7 +59,7 @@ def explained(rejected: Rejected, record: ExecutionRecord, spec: ToolSpec | None
 
 
 def _merged(record: ExecutionRecord, spec: ToolSpec | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = spec.parameters if spec else ()
+    parameters = spec.declared if spec else ()
     aliases, known = {alias: p.name for p in parameters for alias in p.aliases}, {p.name for p in parameters}
     # A name and its alias at once are for the checks to refuse.
     changes = {name if aliases.get(name) in given else aliases.get(name, name): value for name, value in given.items()}
@@ -72,7 +72,7 @@ def _merged(record: ExecutionRecord, spec: ToolSpec | None, given: Mapping[str, 
             [f"Missing value, kept secret: {shown(name)}" for name in hidden],
         )
     merged = {**record.parameters, **changes}
-    return {name: value for name, value in merged.items() if value is not None or name in known}
+    return {name: value for name, value in merged.items() if value is not None or name in known or name not in changes}
 
 
 def _is_hidden(value: Any) -> bool:

@@ -108,7 +108,8 @@ class ToolSpec(BaseModel):
 
     `lane` is where its body runs; `timeout` its own default in seconds. `retry` says that its failures are worth another
     try, and how far apart; `max_attempts` None means those of `retry`, else 3 if idempotent, else 1.
-    `extra` says whether arguments outside `parameters` are passed on.
+    `extra` says whether arguments outside `parameters` are passed on. `input_schema` is the whole schema of the arguments
+    where others wrote it; then there are no `parameters`, and it alone decides.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -126,6 +127,17 @@ class ToolSpec(BaseModel):
     max_attempts: int | None = None
     retry: RetryPolicy | None = None
     extra: bool = False
+    input_schema: Schema | None = None
+
+    @cached_property
+    def declared(self) -> tuple[ToolParameter, ...]:
+        """The parameters, or what a whole schema says of its properties at first sight: name, type, description."""
+        properties = (self.input_schema or {}).get("properties")
+        if not isinstance(properties, dict):
+            return self.parameters
+        required = (self.input_schema or {}).get("required")
+        names = required if isinstance(required, list) else []
+        return tuple(_property(name, part, required=name in names) for name, part in properties.items())
 
     @cached_property
     def digest(self) -> str:
@@ -173,7 +185,7 @@ class ToolSpec(BaseModel):
     @cached_property
     def sensitive(self) -> frozenset[str]:
         """Names, aliases included, of the parameters whose values nobody may see."""
-        return frozenset(name for p in self.parameters if p.is_sensitive for name in (p.name, *p.aliases))
+        return frozenset(name for p in self.declared if p.is_sensitive for name in (p.name, *p.aliases))
 
     @cached_property
     def may_hide(self) -> bool:
@@ -199,12 +211,23 @@ class ToolSpec(BaseModel):
 
     @cached_property
     def _containers(self) -> frozenset[str]:
-        may_hold = (p for p in self.parameters if p.type in _CONTAINER_TYPES)
+        may_hold = (p for p in self.declared if p.type in _CONTAINER_TYPES)
         return frozenset(name for p in may_hold for name in (p.name, *p.aliases)) - self.sensitive
 
     @cached_property
     def _open_names(self) -> frozenset[str]:
-        return frozenset(name for p in self.parameters for name in (p.name, *p.aliases)) - self.sensitive
+        return frozenset(name for p in self.declared for name in (p.name, *p.aliases)) - self.sensitive
+
+
+def _property(name: str, schema: Any, *, required: bool) -> ToolParameter:
+    said = schema if isinstance(schema, dict) else {}
+    kind, description = said.get("type"), said.get("description")
+    return ToolParameter(
+        name=name,
+        type=kind if isinstance(kind, str) else "any",
+        description=description if isinstance(description, str) else "",
+        required=required,
+    )
 
 
 def tool_key(name: str, version: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from forge_tools.errors import InvalidToolError
 from forge_tools.records import ToolParameter, ToolSpec
 from forge_tools.validation.acceptance import Accept, Part, compile_acceptance
+from forge_tools.validation.foreign import ForeignSchema
 from forge_tools.validation.schema import Check, SchemaError, compile_schema, suggestion
 from forge_tools.validation.transport import shown
 
@@ -21,12 +22,13 @@ class Validator:
     """The checks of one tool's parameters.
 
     Raises:
-        InvalidToolError: on construction, when a parameter's schema cannot be checked (a pattern that does not compile).
+        InvalidToolError: on construction, when a schema cannot be checked (a pattern that does not compile).
     """
 
     def __init__(self, spec: ToolSpec) -> None:
         self._tool = spec.name
-        self._accepts: Accept = self._accepts_first
+        self._foreign = None if spec.input_schema is None else ForeignSchema(spec.name, spec.input_schema)
+        self._accepts: Accept = self._accepts_first if self._foreign is None else self._foreign.accepts
         self._extra = spec.extra
         self._checks = [(parameter, self._prepare(parameter)) for parameter in spec.parameters]
         self._names = {p.name for p in spec.parameters}
@@ -82,6 +84,9 @@ class Validator:
 
     def _problems(self, params: Mapping[str, Any]) -> Iterator[str]:
         """Yield misnamed parameters first: their message is what repairs the missing one."""
+        if self._foreign is not None:
+            yield from self._foreign.problems(params)
+            return
         if not self._names.issuperset(params):
             yield from self._misnamed(params)
         values = self._resolve(params)

@@ -69,11 +69,16 @@ async def test_tools_of_servers_are_in_the_catalogue_and_run_on_the_worker(fresh
         added = await client.execute("mcp__good__add", CONTEXT, a=1, b=2)
         echoed = await client.execute("mcp__raw__echo", CONTEXT, text="hello")
         refused = await client.execute("mcp__good__visit", CONTEXT, place={"town": "Bonn"})
+        either = await client.execute("mcp__raw__either", CONTEXT, a=None)
+        neither = await client.execute("mcp__raw__either", CONTEXT, c=1)
 
-        assert schemas["mcp__good__visit"]["input_schema"]["properties"]["place"]["required"] == ["city"]
+        assert schemas["mcp__good__visit"]["input_schema"]["properties"]["place"] == {"$ref": "#/$defs/Place"}
         assert (added.output, added.metadata["structured"], added.metadata["server"]) == ("3", {"result": 3}, "good")
         assert echoed.output == "hello"
         assert refused.error == "Missing required parameter: place.city"
+        assert either.output == '{"a": null}'
+        assert neither.error_code == "VALIDATION_ERROR"
+        assert schemas["mcp__raw__either"]["input_schema"] == {"type": "object", "properties": {}}
 
 
 async def test_a_server_that_is_killed_in_a_call_costs_that_call_alone(fleet: Fleet, tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ def call(id_: Any, name: str, arguments: dict[str, Any]) -> None:
     if name == "change":
         names[:] = ["echo", "change", "fresh"]
         send({"method": "notifications/tools/list_changed"})
+    if name == "either":
+        send({"id": id_, "result": said(json.dumps(arguments))})
+        return
     if name not in names:
         send({"id": id_, "error": {"code": -32602, "message": f"Unknown tool: {name}"}})
         return
@@ -64,6 +67,11 @@ def listed(cursor: str | None) -> dict[str, Any]:
     if MODE == "unspeakable":
         tools += [
             {"name": "bad", "inputSchema": {"type": "object", "properties": {"two words": {"type": "string"}}}},
+            {
+                "name": "remote",
+                "inputSchema": {"type": "object", "properties": {"p": {"$ref": "https://example.com/p"}}},
+            },
+            {"name": "either", "inputSchema": {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}},
             {"name": "list.things/v2", "inputSchema": {"type": "object"}},
             {"name": "nul", "description": "a\0b", "inputSchema": {"type": "object", "title": "a\0b"}},
         ]

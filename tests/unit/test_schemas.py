@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forge_tools.records import Capabilities
-from forge_tools.schemas import FORMATS, property_schemas, render
+from forge_tools.schemas import FORMATS, input_schema, render
 from tests.spec.sample_tools import Broken, Echo, Recorder, parameter
 
 NESTED = {"type": "object", "properties": {"tags": {"type": "array"}}, "additionalProperties": {"type": "array"}}
@@ -52,8 +52,8 @@ def test_only_openai_and_ollama_get_items_where_none_were_declared() -> None:
     assert openai["b"]["items"]["additionalProperties"] == {"type": "array", "items": {}}
     assert openai["c"]["properties"]["d"]["anyOf"] == [{"type": ["array", "null"], "items": {}}]
     assert render(spec, "ollama") == render(spec, "openai")
-    assert render(spec, "anthropic")["input_schema"]["properties"] == property_schemas(spec)
-    assert "items" not in property_schemas(spec)["a"]
+    assert render(spec, "anthropic")["input_schema"] == input_schema(spec)
+    assert "items" not in input_schema(spec)["properties"]["a"]
 
 
 def test_gemini_gets_the_keywords_it_knows() -> None:

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.mcp.hosting.connection import Connection, DisconnectedError, GoneError
 from forge_tools.mcp.hosting.naming import tool_name
-from forge_tools.mcp.hosting.parameters import parameters_of
 from forge_tools.mcp.hosting.results import TOOL_ERROR, result_of
 from forge_tools.mcp.hosting.thread import ConnectionThread
 from forge_tools.records import Lane
@@ -32,11 +31,10 @@ class ServerTool(BaseTool):
         self.name = tool_name(server.name, tool.name)
         said = clean_text((tool.description or tool.title or "").strip())
         self.description = said or f"The tool {clean_text(tool.name)} of the MCP server {clean_text(server.name)}."
-        self.parameters = parameters_of(tool.input_schema)
+        self.input_schema = tool.input_schema
         self.capabilities = capabilities_of(tool.annotations if server.trust_annotations else None)
         self.tags = (TAG, clean_text(server.name))
         self.timeout = server.timeout
-        self._is_closed = tool.input_schema.get("additionalProperties") is False
         self._called = tool.name
         self._connection = connection
         self._thread = thread
@@ -67,9 +65,6 @@ class ServerTool(BaseTool):
             said = f"What the MCP server '{self._connection.server.name}' answered is no result: {error}"
             return ToolResult.fail(said[:2000], error_code=TOOL_ERROR)
         return await result_of(answer, context)
-
-    def _takes_extra(self) -> bool:
-        return not self._is_closed
 
 
 def capabilities_of(hints: ToolAnnotations | None) -> Capabilities:

@@ -123,7 +123,20 @@ async def test_a_tool_that_no_provider_would_take_is_left_out_alone(host: Host) 
 
     assert "mcp__raw__bad" not in names(executor)
     assert any(name.startswith("mcp__raw__list_things_v2_") for name in names(executor))
-    assert "two words" in host.states()["raw"].left_out["mcp__raw__bad"]
+    left_out = host.states()["raw"].left_out
+    assert "two words" in left_out["mcp__raw__bad"]
+    assert "refers to https://example.com/p, and nothing is fetched" in left_out["mcp__raw__remote"]
+
+
+async def test_a_whole_schema_decides_what_reaches_the_server(host: Host) -> None:
+    executor = await host.start(raw("unspeakable"))
+
+    taken = await call(executor, "mcp__raw__either", a=None, other={"deep": [1]})
+    refused = await call(executor, "mcp__raw__either", a=None, b=2)
+
+    assert taken.output == '{"a": null, "other": {"deep": [1]}}'
+    assert refused.error_code == "VALIDATION_ERROR"
+    assert "more than one of the schemas" in str(refused.error)
 
 
 async def test_garbage_on_standard_output_is_reported_and_survived(
