@@ -35,14 +35,11 @@ class Hosting:
     def __init__(self, servers: Servers | None, registry: ScopedRegistry) -> None:
         self._servers = servers
         self._registry = registry
-        self._offered: dict[str, str] = {}
         self._told: tuple[ServerState, ...] = ()
 
     def start(self) -> list[BaseTool]:
         """Start the servers; returns the tools that are there at once."""
-        tools = [] if self._servers is None else self._servers.start()
-        self._offered = {tool.name: tool.spec.digest for tool in tools}
-        return tools
+        return [] if self._servers is None else self._servers.start()
 
     def states(self) -> tuple[ServerState, ...]:
         """How they are now."""
@@ -67,7 +64,8 @@ class Hosting:
         while True:
             news.clear()
             try:
-                await self._offer_new(servers.tools(), offer)
+                self._register_new(servers.tools())
+                await offer()
                 await self._tell(store, boot)
             except ForgeError as error:
                 logger.warning("The state of MCP servers cannot be written", extra={"error": str(error)})
@@ -75,17 +73,15 @@ class Hosting:
             else:
                 await news.wait()
 
-    async def _offer_new(self, tools: Sequence[BaseTool], offer: Callable[[], Awaitable[None]]) -> None:
-        fresh = [tool for tool in tools if self._offered.get(tool.name) != tool.spec.digest]
-        if not fresh:
-            return
-        for tool in fresh:
+    def _register_new(self, tools: Sequence[BaseTool]) -> None:
+        known = {tool.name: tool.spec.digest for tool in self._registry.list_all()}
+        for tool in tools:
+            if known.get(tool.name) == tool.spec.digest:
+                continue
             try:
                 self._registry.register(tool, replace=True)
             except ToolError as error:
                 logger.error("A tool of an MCP server cannot be offered", extra={"reason": error.message})
-        await offer()
-        self._offered.update({tool.name: tool.spec.digest for tool in fresh})
 
     async def _tell(self, store: Store, boot: str) -> None:
         if (states := self.states()) != self._told:

@@ -18,6 +18,7 @@ class Offering:
 
     def __init__(self, settings: Settings, boot: str, executor: ToolExecutor) -> None:
         self.hosted: dict[str, ToolSpec] = {spec.name: spec for spec in executor.specs()}
+        self._published: dict[str, str] = {}
         self._keeps_first = settings.tool_versions == "pinned"
         self._boot = boot
         self._executor = executor
@@ -28,8 +29,13 @@ class Offering:
         return tuple(sorted({spec.key for spec in self.hosted.values()}))
 
     async def renew(self, store: Store, demotion: Demotion, withdrawal: Withdrawal, claiming: Claiming) -> None:
-        """Publish what is hosted by now, and have its calls claimed."""
-        specs = self._executor.specs()
+        """Publish what is hosted by now, and have its calls claimed.
+
+        Only what is new: what is published again counts as the newest definition, also where another worker has a newer one.
+        """
+        specs = [one for one in self._executor.specs() if self._published.get(one.name) != one.digest]
+        if self._published and not specs:
+            return
         self.hosted.update({spec.name: spec for spec in specs})
         for warning in await store.catalogue.publish(specs, self._boot, keeps_first=self._keeps_first):
             logger.warning(warning)
@@ -37,3 +43,4 @@ class Offering:
         switches = await store.catalogue.switches()
         withdrawal.hear(switches.disabled, switches.pinned)
         claiming.host(self.keys)
+        self._published.update({spec.name: spec.digest for spec in specs})

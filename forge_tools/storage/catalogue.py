@@ -35,7 +35,7 @@ class Catalogue:
         self._reader = Reader()
 
     async def publish(self, specs: Sequence[ToolSpec], boot: str, *, keeps_first: bool = False) -> list[str]:
-        """Write what `boot`, which must be registered, hosts.
+        """Write what `boot`, which must be registered, hosts from now on beside what it published before.
 
         With `keeps_first` each of its tools that is not pinned is pinned to the definition that was the default before.
         Returns a warning for each tool of which another live boot hosts a different definition under the same version, and for
@@ -59,7 +59,8 @@ class Catalogue:
                 await connection.execute(_kept_disabled())
                 if keeps_first:
                     await connection.execute(keep_first(list(hosted)))  # those that nobody ever published before
-            await connection.execute(update(workers).where(workers.c.id == boot).values(tools=hosted))
+            before = await connection.scalar(select(workers.c.tools).where(workers.c.id == boot)) or {}
+            await connection.execute(update(workers).where(workers.c.id == boot).values(tools={**before, **hosted}))
             return _disagreements(await _live(connection), boot) + await _left_alone(connection, specs)
 
         return await self._database.write(work)

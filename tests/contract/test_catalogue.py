@@ -38,6 +38,21 @@ async def test_of_several_definitions_the_one_seen_last_counts(store: Store) -> 
     assert await store.catalogue.specs() == [GREP]
 
 
+async def test_what_a_worker_publishes_later_stands_beside_what_it_hosts_and_touches_nothing_else(store: Store) -> None:
+    late = GREP.model_copy(update={"name": "Late", "aliases": ()})
+    await store.workers.register(boot("boot-1"))
+    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.publish([OTHER_GREP], "boot-2")
+
+    await store.catalogue.publish([late], "boot-1")
+
+    assert await store.catalogue.specs() == [OTHER_GREP, late]
+    assert [await store.catalogue.hosted("boot-1", one.name) for one in (GREP, late)] == [
+        (GREP.version, GREP.digest),
+        (late.version, late.digest),
+    ]
+
+
 async def test_a_live_worker_with_another_definition_of_the_same_version_is_warned_about(store: Store) -> None:
     for name, spec in (("boot-1", GREP), ("boot-2", GREP)):
         await store.workers.register(boot(name))

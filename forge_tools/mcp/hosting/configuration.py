@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from forge_tools.config import expanded
 from forge_tools.errors import ConfigurationError
+from forge_tools.records import is_secret_name
 from forge_tools.validation import shown
 
 _STDIO = frozenset({"stdio"})
@@ -50,6 +51,13 @@ class Server(BaseModel):
     def offers(self, tool: str) -> bool:
         """Whether a tool of that name may be offered."""
         return _fits(tool, self.allow_tools) and not _fits(tool, self.deny_tools)
+
+    @property
+    def secrets(self) -> Iterator[str]:
+        """Values that nobody may see who is told of the server."""
+        for name, value in (*self.env.items(), *self.headers.items()):
+            if is_secret_name(name):
+                yield from (value, value.rpartition(" ")[2])  # `Bearer ...` is told without its first word, too
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:

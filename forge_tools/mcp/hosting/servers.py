@@ -72,7 +72,7 @@ class HostedServers:
         return [tool for offer in self._offers for tool in list(offer.tools.values())]
 
     def states(self) -> tuple[ServerState, ...]:
-        return tuple(offer.state() for offer in self._offers)
+        return tuple(offer.state for offer in self._offers)
 
     def close(self) -> None:
         """Let go of the servers, and end those that were started here."""
@@ -83,6 +83,7 @@ class HostedServers:
         for offer in self._offers:
             if self._memory is not None:
                 offer.renew({tool.name: tool for tool in self._memory.find(offer.connection.server)})
+                offer.look()
             supervisor = asyncio.create_task(offer.connection.supervise(starts))
             supervisor.add_done_callback(_tell_if_broken)
             self._supervisors.append(supervisor)
@@ -98,7 +99,9 @@ class HostedServers:
 
     def _note(self, connection: Connection) -> None:
         offer = next(one for one in self._offers if one.connection is connection)
-        if connection.status == "serving" and offer.renew(connection.tools) and self._memory is not None:
+        is_news = connection.status == "serving" and offer.renew(connection.tools)
+        offer.look()
+        if is_news and self._memory is not None:
             self._memory.keep(connection.server, connection.tools.values())
         self.on_change()
 
@@ -112,6 +115,7 @@ class _Offer:
         self._thread = thread
         self._listed: Mapping[str, Tool] = {}
         self._left_out: dict[str, str] = {}
+        self.look()
 
     def renew(self, listed: Mapping[str, Tool]) -> bool:
         """Offer what the server lists now; returns whether that is news."""
@@ -127,10 +131,11 @@ class _Offer:
                 logger.warning("A tool of an MCP server cannot be offered", extra=facts)
         return True
 
-    def state(self) -> ServerState:
+    def look(self) -> None:
+        """Take down how the server is, at one moment for those who ask on other threads."""
         at, server = self.connection, self.connection.server
         offered = [name for name in self._listed if tool_name(server.name, name) in self.tools]
-        return ServerState(
+        self.state = ServerState(
             server=clean_text(server.name),
             prefix=tool_prefix(server.name),
             status=at.status,

@@ -16,6 +16,7 @@ from forge_tools import __version__
 from forge_tools.mcp.hosting.configuration import Server
 from forge_tools.mcp.hosting.endpoint import Endpoint
 from forge_tools.mcp.hosting.process import ServerProcess
+from forge_tools.secrecy import Scrubber
 from forge_tools.urls import without_passwords
 from forge_tools.validation import clean_text
 
@@ -104,6 +105,7 @@ class Session:
         else:
             self.why = self._transport.account()
         finally:
+            self.why = Scrubber(self.server.secrets).text(self.why)
             self._end.set()
             self.left.set()
             if not self._ready.done():

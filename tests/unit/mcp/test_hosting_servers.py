@@ -299,6 +299,18 @@ async def test_a_server_that_misses_its_start_is_tried_until_it_serves(host: Hos
     assert host.states()["late"].why == ""
 
 
+async def test_what_a_failing_server_says_is_told_without_its_secrets(host: Host) -> None:
+    program = 'import os, sys; sys.exit(f\'401: {os.environ["API_KEY"]} is refused, mode {os.environ["MODE"]}\')'
+    secret, mode = "sk-0123456789abcdef", "production"
+    arguments = ("-c", program)
+
+    await host.start(
+        Server(name="s", command=sys.executable, args=arguments, env={"API_KEY": secret, "MODE": mode}),
+    )
+
+    assert host.states()["s"].why.endswith("401: [redacted] is refused, mode production")
+
+
 async def test_a_server_that_dies_unasked_is_started_again(host: Host, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     await host.start(raw("stubborn", str(pids)))
