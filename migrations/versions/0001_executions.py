@@ -6,8 +6,7 @@ from sqlalchemy.dialects import postgresql
 
 revision = "0001"
 down_revision = None
-branch_labels = None
-depends_on = None
+branch_labels = depends_on = None
 
 identifier = sa.Text(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 moment = sa.Text().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
