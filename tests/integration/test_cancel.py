@@ -78,23 +78,6 @@ async def test_a_running_call_is_stopped_from_another_process_in_either_lane(
     assert pid in {worker.pid for worker in fleet.workers} or not is_alive(pid)
 
 
-@pytest.mark.parametrize("lane", ["async", "process"])
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-async def test_a_running_call_hears_of_its_cancel_long_before_the_next_heartbeat(fresh_fleet: Fleet, lane: str) -> None:
-    mark = fresh_fleet.folder / "mark"
-    await asyncio.to_thread(fresh_fleet.start, lane, heartbeat="60", lease="300")
-    async with ExecutorClient(fresh_fleet.settings) as client:
-        context = ExecutionContext(working_dir=str(fresh_fleet.folder))
-        tool = "Sleep" if lane == "async" else "Block"
-        handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
-        await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
-
-        assert await handle.cancel() == "requested"
-        result = await handle.result(timeout=30)
-
-    assert result.error_code == ErrorCode.CANCELLED
-
-
 async def test_a_forged_notification_cancels_nothing(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
