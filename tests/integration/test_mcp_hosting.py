@@ -159,7 +159,12 @@ async def test_tools_that_a_server_gets_while_it_serves_can_be_called(fleet: Fle
 
         assert (await client.execute("mcp__raw__fresh", CONTEXT, text="new")).output == "new"
         assert (await client.execute("mcp__raw__hang", CONTEXT, mark="x")).error_code == "MCP_TOOL_GONE"
-        assert [(one.status, one.tools) for one in client.servers()] == [("serving", 3)]
+
+        async def states() -> list[tuple[str, int]]:
+            await client.refresh()
+            return [(one.status, one.tools) for one in client.servers()]
+
+        await reached(states, 60, "its state is not told", when=lambda found: found == [("serving", 3)])
 
 
 def test_a_configuration_that_cannot_be_used_is_refused(fleet: Fleet) -> None:
