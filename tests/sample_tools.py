@@ -14,6 +14,7 @@ from typing import Any
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.careless_tools import CARELESS
 from tests.flaky_tools import FLAKY
+from tests.impostor import Impostor
 from tests.rogue_tools import ROGUES
 from tests.waiting import reached
 
@@ -199,6 +200,20 @@ class Deafen(BaseTool):
         return ToolResult.ok(len(consumers))
 
 
+class LetGo(BaseTool):
+    """Close every descriptor of the worker, as careless daemons do."""
+
+    name = "LetGo"
+    category = ToolCategory.EXECUTION
+    lane = "async"
+    parameters = (MARK,)
+
+    async def _execute(self, context: ExecutionContext, mark: str) -> ToolResult:
+        leave_mark(mark)
+        os.closerange(3, 256)
+        return ToolResult.ok("let go")
+
+
 TOOLS = (
     Echo,
     EchoInProcess,
@@ -213,6 +228,8 @@ TOOLS = (
     Login,
     HoldInterpreter,
     Deafen,
+    LetGo,
+    Impostor,
     *ROGUES,
     *FLAKY,
     *CARELESS,

@@ -17,7 +17,7 @@ from workers.drain import Drain, take_signals
 from workers.engine import Engine, Post
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
-from workers.pool import ProcessPool
+from workers.pool import Pairs, pool_with
 from workers.reception import ReceivingConnection
 
 RING_THREADS = 4
@@ -36,8 +36,8 @@ def worker_app(settings: Settings, post: Post, engine: Engine, executor: ToolExe
     app.conf.broker_transport_options["reception"] = engine.reception
     app.steps["worker"].add(type("EngineDrain", (Drain,), {"engine": engine}))
     if isinstance(engine.lane, ChildrenLane):
-        child = Child(engine.lane.address, executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
-        _serve_from_children(app, child)
+        child = Child(executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
+        _serve_from_children(app, child, engine.lane)
     else:
         _serve_from_threads(app, engine)
     app.finalize()
@@ -53,7 +53,6 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
     worker = _worker_class(app, engine)(
         hostname=f"{post.lane}-{os.getpid()}@{settings.hostname}",
-        pool=ProcessPool if post.lane == "process" else "threads",
         concurrency=post.concurrency if post.lane == "process" else RING_THREADS,
         queues=[queue_name(queue, post.lane) for queue in post.queues],
         optimization="fair",
@@ -89,6 +88,8 @@ def _worker_class(app: Celery, engine: Engine) -> Any:
 
 
 def _serve_from_threads(app: Celery, engine: Engine) -> None:
+    app.conf.worker_pool = "threads"
+
     @app.task(name=TASK, bind=True, shared=False)
     def run(self: Task[Any, Any], rings: list[tuple[str, int]]) -> None:
         delivery = self.request.delivery_info or {}
@@ -96,12 +97,14 @@ def _serve_from_threads(app: Celery, engine: Engine) -> None:
         engine.take([Ring(*ring) for ring in rings], queue_of(str(delivery.get("routing_key"))), is_bulk=is_bulk)
 
 
-def _serve_from_children(app: Celery, child: Child) -> None:
+def _serve_from_children(app: Celery, child: Child, lane: ChildrenLane) -> None:
     parent = os.getpid()
+    pairs = Pairs(lane.adopt)
+    app.conf.worker_pool = pool_with(pairs)
 
     @signals.worker_process_init.connect(weak=False)
     def start(**_: object) -> None:
-        child.start(parent)
+        child.start(parent, pairs.childs_end)
 
     @app.task(name=TASK, shared=False)
     def run(rings: list[tuple[str, int]]) -> None:

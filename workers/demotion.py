@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from forge_tools.errors import ForgeError
 from forge_tools.records import Scope, ToolSpec
@@ -102,6 +102,13 @@ async def leave(why: str, boot: str, *last_steps: Coroutine[Any, Any, None]) -> 
                 with suppress(ForgeError):
                     await step
     finally:
+        end_process(boot)
+
+
+def end_process(boot: str) -> NoReturn:
+    """End what the tools of this process left running, and then this process, whatever its threads do."""
+    try:
         with suppress(OSError):
             end(boot_mark(boot))
+    finally:
         os._exit(os.EX_TEMPFAIL)

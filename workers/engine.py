@@ -29,7 +29,7 @@ from workers.changes import Changes
 from workers.claiming import Claiming
 from workers.clocks import ClockWatch
 from workers.consumption import Consumption
-from workers.demotion import Demotion, leave
+from workers.demotion import Demotion, end_process, leave
 from workers.fitness import Fitness
 from workers.hosting import Hosting
 from workers.lanes.base import BodyLane
@@ -196,8 +196,8 @@ class Engine:
                 opened=self._changes.announce,
                 answer=self._artifacts.answer_child,
                 kill_grace=grace,
+                max_output_bytes=self._settings.max_output_bytes,
                 memory_limit=self._settings.tool_memory,
-                look_seconds=self._settings.heartbeat,
             )
         lane = LoopLane(
             executor,
@@ -216,10 +216,17 @@ class Engine:
         self._recorder.add(outcome)
 
     def _serve(self) -> None:
-        # The runner cancels at its end what is left, so that no thread waits for it in vain.
-        with self._pulse, asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            runner.run(self._live())
+        try:
+            # The runner cancels at its end what is left, so that no thread waits for it in vain.
+            with self._pulse, asyncio.Runner() as runner:
+                self._loop = runner.get_loop()
+                runner.run(self._live())
+        except BaseException as error:  # whatever ends this thread ends the worker
+            logger.critical("The engine's thread failed; this worker ends", exc_info=error)
+            if not self._ready.done():
+                self._ready.set_exception(error)
+        if self._ready.exception() is None and not self._over.is_set():  # nobody told it to stop
+            end_process(self.boot)
 
     async def _live(self) -> None:
         try:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from workers.watchdog import FAREWELL
+
 PROGRAM = str(Path(__file__).with_name("watchdog.py"))
 END_SECONDS = 2.0
 
@@ -20,7 +22,7 @@ logger = logging.getLogger(__name__)
 class Pulse:
     """While entered, a watchdog kills this process after `limit` seconds without a beat; None, or no /proc: it has none.
 
-    Forked children close the sockets they inherit, so the watchdog sees our end whoever outlives us.
+    It does so too when our end is closed without a farewell, which is said by who leaves with nothing raised. Forked children close the sockets they inherit, so the watchdog sees our end whoever outlives us.
     """
 
     def __init__(self, limit: float | None) -> None:
@@ -58,8 +60,11 @@ class Pulse:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._lifeline is not None:
+            with suppress(OSError):
+                if kind is None:
+                    self._lifeline.send(FAREWELL)
             self._lifeline.close()
-        if self._watchdog is None:
+        if self._watchdog is None or kind is not None:
             return
         try:
             self._watchdog.wait(END_SECONDS)

@@ -1,4 +1,4 @@
-"""The program that watches a worker from outside: it kills one whose engine can no longer act. Linux only.
+"""The program that watches a worker from outside: it kills one whose engine can no longer act, or is gone. Linux only.
 
 A C call that holds the interpreter's lock stops every thread of its process, so nothing inside can end it. This program imports
 next to nothing: one runs beside each worker.
@@ -12,6 +12,12 @@ import time
 LOOK_SECONDS = 1.0
 LATE_SECONDS = 3.0
 """A look that comes later than this says that this program itself was kept from running: then it knows nothing."""
+
+FAREWELL = b"!"
+"""Said by a worker that ends in good order. The end of the line without it means that somebody closed it."""
+
+END_SECONDS = 2.0
+"""What a worker that has just died may take until it is gone."""
 
 SIGKILL = 9  # the module `signal` alone would cost a megabyte
 
@@ -38,17 +44,40 @@ class Silence:
 
 
 def watch(lifeline: int, worker: int, limit: float) -> None:
-    """Read beats from `lifeline` until the worker is gone, or has been silent for `limit` seconds and is killed."""
+    """Read beats from `lifeline` until the worker is gone or says farewell; kill it if it is silent for `limit` seconds, or mute."""
     silence = Silence(time.monotonic())
     while os.getppid() == worker:
-        heard = bool(select.select([lifeline], [], [], LOOK_SECONDS)[0])
-        if heard and not os.read(lifeline, 4096):
-            return
-        silence.look(time.monotonic(), heard=heard, is_stopped=is_stopped(worker))
+        heard = b""
+        if select.select([lifeline], [], [], LOOK_SECONDS)[0]:
+            heard = _read(lifeline)
+            if FAREWELL in heard:
+                return
+            if not heard:
+                _kill_if_it_lives(worker)
+                return
+        silence.look(time.monotonic(), heard=bool(heard), is_stopped=is_stopped(worker))
         if silence.seconds >= limit and os.getppid() == worker:
             os.write(2, epitaph(worker, silence.seconds).encode())
             os.kill(worker, SIGKILL)
             return
+
+
+def _read(lifeline: int) -> bytes:
+    try:
+        return os.read(lifeline, 4096)
+    except ConnectionResetError:  # it died with something of ours unread
+        return b""
+
+
+def _kill_if_it_lives(worker: int) -> None:
+    """The line of a worker that dies ends a moment before it is gone."""
+    deadline = time.monotonic() + END_SECONDS
+    while os.getppid() == worker:
+        if time.monotonic() >= deadline:
+            os.write(2, epitaph(worker).encode())
+            os.kill(worker, SIGKILL)
+            return
+        time.sleep(0.02)
 
 
 def is_stopped(pid: int) -> bool:
@@ -60,8 +89,14 @@ def is_stopped(pid: int) -> bool:
         return True
 
 
-def epitaph(worker: int, seconds: float) -> str:
+def epitaph(worker: int, seconds: float | None = None) -> str:
     """What the log says of a worker that is killed."""
+    if seconds is None:
+        return (
+            f"CRITICAL workers.watchdog: Worker {worker} lives, but its engine is gone without a word: most likely a tool "
+            "closed descriptors that are not its own. The worker is killed; its calls are settled by other workers, and its "
+            "supervisor starts another.\n"
+        )
     return (
         f"CRITICAL workers.watchdog: Worker {worker} has not moved for {seconds:.0f} s: something holds its interpreter, most "
         "likely a C call in a tool of the async lane (declare lane = 'process' for it). The worker is killed; its calls are "

@@ -163,7 +163,7 @@ def _workers(workers: Sequence[WorkerRecord]) -> Table:
                 str(one.pid),
                 one.lane,
                 one.serves,
-                str(one.concurrency),
+                str(one.slots),
                 f"{age(one.silent_seconds)} ago",
             ]
             for one in workers

@@ -212,7 +212,8 @@ class WorkerRecord:
     """One boot of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock.
 
     One that leaves when what it runs has ended serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the
-    MCP servers that it hosts.
+    MCP servers that it hosts. Of its `concurrency` places so many were `answering` at the last beat: a child that does not
+    answer runs nothing.
     """
 
     id: str
@@ -235,3 +236,10 @@ class WorkerRecord:
     def serves(self) -> str:
         """Its queues, for people."""
         return ", ".join(self.queues) or "none: it leaves"
+
+    answering: int | None = None
+
+    @property
+    def slots(self) -> int:
+        """How many bodies it can run at once as things are."""
+        return self.concurrency if self.answering is None else self.answering

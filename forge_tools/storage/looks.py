@@ -30,7 +30,8 @@ class Reach:
 class Question:
     """Who looks, whether it could take due rows now, and which tool keys have left its lane for good.
 
-    With `sealed` it asks too whether anything behind that waits for its seal. `dropped` is for others to read in its row.
+    With `sealed` it asks too whether anything behind that waits for its seal. `dropped` and `answering`, how many bodies its
+    lane could run at once, are for others to read in its row.
     """
 
     scope: Scope
@@ -38,6 +39,7 @@ class Question:
     banned: tuple[str, ...] = ()
     sealed: Reach | None = None
     dropped: int = 0
+    answering: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Look:
 # that filled up since it was analysed is not scanned.
 POSTGRES_LOOK = """
 WITH beaten AS (
-    UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = $11
+    UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = $11, answering = $12
     WHERE w.id = $1 RETURNING w.id)
 SELECT extract(epoch FROM now())::float8,
   ARRAY(SELECT q.id::text || ' ' || q.attempt FROM execution_queue q
@@ -117,7 +119,7 @@ _CLAIMABLE = """
 """
 # One statement is its own transaction. What it says of the very row that it writes is not defined, and not read.
 SQLITE_LOOK = f"""
-UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped
+UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped, answering = :answering
 WHERE id = :boot RETURNING
   (SELECT json_group_array(json_array(id, attempt)) FROM execution_queue INDEXED BY execution_queue_cancels
    WHERE cancel_requested_at IS NOT NULL AND owner = :boot AND status = 'running' AND typeof(id) = 'text'
@@ -167,7 +169,7 @@ def postgres_arguments(question: Question) -> tuple[object, ...]:
     banned = list(question.banned)
     asked = scope.boot, scope.lane, list(scope.queues), list(scope.tool_keys), question.asks_due, banned
     sealed = question.sealed or _NOTHING
-    return *asked, question.sealed is not None, sealed.end, OVERLAP, sealed.event, question.dropped
+    return *asked, question.sealed is not None, sealed.end, OVERLAP, sealed.event, question.dropped, question.answering
 
 
 def postgres_look(question: Question, rows: Sequence[Sequence[Any]]) -> Look | StorageError:
@@ -200,6 +202,7 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
         "asks_due": question.asks_due,
         "banned": json.dumps(question.banned),
         "dropped": question.dropped,
+        "answering": question.answering,
         **_sealed(question.sealed, now),
     }
     rows = connection.execute(SQLITE_LOOK, asked).fetchall()  # the commit comes with the end of the rows

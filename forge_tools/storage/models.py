@@ -349,6 +349,7 @@ workers = Table(
     Column("lane", Text, nullable=False),
     Column("queues", JsonText, nullable=False),
     Column("concurrency", Integer, nullable=False),
+    Column("answering", Integer),
     Column("version", Text, nullable=False),
     Column("tools", JsonText, nullable=False),
     Column("servers", JsonText, nullable=False),

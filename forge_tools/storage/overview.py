@@ -153,6 +153,6 @@ def _queue_load(place: tuple[str, str], load: Sequence[Load], serving: Sequence[
         running=running,
         oldest_seconds=max((one.due_seconds for one in load if one.due_seconds is not None), default=None),
         workers=len(serving),
-        slots=sum(one.worker.concurrency for one in serving),
-        free=sum(max(0, one.worker.concurrency - one.running) for one in serving),
+        slots=sum(one.worker.slots for one in serving),
+        free=sum(max(0, one.worker.slots - one.running) for one in serving),
     )

@@ -174,6 +174,7 @@ def _worker(row: Row[Any]) -> WorkerRecord:
         lane=row.lane,
         queues=tuple(row.queues),
         concurrency=row.concurrency,
+        answering=row.answering,
         version=row.version,
         started_at=row.started_at,
         last_seen_at=row.last_seen_at,

@@ -248,6 +248,7 @@ def _create_workers() -> None:
         sa.Column("lane", sa.Text, nullable=False),
         sa.Column("queues", json_text, nullable=False),
         sa.Column("concurrency", sa.Integer, nullable=False),
+        sa.Column("answering", sa.Integer),
         sa.Column("version", sa.Text, nullable=False),
         *(sa.Column(name, json_text, nullable=False) for name in ("tools", "servers")),
         sa.Column("started_at", moment, nullable=False),

@@ -202,13 +202,13 @@ async def test_a_dead_worker_is_settled_whatever_a_row_of_it_holds(lenient: Stor
 
 
 async def test_workers_that_nobody_wrote_so_are_left_out(lenient: Store) -> None:
-    columns = ("queues", "tools", "last_seen_at", "started_at", "concurrency")
+    columns = ("queues", "tools", "last_seen_at", "started_at", "concurrency", "answering")
     for name in ("boot-1", *columns):
         await lenient.workers.register(boot(name))
     for column in columns:
         await spoil(lenient, "workers", column, BLOB, f"id = '{column}'")
     assert [one.id for one in await lenient.workers.list()] == ["boot-1"]
-    assert await lenient.workers.live_queues(60.0) == {("default", "async"): 4}  # it asks no more of them than that
+    assert await lenient.workers.live_queues(60.0) == {("default", "async"): 5}  # it asks no more of them than that
     assert await lenient.catalogue.publish([GREP], "boot-1") == []
 
 

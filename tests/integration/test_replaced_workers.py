@@ -76,3 +76,20 @@ async def test_a_worker_whose_interpreter_is_held_is_killed_and_one_that_is_froz
     assert result.error_code == ErrorCode.LOST
     assert [child.memory_full_info().uss < 8 * MEGABYTE for child in watchdogs] == [True]
     assert psutil.Process(neighbour.pid).memory_info().rss < 140 * MEGABYTE
+
+
+async def test_a_worker_whose_descriptors_a_tool_closed_ends_so_that_its_supervisor_starts_another(
+    fleet: Fleet, client: ExecutorClient
+) -> None:
+    context, mark = ExecutionContext(working_dir=str(fleet.folder), timeout=20), fleet.folder / "mark"
+    broken = await asyncio.to_thread(fleet.start, "async")
+    await client.refresh()
+    call = await client.submit("LetGo", context, {"mark": str(mark)})
+
+    status = await asyncio.to_thread(broken.process.wait, 60)
+    await asyncio.to_thread(fleet.start, "async")
+    after = await client.execute("Echo", context, message="served again")
+
+    assert status != 0
+    assert (await call.result(timeout=60)).error_code == ErrorCode.LOST
+    assert after.output == "served again"

@@ -37,6 +37,10 @@ class BodyLane(Protocol):
         """How many more bodies could start now."""
         ...
 
+    def answering(self) -> int:
+        """How many bodies it could run at once as things are: places whose process answers, or whose loop is not held."""
+        ...
+
     def run(self, claims: Sequence[Claim]) -> None:
         """Start bodies; each ends in exactly one `Finished` call, unless the lane is stopped before."""
         ...

@@ -5,6 +5,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import stat
 import sys
 import threading
@@ -27,7 +28,7 @@ from forge_tools.sandbox.trees import adopt_orphans
 from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.lanes.base import execute, outcome_of_task
 from workers.lanes.birth import Birth, fell_short, shortage
-from workers.lanes.frames import Line, fields_of
+from workers.lanes.frames import ChildLine, Frame, fields_of
 from workers.lanes.memory import limit_this_process
 from workers.lanes.surroundings import Surroundings
 from workers.lanes.telling import Telling
@@ -47,39 +48,42 @@ SECRETS = (
     "PGPASSWORD",
 )
 
+VERDICTS = ("retry_in", "give_back")
+"""Fields of an outcome that the engine decides."""
+
 logger = logging.getLogger(__name__)
 
 
 class Child:
     """Runs one call at a time for the engine in the parent, whether Celery rang here or the engine pulled the call."""
 
-    def __init__(self, address: Path, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0) -> None:
-        self._address = address
+    def __init__(self, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0) -> None:
         self._executor = executor
         artifacts = executor.reach.artifacts if executor.reach is not None else None
         if isinstance(artifacts, WorkerArtifacts):
             artifacts.ask = self.ask
         self._max_output_bytes = max_output_bytes
         self._memory_limit = memory_limit
-        self._line: Line | None = None
         self._body: asyncio.Task[Outcome] | None = None
         self._resting: Future[None] | None = None
-        self._claim_id = ""
+        self._claim = ("", 0)
         self._birth: Birth | None = None
         self._is_cancelled = False
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._numbers = itertools.count()
         self._ready: Future[None] = Future()
 
-    def start(self, parent: int) -> None:
-        """Become a process group of our own, forget what a tool must not know, and connect to the engine.
+    def start(self, parent: int, end: socket.socket) -> None:
+        """Become a process group of our own, forget what a tool must not know, and say to the engine that we are there.
 
-        A child whose parent died while it was being forked would live for ever: it ends here instead.
+        `end` is ours of the pair that we share with it. A child whose parent died while it was being forked would live for ever: it ends here instead.
         """
         os.setpgid(0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        _let_go_of_the_parents()
+        _let_go_of_the_parents(end.fileno())
+        self._line = ChildLine(end)
+        os.register_at_fork(after_in_child=self._let_go_in_copies)  # or our death would go unnoticed
         for name in SECRETS:
             os.environ.pop(name, None)
         self._marking = Marking()
@@ -88,7 +92,7 @@ class Child:
         signal.signal(signal.SIGUSR2, _end_process)
         signals.worker_process_shutdown.connect(_end_by_itself)
         self._surroundings = Surroundings()
-        self._telling = Telling(self._address)
+        self._telling = Telling(self._line.send)
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
         self._ready.result(timeout=30)
@@ -96,7 +100,7 @@ class Child:
     def ring(self, rings: list[tuple[str, int]]) -> None:
         """Pass rings to the engine and wait until what it ran here, if anything, is over."""
         self._resting = Future()
-        self._loop.call_soon_threadsafe(self._send, {"ring": rings})
+        self._line.send({"kind": "rung", "rings": rings})
         self._resting.result()
 
     async def ask(self, request: dict[str, Any], _: ExecutionContext) -> dict[str, Any]:
@@ -108,7 +112,7 @@ class Child:
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         number = next(self._numbers)
         self._asked[number] = self._loop.create_future()
-        self._send({"ask": number, "id": self._claim_id, "artifact": to_text(request)})
+        self._say("asked", number=number, artifact=to_text(request))
         try:
             return from_text(await self._asked[number])
         finally:
@@ -129,30 +133,26 @@ class Child:
     async def _talk(self) -> None:
         over = asyncio.Event()
         try:
-            transport, self._line = await self._loop.create_unix_connection(
-                partial(Line, self._hear, over.set), str(self._address)
-            )
-            engine = transport.get_extra_info("socket").fileno()
-            os.register_at_fork(after_in_child=partial(_let_go, engine))  # or our death would go unnoticed
             await self._executor.initialize()
-            self._send({"hello": os.getpid()})
+            self._line.hear_on(self._loop, self._hear, over)
         except BaseException as error:
             logger.critical("This process cannot serve", extra={"error": str(error)})
             self._ready.set_exception(error)
             raise
         self._own_tasks = asyncio.all_tasks(self._loop)
         self._own_threads = set(threading.enumerate())
+        self._line.send({"kind": "answering"})
         self._ready.set_result(None)
         while not over.is_set():
             with suppress(asyncio.CancelledError):  # a body may cancel every task there is
                 await over.wait()
 
-    def _hear(self, frame: dict[str, Any]) -> None:
+    def _hear(self, frame: Frame) -> None:
         if "run" in frame:
             claim = Claim(**frame["run"], token="", reply_to=None)
-            self._claim_id, self._is_cancelled = claim.id, False
+            self._claim, self._is_cancelled = (claim.id, claim.attempt), False
             self._birth = self._birth or Birth()  # not earlier: the pool arranges signals when `start` has returned
-            self._send({"started": True, "id": claim.id})
+            self._say("started")
             self._marking.put(claim.id, claim.attempt)
             reporter = self._telling.begin(claim.id, claim.attempt)
             limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
@@ -164,6 +164,8 @@ class Child:
             asked = self._asked.get(frame["answer"])
             if asked is not None and not asked.done():
                 asked.set_result(frame["artifact"])
+        elif "answer?" in frame:
+            self._line.send({"kind": "answering"})
         elif self._resting is not None and not self._resting.done():
             self._resting.set_result(None)
 
@@ -177,7 +179,8 @@ class Child:
         outcome = outcome_of_task(body, claim, after_ms, is_asked=self._is_cancelled)
         is_tainted = self._is_tainted(outcome, body)
         facts = {"is_tainted": is_tainted, "unfit": self._unfit(outcome)}
-        self._send({**fields_of(outcome, "token"), **facts, **self._telling.end()})
+        self._telling.end()
+        self._say("ended", **fields_of(outcome, "id", "attempt", "token", *VERDICTS), **facts)
 
     def _unfit(self, outcome: Outcome) -> str | None:
         """Why this process should run nothing more."""
@@ -198,9 +201,14 @@ class Child:
         threads = set(threading.enumerate()) - self._own_threads - {self._telling.thread}
         return bool(tasks) or any(map(_is_busy, threads)) or has_unmarked_descendants(os.getpid())
 
-    def _send(self, frame: dict[str, Any]) -> None:
-        if self._line is not None:
-            self._line.send(frame)
+    def _say(self, kind: str, **fields: Any) -> None:
+        """Tell the engine of the body that runs here."""
+        id_, attempt = self._claim
+        self._line.send({"kind": kind, "id": id_, "attempt": attempt, **fields})
+
+    def _let_go_in_copies(self) -> None:
+        self._line.forget_sender()
+        _let_go(self._line.fileno())
 
 
 def _is_busy(thread: threading.Thread) -> bool:
@@ -237,7 +245,7 @@ def _end_by_itself(**_: object) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def _let_go_of_the_parents() -> None:
+def _let_go_of_the_parents(spare: int) -> None:
     """Close what the fork handed down: sockets to the database, the broker and other children, and files such as SQLite's.
 
     A stray write to a number that a tool takes for its own must not reach any of them.
@@ -245,7 +253,7 @@ def _let_go_of_the_parents() -> None:
     for fd in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         with suppress(OSError):  # the descriptor of the listing itself is closed by now
             mode = os.fstat(fd).st_mode
-            if fd > 2 and (stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
+            if fd > 2 and fd != spare and (stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
                 _let_go(fd)
 
 

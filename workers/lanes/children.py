@@ -1,28 +1,27 @@
-"""The process lane, parent's half: one execution a child, over a private socket; what will not stop is killed."""
+"""The process lane, parent's half: one execution a child, over a socket pair; what will not stop is killed."""
 
 import asyncio
 import logging
 import signal
+import socket
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Ring
+from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Ring, Told
 from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark
-from forge_tools.sandbox.reports import ReportBuffer
-from forge_tools.sandbox.scratch import scratch_folder
 from workers.artifacts import from_text, to_text
+from workers.lanes import frames
 from workers.lanes.base import Body, Finished, Verdict, context_of
-from workers.lanes.exits import exit_of, pool_process, said
-from workers.lanes.frames import Line, fields_of
+from workers.lanes.frames import Line, fields_of, most_from_child
 from workers.lanes.guard import Guard
 from workers.lanes.memory import heavy
 from workers.lanes.messages import Messages
-from workers.lanes.telling import pass_on, pass_on_told
+from workers.lanes.process import PoolProcess, until_silent
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
 from workers.proofs import Proofs
 from workers.reports import BeginReports, unheard
@@ -30,6 +29,10 @@ from workers.reports import BeginReports, unheard
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
 IDLE_SHARE = 2
 """An idle child that still holds more than this part of what a call may have is replaced."""
+
+LOOK_SECONDS = 1.0
+LATE_SECONDS = 1.0
+"""A look that is later than this says that this process itself was kept from running: nobody is blamed for the time."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,26 +46,6 @@ Opened = Callable[[], Coroutine[Any, Any, None]]
 
 Answer = Callable[[dict[str, Any], ExecutionContext, Proofs], Awaitable[dict[str, Any]]]
 """Does what the tools of children ask of artifacts; what a call has not proven yet goes with it."""
-
-
-@dataclass(slots=True)
-class _Child:
-    """One pool process. It gets nothing more once it `is_doomed`: it is being killed, with all that it started."""
-
-    pid: int
-    line: Line
-    quarry: Quarry
-    process: Any
-    body: Body | None = None
-    has_started: bool = False
-    is_doomed: bool = False
-    asked: int = 0
-    telling: Line | None = None
-    is_silent: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def is_idle(self) -> bool:
-        return self.body is None and not self.is_doomed
 
 
 class ChildrenLane:
@@ -81,8 +64,8 @@ class ChildrenLane:
         opened: Opened | None = None,
         answer: Answer | None = None,
         kill_grace: float,
+        max_output_bytes: int,
         memory_limit: int = 0,
-        look_seconds: float = 1.0,
     ) -> None:
         self._claim = claim
         self._finished = finished
@@ -92,12 +75,8 @@ class ChildrenLane:
         self.begin_reports: BeginReports = unheard
         self._kill_grace = kill_grace
         self._memory_limit = memory_limit
-        self._look_seconds = look_seconds
-        self._children: dict[int, _Child] = {}
-        self._scratch = ExitStack()
-        self.address = self._scratch.enter_context(scratch_folder("forge-lanes-")) / "sock"
-        self._server: asyncio.Server | None = None
-        self._lines: set[Line] = set()
+        self._most_bytes = most_from_child(max_output_bytes)
+        self._children: dict[int, PoolProcess] = {}
         self._steps: set[asyncio.Task[Any]] = set()
         self._endings: set[asyncio.Task[Any]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -107,9 +86,21 @@ class ChildrenLane:
         self._is_stopped = False
 
     async def start(self) -> None:
-        self._server = await asyncio.get_running_loop().create_unix_server(self._accept, str(self.address))
-        if self._memory_limit:
-            self._looking = asyncio.create_task(self._look_at_memory())
+        self._loop = asyncio.get_running_loop()
+        self._looking = asyncio.create_task(self._look_for_ever())
+
+    def adopt(self, process: Any, end: socket.socket) -> None:
+        """Take a process that the pool has just forked, and our end of the pair that it was given; on the pool's thread."""
+        quarry = Quarry(process.pid)  # here, where nobody can have reaped it yet
+        try:
+            self._loop.call_soon_threadsafe(self._adopt, process, quarry, end)
+        except RuntimeError:  # the engine has ended; the child ends when it sees that its line has
+            quarry.close()
+            end.close()
+
+    def answering(self) -> int:
+        """How many children can be spoken with."""
+        return sum(child.is_answering for child in self._children.values())
 
     def free_slots(self) -> int:
         return sum(child.is_idle for child in self._children.values()) - self._claiming
@@ -143,72 +134,78 @@ class ChildrenLane:
             await asyncio.wait(self._endings, timeout=self._kill_grace)
         self._is_stopped = True
         left = self.running()
-        for line in self._lines:
-            line.close()
-        if self._server is not None:
-            self._server.close()
+        for child in self._children.values():
+            child.line.close()
         if self._steps:
             await asyncio.wait(self._steps, timeout=self._kill_grace)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._kill_grace):
-                await asyncio.gather(*(child.is_silent.wait() for child in self._children.values()))
-        self._scratch.close()
+        await until_silent(self._children.values(), self._kill_grace)
         return left
 
     # Hearing the children.
 
-    def _accept(self) -> Line:
-        line = Line(lambda frame: self._greet(line, frame), lambda: self._lines.discard(line))
-        self._lines.add(line)
-        return line
+    def _adopt(self, process: Any, quarry: Quarry, end: socket.socket) -> None:
+        line = Line(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
+        child = PoolProcess(line, quarry, process)
+        self._children[child.pid] = child
+        self._do(self._connect(child, end), self._steps)
 
-    def _greet(self, line: Line, hello: dict[str, Any]) -> None:
-        if "reports" in hello:
-            self._greet_telling(line, self._children.get(hello["reports"]))
-            return
-        pid = int(hello["hello"])
-        child = _Child(pid, line, Quarry(pid), pool_process(pid))
-        self._children[pid] = child
-        line.hear, line.ended = partial(self._hear, child), partial(self._lose, child)
-        self._serve_rings()
-        self._tell_of_slots()
+    async def _connect(self, child: PoolProcess, end: socket.socket) -> None:
+        try:
+            await self._loop.create_connection(lambda: child.line, sock=end)
+        except OSError as error:  # out of handles, for one
+            logger.error("A child cannot be spoken with", extra={"pid": child.pid, "error": str(error)})
+            end.close()
+            self._lose(child)
+        if self._is_stopped:
+            child.line.close()
 
-    def _greet_telling(self, line: Line, child: _Child | None) -> None:
-        """A second line of a child, for what its bodies report; it waits until we listen."""
-        if child is None:
-            line.close()
-            return
-        child.telling = line
-        line.hear = partial(self._hear_reports, child)
-        line.send({})
-
-    def _lose(self, child: _Child) -> None:
-        self._lines.discard(child.line)
+    def _lose(self, child: PoolProcess) -> None:
         self._doom(child)
         child.is_silent.set()
-        self._bury(child)
+        if not self._is_stopping:
+            self._bury(child)
         self._forget(child)
         self._serve_rings()
 
-    def _doom(self, child: _Child) -> None:
+    def _doom(self, child: PoolProcess) -> None:
         child.is_doomed = True
         self._messages.forget(child.pid)
 
-    def _hear(self, child: _Child, frame: dict[str, Any]) -> None:
-        if "ring" in frame:
-            rings = [Ring(*ring) for ring in frame["ring"]]
-            self._messages.add(child.pid, rings, partial(child.line.send, {"rest": True}))
-            self._serve_rings()
-        elif child.body is None or frame.get("id") != child.body.claim.id:
-            return  # of a body that was given up
-        elif "started" in frame:
-            child.has_started = True
-        elif "ask" in frame:
-            self._do(self._answer_child(child, child.body, frame), self._steps)
-        elif not child.body.is_ending or self._is_stopping:  # in the latter case it returned just before it was killed
-            self._hear_outcome(child, child.body, frame)
+    def _hear(self, child: PoolProcess, frame: frames.FromChild) -> None:
+        match frame:
+            case frames.Answering():
+                self._hear_answer(child)
+            case frames.Rung():
+                self._messages.add(
+                    child.pid, [Ring(*ring) for ring in frame.rings], partial(child.line.send, {"rest": True})
+                )
+                self._serve_rings()
+            case frames.OfBody() if child.body is not None and (frame.id, frame.attempt) == child.body.key:
+                self._hear_of_body(child, child.body, frame)  # any other was given up
 
-    async def _answer_child(self, child: _Child, body: Body, frame: dict[str, Any]) -> None:
+    def _hear_answer(self, child: PoolProcess) -> None:
+        child.awaited = None
+        if not child.is_ready:
+            child.is_ready = True
+            self._serve_rings()
+            self._tell_of_slots()
+
+    def _hear_of_body(self, child: PoolProcess, body: Body, frame: frames.OfBody) -> None:
+        match frame:
+            case frames.Started():
+                child.has_started = True
+            case frames.Asked():
+                self._do(self._answer_child(child, body, frame), self._steps)
+            case frames.Reported():
+                body.reports = body.reports or self.begin_reports(body.claim)
+                for told in frame.told:
+                    body.reports.pass_on(Told(*told))
+            case frames.Ended() if (
+                not body.is_ending or self._is_stopping
+            ):  # in the latter case it returned just before it was killed
+                self._hear_outcome(child, body, frame)
+
+    async def _answer_child(self, child: PoolProcess, body: Body, asked: frames.Asked) -> None:
         """A body asks for itself: whose it is says its claim, not the child."""
         answer: dict[str, Any] = {"error": "This worker has no artifacts.", "code": ErrorCode.TOOL_ERROR}
         child.asked += 1
@@ -217,35 +214,22 @@ class ChildrenLane:
                 answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for answers to some."
             elif self._answer is not None and not body.is_over:
                 body.proofs = body.proofs or Proofs()
-                answer = await self._answer(from_text(frame["artifact"]), context_of(body.claim), body.proofs)
+                answer = await self._answer(from_text(asked.artifact), context_of(body.claim), body.proofs)
         except (KeyError, TypeError, ValueError) as error:
             answer = {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
         finally:
             child.asked -= 1
-            child.line.send({"answer": frame["ask"], "artifact": to_text(answer)})
+            child.line.send({"answer": asked.number, "artifact": to_text(answer)})
 
-    def _hear_reports(self, child: _Child, frame: dict[str, Any]) -> None:
-        if child.body is not None:
-            pass_on(frame, child.body.key, partial(self._reports_of, child.body))
-
-    def _reports_of(self, body: Body) -> ReportBuffer:
-        if body.reports is None:
-            body.reports = self.begin_reports(body.claim)
-        return body.reports
-
-    def _hear_outcome(self, child: _Child, body: Body, frame: dict[str, Any]) -> None:
-        reports = frame.pop("reports", {})
-        if child.telling is not None and reports.get("sent"):
-            child.telling.hear_now()
-        pass_on_told(reports.get("left", ()), partial(self._reports_of, body))
-        is_tainted, unfit = frame.pop("is_tainted", False), frame.pop("unfit", None)
-        outcome = Outcome(status=ExecutionStatus(frame.pop("status")), token=body.claim.token, **frame)
-        if self._is_stopping or not (is_tainted or outcome.status in STOPPED):
-            if unfit:
-                self._retire(child, "A process is unfit; it is replaced", why=unfit)
+    def _hear_outcome(self, child: PoolProcess, body: Body, ended: frames.Ended) -> None:
+        told = ended.model_dump(exclude={"kind", "is_tainted", "unfit"})
+        outcome = Outcome(token=body.claim.token, **told)
+        if self._is_stopping or not (ended.is_tainted or outcome.status in STOPPED):
+            if ended.unfit:
+                self._retire(child, "A process is unfit; it is replaced", why=ended.unfit)
             self._end(child, body, outcome)
         else:
-            self._end_with_leftovers(child, body, outcome, is_doomed=bool(is_tainted or unfit))
+            self._end_with_leftovers(child, body, outcome, is_doomed=bool(ended.is_tainted or ended.unfit))
 
     # Ringing: one claim for as many calls as children are idle.
 
@@ -283,7 +267,7 @@ class ChildrenLane:
         if self._opened is not None and self.free_slots() > 0:
             self._do(self._opened(), self._steps)
 
-    def _start_body(self, child: _Child, claim: Claim) -> None:
+    def _start_body(self, child: PoolProcess, claim: Claim) -> None:
         body = Body(claim)
         child.body, child.has_started = body, False
         patience = claim.timeout + self._kill_grace
@@ -292,25 +276,25 @@ class ChildrenLane:
 
     # Ending bodies.
 
-    def _force(self, child: _Child, body: Body, verdict: Verdict) -> None:
+    def _force(self, child: PoolProcess, body: Body, verdict: Verdict) -> None:
         if body.is_ending or child.body is not body or self._is_stopping:
             return
         logger.warning("Tool did not stop; its processes are killed", extra={"pid": child.pid, "tool": body.claim.tool})
         self._end_with_leftovers(child, body, verdict(body.claim, body.elapsed_ms), is_doomed=True)
 
-    def _end_with_leftovers(self, child: _Child, body: Body, outcome: Outcome, *, is_doomed: bool) -> None:
+    def _end_with_leftovers(self, child: PoolProcess, body: Body, outcome: Outcome, *, is_doomed: bool) -> None:
         body.is_ending = True
         if is_doomed:  # it takes no more claims while it dies
             self._doom(child)
         self._do(self._sweep_and_end(child, body, outcome), self._endings)
 
-    async def _sweep_and_end(self, child: _Child, body: Body, outcome: Outcome) -> None:
+    async def _sweep_and_end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
         await self._sweep(child, body)
-        if child.telling is not None:  # what it told before it was ended
-            child.telling.hear_now()
+        if child.is_doomed:  # what it told before it was ended counts
+            await until_silent([child], self._kill_grace)
         self._end(child, body, outcome)
 
-    async def _sweep(self, child: _Child, body: Body) -> None:
+    async def _sweep(self, child: PoolProcess, body: Body) -> None:
         """End what the body started; with a doomed child, the child and its whole tree."""
         mark = attempt_mark(body.claim.id, body.claim.attempt)
         try:
@@ -320,7 +304,7 @@ class ChildrenLane:
         except OSError as error:  # out of handles, for one
             logger.error("What a tool left running lives on", extra={"tool": body.claim.tool, "error": str(error)})
 
-    def _end(self, child: _Child, body: Body, outcome: Outcome) -> None:
+    def _end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
         if body.is_over or self._is_stopped:
             return
         body.is_over = body.is_ending = True
@@ -333,38 +317,44 @@ class ChildrenLane:
         self._forget(child)
         self._serve_rings()
 
-    def _bury(self, child: _Child) -> None:
+    def _bury(self, child: PoolProcess) -> None:
         body = child.body
-        if body is not None and not body.is_ending and not self._is_stopping:
+        if body is None:
+            child.quarry.send(signal.SIGKILL)  # it serves nobody any more, should it live on
+        elif not body.is_ending:
             body.is_ending = True
             self._do(self._settle_death(child, body), self._endings)
 
-    async def _settle_death(self, child: _Child, body: Body) -> None:
+    async def _settle_death(self, child: PoolProcess, body: Body) -> None:
         """A body that its child never said it started has not run."""
-        what = f"Process {child.pid} on {self._hostname} {said(await exit_of(child.pid, child.process))}"
+        what = f"Process {child.pid} on {self._hostname} {await child.end_in_words()}"
         outcome = lost(body.claim, what, body.elapsed_ms) if child.has_started else handed_back(body.claim)
         await self._sweep_and_end(child, body, outcome)
 
-    async def _stop_body(self, child: _Child) -> None:
+    async def _stop_body(self, child: PoolProcess) -> None:
         """End a body for good. What its child had said before counts; a body that it never said it started has not run."""
         body = child.body
         if body is None or body.is_ending:
             return
         body.is_ending = child.is_doomed = True
         await self._sweep(child, body)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._kill_grace):
-                await child.is_silent.wait()
+        await until_silent([child], self._kill_grace)
         if child.is_silent.is_set() and not child.has_started:
             self._end(child, body, handed_back(body.claim))
 
-    # Memory.
+    # Looking after the children that are idle.
 
-    async def _look_at_memory(self) -> None:
+    async def _look_for_ever(self) -> None:
+        looked_at = time.monotonic()
         while True:
-            await asyncio.sleep(self._look_seconds)
-            with suppress(OSError):  # a process ended while it was looked at; there is another look
-                await self._end_heavy()
+            await asyncio.sleep(LOOK_SECONDS)
+            elapsed, looked_at = time.monotonic() - looked_at, time.monotonic()
+            for child in list(self._children.values()):
+                if child.is_mute(elapsed if elapsed < LOOK_SECONDS + LATE_SECONDS else 0.0):
+                    self._retire(child, "A child does not answer; it is replaced")
+            if self._memory_limit:
+                with suppress(OSError):  # a process ended while it was looked at; there is another look
+                    await self._end_heavy()
 
     async def _end_heavy(self) -> None:
         bodies = {child.pid: (child, child.body) for child in self._children.values() if child.body is not None}
@@ -378,13 +368,13 @@ class ChildrenLane:
     def _too_big(self, claim: Claim, after_ms: float) -> Outcome:
         return out_of_memory(claim, self._memory_limit, after_ms)
 
-    def _retire(self, child: _Child, message: str, **why: str) -> None:
+    def _retire(self, child: PoolProcess, message: str, **why: str) -> None:
         """What a body left on purpose lives on."""
         logger.warning(message, extra={"pid": child.pid, **why})
         self._doom(child)
         child.quarry.send(signal.SIGKILL)
 
-    def _forget(self, child: _Child) -> None:
+    def _forget(self, child: PoolProcess) -> None:
         """Let go of a child that is gone and of which nothing is left to tell."""
         if child.is_silent.is_set() and child.body is None:
             child.quarry.close()

@@ -1,96 +1,261 @@
-"""How the engine and its children speak over their private socket: length-prefixed JSON objects."""
+"""What an engine and its children say to each other, each child over a socket pair that only the two hold."""
 
 import asyncio
 import json
 import logging
+import socket
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from forge_tools.dispatch.bells import RINGS_PER_MESSAGE
+from forge_tools.records import ExecutionStatus
 
 HEADER = struct.Struct("!I")
 CHUNK = 1 << 18
 
 MOST_BYTES = 1 << 30
-"""Of one frame. By default no result comes near it, however often it is escaped: a greater length is none."""
+"""Of one frame that an engine sends: no row comes near it."""
+
+MOST_RINGS = max(RINGS_PER_MESSAGE.values())
+
+Frame = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
-Hear = Callable[[dict[str, Any]], None]
+
+def most_from_child(max_output_bytes: int) -> int:
+    """Bytes of one frame at most, where a result may have so many: three JSON texts, each escaped once more, and an error."""
+    return 8 * max_output_bytes + (1 << 23)
+
+
+def _json(text: str) -> str:
+    _loaded(text)
+    return text
+
+
+def _json_object(text: str) -> str:
+    if not isinstance(_loaded(text), dict):
+        raise ValueError("no object")  # noqa: TRY004 which pydantic would not take for a wrong frame
+    return text
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+ExecutionId = Annotated[str, Field(max_length=64)]
+Attempt = Annotated[int, Field(ge=0, lt=1 << 31)]
+Number = Annotated[int, Field(ge=0, le=1 << 53)]
+JsonText = Annotated[str, AfterValidator(_json)]
+JsonObject = Annotated[str, AfterValidator(_json_object)]
+Report = tuple[Number, float | None, float | None, str | None, Number]
+
+
+class FromChild(BaseModel):
+    """What a child may say: nothing but the fields of one of these. Code that nobody trusts may have written it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Answering(FromChild):
+    """It can take a call: said first when it has started, and then whenever the engine asks."""
+
+    kind: Literal["answering"]
+
+
+class Rung(FromChild):
+    """A message came to it from Celery; its task waits until the engine lets it rest."""
+
+    kind: Literal["rung"]
+    rings: Annotated[list[tuple[ExecutionId, Attempt]], Field(max_length=MOST_RINGS)]
+
+
+class OfBody(FromChild):
+    """Said of the body that runs in it, or that it takes for it."""
+
+    id: ExecutionId
+    attempt: Attempt
+
+
+class Started(OfBody):
+    kind: Literal["started"]
+
+
+class Asked(OfBody):
+    """A request of the body, under a number that its answer will bear."""
+
+    kind: Literal["asked"]
+    number: Number
+    artifact: dict[str, Any]
+
+
+class Reported(OfBody):
+    """What the body has reported since the last time."""
+
+    kind: Literal["reported"]
+    told: list[Report]
+
+
+class Ended(OfBody):
+    """How the body ended. Whether there is another attempt is decided by the engine; a child cannot ask for one."""
+
+    kind: Literal["ended"]
+    status: Literal[
+        ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED
+    ]
+    duration_ms: float | None = None
+    output: JsonText | None = None
+    error: str | None = None
+    error_code: str | None = None
+    error_details: JsonText | None = None
+    metadata: JsonObject = "{}"
+    is_tainted: bool = False
+    unfit: str | None = None
+
+
+_SAYABLE: TypeAdapter[FromChild] = TypeAdapter(
+    Annotated[Answering | Rung | Started | Asked | Reported | Ended, Field(discriminator="kind")]
+)
+
+
+class FrameError(ValueError):
+    """What came is no frame: where the next one would begin is not known, or who sent it is not what it should be."""
+
+
+class Frames:
+    """Puts frames together from the bytes that come, in any pieces."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._received = bytearray()
+
+    def add(self, data: bytes) -> Iterator[bytes]:
+        """Take what came, and return the frames that are whole by now.
+
+        Raises:
+            FrameError: it is no frame, or too large. Nobody waits for the rest, perhaps gigabytes, of what cannot be one.
+        """
+        received = self._received
+        received += data
+        while len(received) >= HEADER.size:
+            length = HEADER.unpack_from(received)[0]
+            end = HEADER.size + length
+            if length > self._most or bytes(received[HEADER.size : HEADER.size + 1]) not in (b"", b"{"):
+                raise FrameError(f"{length:,} bytes were announced as a frame, an object of {self._most:,} at most")
+            if len(received) < end:
+                return
+            frame = bytes(received[HEADER.size : end])
+            del received[:end]
+            yield frame
+
+
+def framed(frame: Frame) -> bytes:
+    """The bytes of a frame."""
+    body = json.dumps(frame, ensure_ascii=False).encode(errors="replace")
+    return HEADER.pack(len(body)) + body
 
 
 class Line(asyncio.Protocol):
-    """One end of a connection: `hear` is told each frame, and `ended` once that no more will come.
+    """The engine's end: `hear` is told what the child says, and `ended` once that no more will come.
 
-    Frames are read where they arrive, with no task in between: that is a good part of what a short call costs.
+    A child that says what it may not say is not heard any more, as if it were gone; `fault` then says why. Frames are read
+    where they arrive, with no task in between: that is a good part of what a short call costs.
     """
 
-    def __init__(self, hear: Hear, ended: Callable[[], None]) -> None:
-        self.hear = hear
-        self.ended = ended
-        self._received = bytearray()
+    def __init__(self, hear: Callable[[FromChild], None], ended: Callable[[], None], most_bytes: int) -> None:
+        self._hear = hear
+        self._ended = ended
+        self._frames = Frames(most_bytes)
         self._transport: asyncio.Transport | None = None
+        self.fault: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self.ended()
+        self._ended()
 
     def data_received(self, data: bytes) -> None:
-        self._received += data
-        while (frame := self._next()) is not None:
-            self.hear(frame)
+        if self.fault is not None:
+            return
+        try:
+            for frame in self._frames.add(data):
+                self._hear(_SAYABLE.validate_json(frame))
+        except FrameError as error:
+            self._break(str(error))
+        except ValidationError as error:
+            self._break(f"it is none that a child may send: {_places(error)}")
 
-    def send(self, frame: dict[str, Any]) -> None:
+    def send(self, frame: Frame) -> None:
         """Queue one object for sending; once the other side is gone nobody hears it."""
         if self._transport is not None and not self._transport.is_closing():
-            body = json.dumps(frame).encode()
-            if len(body) > MOST_BYTES:
-                self._break(f"a frame of {len(body):,} bytes was to be sent; the limit is {MOST_BYTES:,}")
-            else:
-                self._transport.write(HEADER.pack(len(body)) + body)
-
-    def hear_now(self) -> None:
-        """Hear what has arrived already, before the loop comes to it."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        with self._transport.get_extra_info("socket").dup() as arrived, suppress(BlockingIOError):
-            while not self._transport.is_closing() and (data := arrived.recv(CHUNK)):
-                self.data_received(data)
+            self._transport.write(framed(frame))
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
-    def _next(self) -> dict[str, Any] | None:
-        """Take one whole object from what was received, or nothing."""
-        received = self._received
-        if len(received) < HEADER.size:
-            return None
-        length = HEADER.unpack_from(received)[0]
-        end = HEADER.size + length
-        if len(received) < end:
-            # Nobody waits for the rest, perhaps gigabytes, of what cannot be one.
-            if length > MOST_BYTES or bytes(received[HEADER.size : HEADER.size + 1]) not in (b"", b"{"):
-                self._break(f"{length:,} bytes were announced as a frame, which is an object of {MOST_BYTES:,} at most")
-            return None
-        try:
-            frame: dict[str, Any] = json.loads(received[HEADER.size : end])
-        except ValueError as error:
-            self._break(f"{length:,} bytes that came as a frame are no JSON: {error}")
-            return None
-        del received[:end]
-        return frame
-
     def _break(self, why: str) -> None:
-        """Give the line up, as if the other side were gone: where the next frame would begin is not known."""
+        self.fault = why
         logger.error("The line between an engine and its child is broken: %s", why)
-        self._received.clear()
         if self._transport is not None:
             self._transport.abort()
 
 
-def fields_of(record: Any, *but: str) -> dict[str, Any]:
+class ChildLine:
+    """The child's end: any thread sends, and waits until the engine has room; one loop hears."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._frames = Frames()
+        self._sending = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame whole; that the engine is gone the loop that hears will see."""
+        data = framed(frame)
+        with self._sending, suppress(OSError):
+            self._end.sendall(data)
+
+    def hear_on(self, loop: asyncio.AbstractEventLoop, hear: Callable[[Frame], None], ended: asyncio.Event) -> None:
+        """Hand on what comes, on that loop, and say when nothing more will."""
+
+        def receive() -> None:
+            try:
+                data = self._end.recv(CHUNK, socket.MSG_DONTWAIT)
+                for frame in self._frames.add(data):
+                    hear(json.loads(frame))
+            except BlockingIOError:
+                return
+            except (OSError, FrameError):
+                data = b""
+            if not data:
+                loop.remove_reader(self._end)
+                ended.set()
+
+        loop.add_reader(self._end, receive)
+
+    def forget_sender(self) -> None:
+        """In a copy of this process that a tool forked: whoever held the lock is not there."""
+        self._sending = threading.Lock()
+
+
+def fields_of(record: Any, *but: str) -> Frame:
     """What a flat record with slots holds, by name."""
     return {name: getattr(record, name) for name in record.__slots__ if name not in but}
+
+
+def _places(error: ValidationError) -> str:
+    """What is wrong and where, without the values: those may be secret."""
+    wrong = [f"{'.'.join(map(str, one['loc'])) or 'frame'}: {one['type']}" for one in error.errors()]
+    return ", ".join(wrong[:3])[:200]

@@ -113,6 +113,9 @@ class LoopLane:
         """None while a body holds the loop: other workers are quicker."""
         return 0 if self._is_held() else self._concurrency - len(self._bodies)
 
+    def answering(self) -> int:
+        return 0 if self._is_held() else self._concurrency
+
     def run(self, claims: Sequence[Claim]) -> None:
         bodies = [LoopBody(claim) for claim in claims if claim.tool not in self._banned]
         for claim in claims:
@@ -303,14 +306,22 @@ class LoopLane:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._tools)
-        while not self._is_over:
-            try:
-                self._tools.run_forever()
-            except (KeyboardInterrupt, SystemExit):  # raised in a task that a tool started and left alone
-                logger.exception("A tool tried to end the process; its neighbours go on")
-            except LoopHeldError:  # raised a moment after what it was meant for had ended
-                logger.warning("The event loop was interrupted between two steps; it goes on")
-        self._tools.close()
+        try:
+            while not self._is_over:
+                self._run_tools()
+            self._tools.close()
+        finally:
+            if not self._is_over:  # nobody told it to stop
+                with suppress(RuntimeError):  # the engine's loop has ended, and with it the process
+                    self._engine.call_soon_threadsafe(self._replace_process, "the event loop of its tools broke down")
+
+    def _run_tools(self) -> None:
+        try:
+            self._tools.run_forever()
+        except (KeyboardInterrupt, SystemExit):  # raised in a task that a tool started and left alone
+            logger.exception("A tool tried to end the process; its neighbours go on")
+        except LoopHeldError:  # raised a moment after what it was meant for had ended
+            logger.warning("The event loop was interrupted between two steps; it goes on")
 
     def _launch(self, bodies: Sequence[LoopBody]) -> None:
         for body in bodies:

@@ -23,6 +23,9 @@ MAX_SKEW = 5.0
 LATELY = 3600.0
 """Seconds in which it matters that a worker was unfit and left."""
 
+START_SECONDS = 60.0
+"""What the processes of a worker may take until they answer for the first time."""
+
 Places = set[tuple[str, str]]
 """(queue, lane) pairs."""
 
@@ -105,9 +108,7 @@ def _workers(fleet: Fleet) -> Iterator[Finding]:
     if not fleet.live:
         yield problem("workers", "none is alive", "forge-tools up, or forge-tools worker --lane async --queues default")
     for worker in fleet.live:
-        slots = "1 slot" if worker.concurrency == 1 else f"{worker.concurrency} slots"
-        seen = f"seen {age(worker.silent_seconds)} ago"
-        yield ok("worker", f"{_name(worker)}: {worker.lane} lane, queues {worker.serves}, {slots}, {seen}")
+        yield _serving(worker)
         yield from _live(worker)
     for worker in fleet.unfit:
         said = f"{_name(worker)} left {age(worker.silent_seconds)} ago, unfit: {one_line(worker.unfit or '')}"
@@ -133,6 +134,23 @@ def _live(worker: WorkerRecord) -> Iterator[Finding]:
     if worker.dropped_messages:
         said = f"{_name(worker)} dropped {worker.dropped_messages:,} messages that no forge-tools wrote"
         yield note("worker", said, "Find who else writes to that broker, and give it a user or a database of its own.")
+
+
+def _serving(worker: WorkerRecord) -> Finding:
+    slots = "1 slot" if worker.concurrency == 1 else f"{worker.concurrency} slots"
+    if worker.slots < worker.concurrency:
+        slots = f"{worker.slots} of {slots} answer{'s' if worker.slots == 1 else ''}"
+    said = f"{_name(worker)}: {worker.lane} lane, queues {worker.serves}, {slots}, "
+    said += f"seen {age(worker.silent_seconds)} ago"
+    if worker.slots >= worker.concurrency:
+        return ok("worker", said)
+    way_out = "What does not answer is replaced within a minute. If that does not help, look at its log, or restart it."
+    return note("worker", said, way_out) if worker.slots or _starts(worker) else problem("worker", said, way_out)
+
+
+def _starts(worker: WorkerRecord) -> bool:
+    started, seen = worker.started_at, worker.last_seen_at
+    return started is not None and seen is not None and (seen - started).total_seconds() < START_SECONDS
 
 
 def _servers(states: Iterable[ServerState]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from forge_tools.cli.face import one_line
 from forge_tools.cli.moments import age, took
-from forge_tools.records import CallFigures, QueueLoad, WorkerLoad
+from forge_tools.records import CallFigures, QueueLoad, WorkerLoad, WorkerRecord
 
 BAR_CELLS = 10
 
@@ -43,9 +43,16 @@ def _seen(one: WorkerLoad) -> Text:
 
 
 def _bar(one: WorkerLoad) -> Text:
-    slots = max(1, one.worker.concurrency)
+    slots = max(1, one.worker.slots)
     cells = min(BAR_CELLS, -(-one.running * BAR_CELLS // slots))
     return Text.assemble(("━" * cells, "cyan" if one.running < slots else "yellow"), ("─" * (BAR_CELLS - cells), "dim"))
+
+
+def _slots(worker: WorkerRecord) -> Text:
+    """Of those that should be only some answer, when it starts or something is wrong with it."""
+    if worker.slots == worker.concurrency:
+        return Text(f"{worker.concurrency:,}", "dim")
+    return Text(f"{worker.slots:,}/{worker.concurrency:,}", "yellow")
 
 
 def _quiet(count: int) -> Text:
@@ -84,7 +91,7 @@ WORKERS = (
     Column("pid", lambda one: str(one.worker.pid), least=70),
     Column("lane", lambda one: one.worker.lane, is_number=False),
     Column("runs", lambda one: _quiet(one.running)),
-    Column("slots", lambda one: Text(f"{one.worker.concurrency:,}", "dim")),
+    Column("slots", lambda one: _slots(one.worker)),
     Column("", _bar, is_number=False, least=70),
     Column("seen", _seen),
     Column("up", lambda one: Text(_up(one), "dim"), least=80),

@@ -98,7 +98,7 @@ def _rates(seen: Overview) -> Iterator[Text]:
         yield Text.assemble(("p95 ", "dim"), took(total.duration_ms.p95))
         yield Text.assemble(("wait p95 ", "dim"), took(total.wait_ms.p95))
     waiting = sum(one.waiting for one in seen.queues)
-    running, slots = sum(one.running for one in seen.workers), sum(one.worker.concurrency for one in seen.workers)
+    running, slots = sum(one.running for one in seen.workers), sum(one.worker.slots for one in seen.workers)
     yield Text.assemble((f"{waiting:,}", "bold" if waiting else ""), (" waiting", "dim"))
     yield Text.assemble((f"{running:,}", "bold" if running else ""), (f" of {slots:,} slots run", "dim"))
 

@@ -61,6 +61,22 @@ def test_a_server_that_fails_is_a_problem_with_its_reason() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("answering", "up_for", "level", "said"),
+    [
+        (4, 90, Level.OK, "4 slots"),
+        (1, 90, Level.NOTE, "1 of 4 slots answers"),
+        (0, 90, Level.PROBLEM, "0 of 4 slots answer"),
+        (0, 5, Level.NOTE, "0 of 4 slots answer"),
+    ],
+)
+def test_a_worker_is_as_well_as_its_slots_answer(answering: int, up_for: int, level: Level, said: str) -> None:
+    started = datetime.now(UTC) - timedelta(seconds=up_for)
+    half = fleet.Fleet(live=[worker(answering=answering, started_at=started)], silent=[], tools=[], backlog=[])
+    (found,) = fleet._workers(half)
+    assert (found.level, f" {said}, seen" in found.said) == (level, True)
+
+
 def test_a_lane_that_nobody_serves_is_a_problem_with_the_command_to_type() -> None:
     half = fleet.Fleet(live=[worker()], silent=[], tools=[tool("process")], backlog=[])
     (found,) = problems(list(fleet._queues(half, Settings())))

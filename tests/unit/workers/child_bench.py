@@ -1,16 +1,19 @@
-"""A child's end of the process lane's socket, which does as the test says, and a lane to speak with."""
+"""A child's end of a pair with the process lane, which does as the test says, and a lane to speak with."""
 
 import asyncio
 import contextlib
+import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from forge_tools.records import Claim, Outcome, Ring, new_id
 from tests.waiting import reached
 from workers.lanes.children import ChildrenLane
-from workers.lanes.frames import Line
+from workers.lanes.frames import HEADER, Frames, framed
 
 GRACE = 0.2
 ID = new_id()
@@ -30,16 +33,41 @@ CLAIM = Claim(
 )
 
 
-class Speaker:
-    """A child's end of the socket. Its process is a real one, so that it can be killed."""
+class Speaker(asyncio.Protocol):
+    """A child's end of its pair. Its process is a real one, so that it can be killed."""
 
-    def __init__(self, pid: int) -> None:
+    end: socket.socket
+
+    def __init__(self, pid: int, *, answers: bool = True) -> None:
         self.pid = pid
+        self.answers = answers
+        self.answered = 0
         self._heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.line = Line(self._heard.put_nowait, lambda: self._heard.put_nowait({"end": True}))
+        self._frames = Frames()
 
-    def say(self, **frame: Any) -> None:
-        self.line.send(frame)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        for frame in map(json.loads, self._frames.add(data)):
+            if "answer?" not in frame:
+                self._heard.put_nowait(frame)
+            elif self.answers:
+                self.say("answering")
+                self.answered += 1
+
+    def say(self, kind: str, **fields: Any) -> None:
+        self.transport.write(framed({"kind": kind, **fields}))
+
+    def start(self, **of: Any) -> None:
+        self.say("started", **{"id": ID, "attempt": 1, **of})
+
+    def ring(self, *rings: tuple[str, int]) -> None:
+        self.say("rung", rings=list(rings))
+
+    def send(self, data: bytes) -> None:
+        """A frame of bytes that may be none."""
+        self.transport.write(HEADER.pack(len(data)) + data)
 
     async def hear(self) -> dict[str, Any]:
         async with asyncio.timeout(30):
@@ -51,10 +79,10 @@ class Speaker:
         return self._heard.empty()
 
     def finish(self, claim: Claim) -> None:
-        self.say(id=claim.id, attempt=claim.attempt, status="succeeded", output="1")
+        self.say("ended", id=claim.id, attempt=claim.attempt, status="succeeded", output="1")
 
     def die(self) -> None:
-        self.line.close()
+        self.transport.close()
 
 
 class Bench:
@@ -66,9 +94,11 @@ class Bench:
         self.failure: Exception | None = None
         self.asked: list[list[str]] = []
         self.told_of_slots: list[int] = []
-        self.lane = ChildrenLane(
-            self._claim, self.outcomes.append, hostname="here", kill_grace=GRACE, opened=self._opened
-        )
+        self.lane = self.lane_with(opened=self._opened)
+
+    def lane_with(self, **options: Any) -> ChildrenLane:
+        fixed = {"hostname": "here", "kill_grace": GRACE, "max_output_bytes": 1_000_000}
+        return ChildrenLane(self._claim, self.outcomes.append, **{**fixed, **options})
 
     async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
         self.asked.append([ring.id for ring in rings])
@@ -80,12 +110,20 @@ class Bench:
     async def _opened(self) -> None:
         self.told_of_slots.append(self.lane.free_slots())
 
-    async def connect(self, pid: int) -> Speaker:
-        slots = self.lane.free_slots()
-        speaker = Speaker(pid)
-        await asyncio.get_running_loop().create_unix_connection(lambda: speaker.line, str(self.lane.address))
-        speaker.say(hello=pid)
-        await self.until(lambda: self.lane.free_slots() == slots + 1)
+    async def connect(self, pid: int, *, answers: bool = True) -> Speaker:
+        answering = self.lane.answering()
+        speaker = await self.fork(pid, answers=answers)
+        speaker.say("answering")
+        await self.until(lambda: self.lane.answering() == answering + 1)
+        return speaker
+
+    async def fork(self, pid: int, *, answers: bool = True) -> Speaker:
+        """A child that has not said anything yet."""
+        ours, theirs = socket.socketpair()
+        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours)
+        speaker = Speaker(pid, answers=answers)
+        speaker.end = theirs
+        await asyncio.get_running_loop().create_connection(lambda: speaker, sock=theirs)
         return speaker
 
     until = staticmethod(reached)

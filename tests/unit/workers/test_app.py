@@ -1,6 +1,5 @@
 """The Celery app of a worker: one task, and what it does with the rings that were let in."""
 
-import asyncio
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from forge_tools.registry import ScopedRegistry
 from workers.app import silence_warnings, worker_app
 from workers.drain import Drain
 from workers.engine import Engine, Post
-from workers.lanes.children import ChildrenLane
 
 
 def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Engine]:
@@ -26,8 +24,6 @@ def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Engine]:
     post, executor = Post(lane=lane, queues=("default",), concurrency=1), ToolExecutor(ScopedRegistry())
     engine = Engine(settings, post, executor)
     app = worker_app(settings, post, engine, executor)
-    if isinstance(engine.lane, ChildrenLane):
-        asyncio.run(engine.lane.stop())  # its folder goes
     return app, engine
 
 

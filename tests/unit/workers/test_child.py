@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,7 +132,8 @@ class Bench:
         self.claimable: dict[str, Claim] = {}
         self.pids: list[int] = []
         self.memory_limit = 0
-        self.lane = ChildrenLane(self._claim, self.outcomes.append, hostname="here", kill_grace=5.0)
+        fixed = {"hostname": "here", "kill_grace": 5.0, "max_output_bytes": 50_000_000}
+        self.lane = ChildrenLane(self._claim, self.outcomes.append, **fixed)
 
     async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
         return [self.claimable.pop(ring.id) for ring in rings if ring.id in self.claimable]
@@ -143,15 +145,18 @@ class Bench:
         registry = ScopedRegistry()
         registry.register(tool())
         executor = ToolExecutor(registry, history_limit=0)
-        child = Child(self.lane.address, executor, 50_000_000, memory_limit=self.memory_limit)
+        child = Child(executor, 50_000_000, memory_limit=self.memory_limit)
+        ours, theirs = socket.socketpair()
         parent, pid = os.getpid(), os.fork()
         if pid == 0:
             try:
-                child.start(parent)
+                child.start(parent, theirs)
                 child.ring(list(ring)) if ring else signal.pause()
                 then()
             finally:
                 os._exit(0)
+        theirs.close()
+        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours)
         self.pids.append(pid)
         return pid
 
@@ -307,7 +312,7 @@ async def test_a_tool_finds_no_connection_of_its_parents(bench: Bench, monkeypat
         database.sendall(b"still the parent's")
 
     assert not [peer for peer in peers if "127.0.0.1" in peer]
-    assert [peer for peer in peers if peer.endswith("/sock")]
+    assert peers == [""] * 3, "its end of the pair, and the two by which its loop wakes itself"
     assert (await bench.run(claim("secrets"))).output == "[]"
 
 
@@ -357,7 +362,7 @@ async def test_a_child_whose_parent_died_while_it_was_forked_ends(bench: Bench) 
     pid = os.fork()
     if pid == 0:
         try:
-            Child(bench.lane.address, ToolExecutor(ScopedRegistry()), 1000).start(parent=1)
+            Child(ToolExecutor(ScopedRegistry()), 1000).start(1, socket.socket())
         finally:
             os._exit(7)
 

@@ -1,7 +1,6 @@
-"""The parent's half of the process lane, spoken to over its real socket by a child that does as the test says."""
+"""The parent's half of the process lane, spoken to over a real pair by a child that does as the test says."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import Claim, ExecutionStatus, Ring
 from tests.fleet import is_alive
 from tests.unit.workers.child_bench import CLAIM, GRACE, ID, Bench, Speaker
-from workers.lanes.children import ChildrenLane
+from workers.lanes import children, process
 
 
 async def test_a_pulled_claim_is_run_and_its_outcome_gets_its_token_back(bench: Bench, child: Speaker) -> None:
@@ -40,7 +39,7 @@ async def test_claims_without_a_child_are_handed_back(bench: Bench, child: Speak
 async def test_a_child_that_dies_in_its_body_is_lost(bench: Bench, child: Speaker) -> None:
     bench.lane.run([CLAIM])
     await child.hear()
-    child.say(started=True, id=ID)
+    child.start()
 
     child.die()
     await bench.until(lambda: bench.outcomes)
@@ -60,7 +59,7 @@ async def test_a_child_that_dies_before_its_body_started_costs_no_attempt(bench:
 
 async def test_a_child_that_dies_while_it_rings_leaves_its_claim_to_others(bench: Bench, child: Speaker) -> None:
     bench.claimable[ID] = CLAIM
-    child.say(ring=[[ID, 0]])
+    child.ring((ID, 0))
     child.die()
 
     await bench.until(lambda: bench.outcomes)
@@ -125,7 +124,7 @@ async def test_stopping_hands_back_a_body_whose_child_died_without_having_said_i
 
 async def test_what_a_body_had_returned_before_it_was_stopped_counts(bench: Bench, child: Speaker) -> None:
     bench.lane.run([CLAIM])
-    child.say(started=True, id=ID)
+    child.start()
     stopping = asyncio.create_task(bench.lane.stop())
     await asyncio.sleep(0)
     child.finish(CLAIM)
@@ -137,7 +136,7 @@ async def test_what_a_body_had_returned_before_it_was_stopped_counts(bench: Benc
 
 async def test_a_body_that_had_started_is_left_to_the_worker_to_settle(bench: Bench, child: Speaker) -> None:
     bench.lane.run([CLAIM])
-    child.say(started=True, id=ID)
+    child.start()
     stopping = asyncio.create_task(bench.lane.stop())
     await asyncio.sleep(0)
     child.die()
@@ -158,7 +157,7 @@ async def test_a_lane_that_stops_starts_nothing_more(bench: Bench, child: Speake
 async def test_a_child_that_cannot_vouch_for_its_end_is_replaced(bench: Bench, child: Speaker, status: str) -> None:
     bench.lane.run([CLAIM])
 
-    child.say(id=ID, attempt=1, status=status, is_tainted=True)
+    child.say("ended", id=ID, attempt=1, status=status, is_tainted=True)
 
     await bench.until(lambda: bench.outcomes)
     assert (bench.outcomes[0].status, bench.lane.free_slots()) == (status, 0)
@@ -172,7 +171,7 @@ async def test_what_a_stopped_body_left_is_gone_when_its_outcome_is_told(bench: 
         leftover = int(os.read(process.stdout.fileno(), 20))
         child = await bench.connect(process.pid)
         bench.lane.run([replace(CLAIM, id=f"{ID}-left")])
-        child.say(id=f"{ID}-left", attempt=1, status="timed_out")
+        child.say("ended", id=f"{ID}-left", attempt=1, status="timed_out")
 
         await bench.until(lambda: bench.outcomes)
 
@@ -196,9 +195,7 @@ async def test_what_a_finished_body_left_lives_on(bench: Bench, child: Speaker) 
 
 async def test_an_idle_child_that_holds_much_is_replaced(bench: Bench, pid: int) -> None:
     await bench.lane.stop()
-    bench.lane = ChildrenLane(
-        bench._claim, bench.outcomes.append, hostname="here", kill_grace=GRACE, memory_limit=2**20, look_seconds=0.05
-    )
+    bench.lane = bench.lane_with(memory_limit=2**20)
     await bench.lane.start()
     child = await bench.connect(pid)
 
@@ -210,9 +207,7 @@ async def test_an_idle_child_that_holds_much_is_replaced(bench: Bench, pid: int)
 
 async def test_a_body_that_holds_too_much_is_ended_and_told_the_limit(bench: Bench, pid: int) -> None:
     await bench.lane.stop()
-    bench.lane = ChildrenLane(
-        bench._claim, bench.outcomes.append, hostname="here", kill_grace=GRACE, memory_limit=2**20, look_seconds=1.0
-    )
+    bench.lane = bench.lane_with(memory_limit=2**20)
     await bench.lane.start()
     child = await bench.connect(pid)
     bench.lane.run([CLAIM])
@@ -231,24 +226,100 @@ async def test_stopping_waits_for_a_claim_under_way_only_so_long(bench: Bench, c
         return []
 
     bench.lane._claim = hang
-    child.say(ring=[[ID, 0]])
+    child.ring((ID, 0))
     await bench.until(lambda: bench.lane._steps)
 
     async with asyncio.timeout(GRACE * 5):
         await bench.lane.stop()
 
 
-async def test_whoever_connects_and_says_nothing_is_no_child(bench: Bench) -> None:
-    _, writer = await asyncio.open_unix_connection(bench.lane.address)
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()
+async def test_a_process_that_says_nothing_gets_nothing(bench: Bench, pid: int) -> None:
+    mute = await bench.fork(pid)
+    bench.lane.run([CLAIM])
 
-    assert bench.lane.free_slots() == 0
+    assert (bench.lane.free_slots(), bench.lane.answering()) == (0, 0)
+    assert [outcome.give_back for outcome in bench.outcomes] == [True]
+    mute.die()
 
 
-async def test_only_this_user_reaches_the_socket(bench: Bench) -> None:
-    assert os.stat(bench.lane.address.parent).st_mode & 0o077 == 0
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_a_child_that_does_not_answer_is_replaced(
+    bench: Bench, pid: int, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    monkeypatch.setattr(process, "ANSWER_SECONDS" if is_ready else "START_SECONDS", 0.1)
+    monkeypatch.setattr(children, "LOOK_SECONDS", 0.02)
+    await bench.lane.stop()
+    bench.lane = bench.lane_with()
+    await bench.lane.start()
+    child = await (bench.connect if is_ready else bench.fork)(pid, answers=False)
+
+    await bench.until(lambda: not is_alive(pid))
+
+    assert bench.lane.answering() == 0
+    child.die()
+
+
+async def test_a_child_that_answers_stays(bench: Bench, pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(children, "LOOK_SECONDS", 0.02)
+    await bench.lane.stop()
+    bench.lane = bench.lane_with()
+    await bench.lane.start()
+    child = await bench.connect(pid)
+
+    await bench.until(lambda: child.answered > 50)
+
+    assert (is_alive(pid), bench.lane.answering()) == (True, 1)
+    child.die()
+
+
+FORBIDDEN = [
+    b'{"kind":"ended","id":"%b","attempt":1,"status":"failed","retry_in":0.0}',
+    b'{"kind":"ended","id":"%b","attempt":1,"status":"failed","give_back":true}',
+    b'{"kind":"ended","id":"%b","attempt":1,"status":"queued"}',
+    b'{"kind":"ended","id":"%b","attempt":1,"status":"lost"}',
+    b'{"kind":"ended","id":"%b","attempt":1,"status":"succeeded","token":"t"}',
+    b'{"kind":"ended","id":"%b","attempt":1,"status":"succeeded","output":"no JSON"}',
+    b'{"kind":"ended","id":"%b","attempt":1,"status":"succeeded","metadata":"[]"}',
+    b'{"kind":"ended","id":"%b","attempt":"1","status":"succeeded"}',
+    b'{"kind":"reported","id":"%b","attempt":1,"told":[[1,{},null,null,0]]}',
+    b'{"kind":"rung","rings":[["%b",0,1]]}',
+    b'{"kind":"rung","rings":[["%b",-1]]}',
+    b'{"kind":"rung","rings":[["%b",2147483648]]}',
+    b'{"kind":"rung","rings":[[{},0]]}',
+    b'{"kind":"hello","pid":1}',
+    b'{"hello":1}',
+    b"{}",
+]
+
+
+@pytest.mark.parametrize("frame", FORBIDDEN)
+async def test_a_child_that_says_what_it_may_not_is_ended_and_its_body_lost(
+    bench: Bench, child: Speaker, frame: bytes
+) -> None:
+    bench.lane.run([CLAIM])
+    child.start()
+
+    child.send(frame.replace(b"%b", ID.encode()))
+    child.finish(CLAIM)
+    await bench.until(lambda: bench.outcomes)
+
+    [outcome] = bench.outcomes
+    assert (outcome.error_code, outcome.give_back, outcome.retry_in) == (ErrorCode.LOST, False, None)
+    assert "was ended for what it sent, it is none that a child may send" in (outcome.error or "")
+    assert not is_alive(child.pid)
+
+
+async def test_a_child_ends_its_own_body_alone(bench: Bench, child: Speaker, other: Speaker) -> None:
+    bench.lane.run([CLAIM, replace(CLAIM, id="b", token="b")])
+    other.finish(CLAIM)
+    other.say("ended", id="b", attempt=2, status="succeeded")
+    other.say("reported", id=ID, attempt=1, told=[[1, None, None, "of another call", 0]])
+    other.finish(replace(CLAIM, id="b"))
+    await bench.until(lambda: bench.outcomes)
+
+    assert [outcome.id for outcome in bench.outcomes] == ["b"]
+    assert bench.lane.running() == [CLAIM]
 
 
 @pytest.mark.parametrize("missing", ["a handle", "a look at its exit"])
@@ -257,7 +328,7 @@ async def test_a_child_whose_death_can_hardly_be_looked_at_is_settled_all_the_sa
 ) -> None:
     bench.lane.run([CLAIM])
     await child.hear()
-    child.say(started=True, id=ID)
+    child.start()
     if missing == "a handle":
         monkeypatch.setattr("forge_tools.sandbox.leftovers.os.dup", lambda fd: os.open("", 0))
     else:

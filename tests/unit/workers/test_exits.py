@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from workers.lanes.exits import exit_of, pool_process, said
+from workers.lanes.process import exit_of, said
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,3 @@ async def test_what_the_pool_has_reaped_it_remembers() -> None:
         exitcode = -9
 
     assert await exit_of(2**22 + 1, PoolProcess()) == -9
-
-
-def test_a_process_that_no_pool_started_is_unknown() -> None:
-    assert pool_process(os.getpid()) is None

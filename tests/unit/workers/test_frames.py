@@ -1,156 +1,173 @@
-"""Frames cross a socket whole, whatever they hold, and their end is noticed."""
+"""Frames cross a socket pair whole, whatever they hold, their end is noticed, and a child says only what it may."""
 
 import asyncio
-import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forge_tools.records import ExecutionStatus, Outcome
-from workers.lanes import frames
-from workers.lanes.frames import HEADER, MOST_BYTES, Line, fields_of
+from forge_tools.records import ToolResult
+from tests.unit.workers.child_bench import CLAIM
+from workers.lanes.frames import HEADER, ChildLine, FromChild, Line, fields_of, framed
+from workers.outcomes import outcome_of
 
 FRAMES: list[dict[str, Any]] = [
-    {},
-    {"hello": 4711},
-    {"ring": [["id", 0]]},
-    {"text": "Grüße \x00 \ud800 \U0001f40d", "none": None, "deep": [[[{}]]]},
-    {"large": "x" * 5_000_000},
+    {"kind": "answering"},
+    {"kind": "rung", "rings": [["id", 0]]},
+    {
+        "kind": "asked",
+        "id": "x",
+        "attempt": 1,
+        "number": 7,
+        "artifact": {"text": "Grüße \x00 \U0001f40d", "none": None},
+    },
+    {"kind": "ended", "id": "x", "attempt": 1, "status": "failed", "error": "x" * 5_000_000},
 ]
+MOST = 10_000_000
 
 
 class End:
-    """One end of a line, with what it heard."""
+    """The engine's end, with what it heard; None for the end of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = MOST) -> None:
         self.heard: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self.line = Line(self.heard.put_nowait, lambda: self.heard.put_nowait(None))
+        self.line = Line(self._hear, lambda: self.heard.put_nowait(None), most_bytes)
+
+    def _hear(self, frame: FromChild) -> None:
+        self.heard.put_nowait(frame.model_dump(mode="json", exclude_unset=True))
 
 
 @asynccontextmanager
-async def connected(folder: Path) -> AsyncIterator[tuple[End, End]]:
-    """Both ends of one private socket."""
-    loop = asyncio.get_running_loop()
-    here, there = End(), End()
-    server = await loop.create_unix_server(lambda: there.line, str(folder / "socket"))
-    await loop.create_unix_connection(lambda: here.line, str(folder / "socket"))
-    here.line.send({"hello": 1})
-    assert await there.heard.get() == {"hello": 1}
-    try:
-        yield here, there
-    finally:
-        here.line.close()
-        there.line.close()
-        server.close()
-        await asyncio.sleep(0)
+async def connected() -> AsyncIterator[tuple[End, ChildLine, socket.socket]]:
+    """The engine's end, and the child's with its socket."""
+    end = End()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        await asyncio.get_running_loop().create_connection(lambda: end.line, sock=ours)
+        try:
+            async with asyncio.timeout(30):
+                yield end, ChildLine(theirs), theirs
+        finally:
+            end.line.close()
+            await asyncio.sleep(0)
 
 
-def framed(frame: dict[str, Any]) -> bytes:
-    body = json.dumps(frame).encode()
-    return HEADER.pack(len(body)) + body
+async def test_frames_arrive_whole_and_in_order() -> None:
+    async with connected() as (end, child, _):
+        await asyncio.to_thread(lambda: [child.send(frame) for frame in FRAMES])
+
+        assert [await end.heard.get() for _ in FRAMES] == FRAMES
 
 
-async def test_frames_arrive_whole_and_in_order(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
-        for frame in FRAMES:
-            here.line.send(frame)
+async def test_frames_of_two_threads_are_not_mixed() -> None:
+    large = FRAMES[3]
+    async with connected() as (end, child, _):
+        await asyncio.gather(*(asyncio.to_thread(child.send, large) for _ in range(4)))
 
-        assert [await there.heard.get() for _ in FRAMES] == FRAMES
-
-
-async def test_the_end_of_the_other_side_is_told_after_its_last_frame(tmp_path: Path) -> None:
-    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
-        here.line.send({"last": True})
-        here.line.close()
-
-        assert [await there.heard.get() for _ in range(2)] == [{"last": True}, None]
+        assert [await end.heard.get() for _ in range(4)] == [large] * 4
 
 
-async def test_what_is_said_to_nobody_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
-        there.line.close()
-        assert await here.heard.get() is None
+async def test_what_an_engine_says_arrives_whole() -> None:
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    frames = [{"run": {"text": "Grüße", "large": "x" * 5_000_000}}, {"rest": True}]
+    async with connected() as (end, child, _):
+        child.hear_on(asyncio.get_running_loop(), heard.put_nowait, over := asyncio.Event())
+        for frame in frames:
+            end.line.send(frame)
+        assert [await heard.get() for _ in frames] == frames
+        end.line.close()
+        await over.wait()
+
+
+async def test_a_lone_surrogate_is_no_reason_not_to_send() -> None:
+    async with connected() as (end, child, _):
+        child.send({"kind": "ended", "id": "x", "attempt": 1, "status": "failed", "error": "a\ud800b"})
+
+        assert (await end.heard.get() or {})["error"] == "a?b"
+
+
+async def test_the_end_of_the_other_side_is_told_after_its_last_frame() -> None:
+    async with connected() as (end, child, socket_):
+        child.send(FRAMES[0])
+        socket_.close()
+
+        assert [await end.heard.get() for _ in range(2)] == [FRAMES[0], None]
+
+
+async def test_what_is_said_to_nobody_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    async with connected() as (end, child, _):
+        end.line.close()
+        assert await end.heard.get() is None
         for _ in range(10):
-            here.line.send({"hello": 1})
+            child.send(FRAMES[0])
+            end.line.send({"rest": True})
 
-    Line(lambda _: None, lambda: None).send({"hello": 1})
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 1000])
 def test_frames_are_put_together_from_any_pieces(pieces: int) -> None:
-    heard: list[dict[str, Any]] = []
-    line = Line(heard.append, lambda: None)
-    text = b"".join(framed(frame) for frame in FRAMES[:4])
+    end = End()
+    text = b"".join(framed(frame) for frame in FRAMES)
     size = -(-len(text) // pieces)
 
     for start in range(0, len(text), size):
-        line.data_received(text[start : start + size])
+        end.line.data_received(text[start : start + size])
 
-    assert heard == FRAMES[:4]
+    assert [end.heard.get_nowait() for _ in FRAMES] == FRAMES
 
 
 @pytest.mark.parametrize("kept", [0, 2, HEADER.size, HEADER.size + 3])
 def test_a_frame_that_breaks_off_is_never_heard(kept: int) -> None:
-    heard: list[dict[str, Any]] = []
-    line = Line(heard.append, lambda: heard.append({"end": True}))
+    end = End()
 
-    line.data_received(framed({"id": "x"})[:kept])
-    line.connection_lost(ConnectionResetError())
+    end.line.data_received(framed(FRAMES[0])[:kept])
+    end.line.connection_lost(ConnectionResetError())
 
-    assert heard == [{"end": True}]
+    assert (end.heard.get_nowait(), end.heard.empty()) == (None, True)
 
 
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (HEADER.pack(MOST_BYTES + 1), "1,073,741,825 bytes were announced"),
-        (HEADER.pack(500_000_000) + b"GET / HTTP/1.1", "500,000,000 bytes were announced"),
-        (HEADER.pack(9) + b'{"a": 1]}', "9 bytes that came as a frame are no JSON"),
-        (HEADER.pack(2) + b"\xff\xfe", "2 bytes that came as a frame are no JSON"),
+        (HEADER.pack(MOST + 1), "10,000,001 bytes were announced as a frame"),
+        (HEADER.pack(5_000_000) + b"GET / HTTP/1.1", "5,000,000 bytes were announced as a frame"),
+        (HEADER.pack(9) + b'{"a": 1]}', "none that a child may send: frame: json_invalid"),
+        (framed({"kind": "answering", "pid": 1}), "none that a child may send: answering.pid: extra_forbidden"),
+        (framed({"kind": "hello"}), "none that a child may send: frame: union_tag_invalid"),
     ],
 )
 async def test_what_is_no_frame_ends_the_line_and_is_not_waited_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, sent: bytes, said: str
+    caplog: pytest.LogCaptureFixture, sent: bytes, said: str
 ) -> None:
-    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
-        assert here.line._transport is not None
-        here.line._transport.write(framed({"whole": 1}) + sent + framed({"behind": 1}))
+    async with connected() as (end, _, socket_):
+        socket_.sendall(framed(FRAMES[0]) + sent + framed(FRAMES[1]))
 
-        assert [await end.heard.get() for end in (there, there, here)] == [{"whole": 1}, None, None]
+        assert [await end.heard.get() for _ in range(2)] == [FRAMES[0], None]
 
     [message] = caplog.messages
     assert said in message
 
 
-async def test_a_frame_that_is_too_large_is_not_sent(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frames, "MOST_BYTES", 1_000)
-    async with connected(tmp_path) as (here, there), asyncio.timeout(20):
-        here.line.send({"large": "x" * 1_000})
+def test_what_a_tool_sent_is_not_in_what_is_said_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    End().line.data_received(
+        framed({"kind": "ended", "id": "x", "attempt": 1, "status": "hunter2", "error": "hunter2"})
+    )
 
-        assert [await end.heard.get() for end in (there, here)] == [None, None]
-
-    assert "a frame of 1,013 bytes was to be sent; the limit is 1,000" in caplog.text
+    assert "ended.status: literal_error" in caplog.text
+    assert "hunter2" not in caplog.text
 
 
-def test_what_arrived_behind_what_is_no_frame_is_never_heard() -> None:
-    heard: list[dict[str, Any]] = []
-    line = Line(heard.append, lambda: None)
+def test_every_outcome_of_an_honest_child_is_one_that_it_may_send() -> None:
+    result = ToolResult.fail("a\x00b", error_code="X" * 500, error_details={"a": ["\ud800"]}, metadata={"deep": [[{}]]})
+    outcome = outcome_of(CLAIM, result, 1_000)
+    end = End()
 
-    line.data_received(framed({"whole": 1}) + HEADER.pack(MOST_BYTES + 1) + framed({"behind": 1}))
+    end.line.data_received(framed({"kind": "ended", **fields_of(outcome, "token", "retry_in", "give_back")}))
 
-    assert heard == [{"whole": 1}]
-
-
-def test_a_record_is_told_by_name_without_what_is_nobodys_business() -> None:
-    outcome = Outcome(id="a", attempt=1, token="secret", status=ExecutionStatus.SUCCEEDED, output="1")
-
-    told = fields_of(outcome, "token")
-
-    assert Outcome(**told, token="secret") == outcome
-    assert "token" not in told
+    told = end.heard.get_nowait() or {}
+    assert {name: told[name] for name in fields_of(outcome, "token", "retry_in", "give_back")} == fields_of(
+        outcome, "token", "retry_in", "give_back"
+    )

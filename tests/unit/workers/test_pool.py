@@ -1,20 +1,30 @@
-"""A child that has just died does not end its worker."""
+"""Celery's pool forks children that share a pair with the engine, and a child that has just died does not end its worker."""
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.concurrency import prefork
 
-from workers.pool import ProcessPool
+from forge_tools.errors import ConfigurationError
+from workers.pool import Pairs, pool_with
 
 
 @pytest.fixture
-def pool() -> Any:
+def pairs() -> Pairs:
+    return Pairs(lambda _, end: end.close())
+
+
+@pytest.fixture
+def pool(pairs: Pairs) -> Any:
     """A pool of three children: one watched, one whose death was seen, one new."""
-    made: Any = ProcessPool.__new__(ProcessPool)
+    kind = pool_with(pairs)
+    made: Any = kind.__new__(kind)
     children = [SimpleNamespace(_sentinel_poll=7), SimpleNamespace(_sentinel_poll=None), SimpleNamespace()]
-    register = lambda hub: hub.extend(vars(child) for child in children)  # noqa: E731 one line says it
-    made._pool = SimpleNamespace(_pool=children, did_start_ok=lambda: False, register_with_event_loop=register)
+    pool = SimpleNamespace(_pool=children, did_start_ok=lambda: False)
+    pool.register_with_event_loop = lambda hub: hub.extend(vars(child) for child in children)
+    made._pool = pool
     return made
 
 
@@ -28,3 +38,32 @@ def test_a_dead_child_is_watched_again_when_the_consumer_starts_anew(pool: Any) 
     pool.register_with_event_loop(watched)
 
     assert watched == [{"_sentinel_poll": 7}, {}, {}]
+
+
+def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none() -> None:
+    adopted: list[tuple[Any, socket.socket]] = []
+    pairs = Pairs(lambda process, end: adopted.append((process, end)))
+
+    def fork() -> str:
+        kept.append(pairs.childs_end.dup())
+        return "process"
+
+    kept: list[socket.socket] = []
+    assert pairs.fork(fork) == "process"
+
+    [(process, ours)], [theirs] = adopted, kept
+    with ours, theirs:
+        ours.send(b"x")
+        assert (process, theirs.recv(1), pairs.childs_end.fileno()) == ("process", b"x", -1)
+
+
+def test_a_pool_whose_children_have_no_pairs_refuses_to_start(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a release of billiard that forks in another way."""
+    pool = pool_with(pairs)
+
+    def start(self: Any) -> None:
+        self._pool = SimpleNamespace(_pool=[1, 2])
+
+    monkeypatch.setattr(prefork.TaskPool, "on_start", start)
+    with pytest.raises(ConfigurationError, match="2 children, and 0 of them can speak"):
+        pool.__new__(pool).on_start()  # type: ignore[call-overload]  # without Celery's own start

@@ -204,7 +204,7 @@ async def test_what_a_call_has_not_proven_goes_when_it(
     bench: Bench, child: Speaker, body: Body, tmp: Path, end: str
 ) -> None:
     for want in ({"want": "begin"}, {"want": "add", "number": 0, "data": PARTS[0]}):
-        child.say(ask=1, id=ID, artifact=to_text({**want, "id": NEW.id, "size": NEW.size}))
+        child.say("asked", number=1, id=ID, attempt=1, artifact=to_text({**want, "id": NEW.id, "size": NEW.size}))
         assert "error" not in (await child.hear())["artifact"]
     assert open_in(tmp) == 1
     if end == "returns":
@@ -221,7 +221,7 @@ async def test_what_a_call_has_not_proven_goes_when_it(
 async def test_what_a_call_asks_with_its_last_breath_leaves_nothing(
     bench: Bench, child: Speaker, body: Body, tmp: Path
 ) -> None:
-    child.say(ask=1, id=ID, artifact={"want": "begin", "id": NEW.id, "size": NEW.size})
+    child.say("asked", number=1, id=ID, attempt=1, artifact={"want": "begin", "id": NEW.id, "size": NEW.size})
     child.finish(CLAIM)
     await bench.until(lambda: bench.outcomes and not bench.lane._steps)
     await all_closed(tmp)
@@ -239,9 +239,10 @@ async def test_an_attempt_begins_anew_where_the_one_before_was_killed(
         await speaker.hear()
         for number, data in enumerate(PARTS[: attempt + 1]):
             for want in ({"want": "begin"}, {"want": "add", "number": number, "data": data}):
-                speaker.say(ask=1, id=ID, artifact=to_text({**want, **asked}))
+                speaker.say("asked", number=1, id=ID, attempt=attempt, artifact=to_text({**want, **asked}))
                 assert "error" not in (await speaker.hear())["artifact"]
-        speaker.say(ask=1, id=ID, artifact={"want": "finish", **asked}) if attempt == 2 else speaker.die()
+        finish = {"number": 1, "id": ID, "attempt": 2, "artifact": {"want": "finish", **asked}}
+        speaker.say("asked", **finish) if attempt == 2 else speaker.die()
         await bench.until(lambda: bench.outcomes)
     assert (await other.hear())["artifact"]["size"] == NEW.size
     found = await store.artifacts.find(NEW.id, "s")

@@ -14,7 +14,7 @@ from tests.fleet import ROOT, is_alive
 from tests.waiting import wait_until
 from workers import watchdog as module
 from workers.pulse import Pulse
-from workers.watchdog import LATE_SECONDS, Silence, is_stopped, watch
+from workers.watchdog import FAREWELL, LATE_SECONDS, Silence, is_stopped, watch
 
 LIMIT = 2.0
 
@@ -56,9 +56,9 @@ def test_a_stopped_process_and_one_that_is_gone_are_not_silent() -> None:
     assert is_stopped(process.pid)
 
 
-def test_a_watch_ends_with_its_lifeline_and_kills_nobody() -> None:
+def test_a_watch_ends_with_a_farewell_and_kills_nobody() -> None:
     ours, theirs = socket.socketpair()
-    ours.send(b".")
+    ours.send(b"." + FAREWELL)
     ours.close()
     with theirs:
         watch(theirs.fileno(), os.getppid(), LIMIT)
@@ -84,6 +84,8 @@ def worker(tmp_path: Path, work: str) -> "subprocess.Popen[str]":
     program = f"""
         import ctypes, os, sys, time
         from workers.pulse import Pulse
+        def raise_in(pulse):
+            pulse.__exit__(OSError, OSError(), None)
         with Pulse({LIMIT}) as pulse:
             pulse.beat()
             print(pulse.watchdog, flush=True)
@@ -109,6 +111,16 @@ def test_a_worker_whose_interpreter_is_held_is_killed_with_a_word(tmp_path: Path
     assert f"Worker {process.pid} has not moved for" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.parametrize("way", ["os.closerange(3, 256)", "raise_in(pulse)"])
+def test_a_worker_whose_line_ends_without_a_farewell_is_killed_with_a_word(tmp_path: Path, way: str) -> None:
+    process = worker(tmp_path, f"{way}; time.sleep(60)")
+    watchdog = watchdog_of(process)
+
+    assert process.wait(60) == -signal.SIGKILL
+    wait_until(lambda: not is_alive(watchdog), 60, "the watchdog stays")
+    assert f"Worker {process.pid} lives, but its engine is gone" in (tmp_path / "log").read_text()
+
+
 def test_a_watchdog_ends_with_its_worker_whatever_that_leaves_behind(tmp_path: Path) -> None:
     process = worker(tmp_path, "time.sleep(60)")
     watchdog = watchdog_of(process)
@@ -116,6 +128,7 @@ def test_a_watchdog_ends_with_its_worker_whatever_that_leaves_behind(tmp_path: P
     process.wait()
 
     wait_until(lambda: not is_alive(watchdog), 60, "the watchdog stays")
+    assert (tmp_path / "log").read_text() == ""
 
 
 def test_a_watchdog_is_small_and_leaves_when_it_is_let_go() -> None:

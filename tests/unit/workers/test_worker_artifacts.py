@@ -150,7 +150,7 @@ async def test_a_body_asks_over_the_line_of_its_child_and_for_itself_alone(
     await child.hear()
 
     async def ask(request: Message, _: ExecutionContext) -> Message:
-        child.say(ask=7, id=ID, artifact=to_text(request))
+        child.say("asked", number=7, id=ID, attempt=1, artifact=to_text(request))
         frame = await child.hear()
         assert frame["answer"] == 7
         return from_text(frame["artifact"])
@@ -171,9 +171,11 @@ async def test_a_child_that_asks_nonsense_or_for_others_is_answered_or_ignored(
     bench.lane._answer = desk.answer_child
     bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
     await child.hear()
-    child.say(ask=1, id="another execution", artifact={"want": "find", "id": ANYTHING, "size": 0})
-    for number, artifact in enumerate(({}, {"want": "add", "data": "no base64!"}, 5, None)):
-        child.say(ask=number + 2, id=ID, artifact=artifact)
+    child.say(
+        "asked", number=1, id="another execution", attempt=1, artifact={"want": "find", "id": ANYTHING, "size": 0}
+    )
+    for number, artifact in enumerate(({}, {"want": "add", "data": "no base64!"})):
+        child.say("asked", number=number + 2, id=ID, attempt=1, artifact=artifact)
         frame = await child.hear()
         assert frame["answer"] == number + 2
         assert frame["artifact"]["error"].startswith("Malformed")
@@ -192,13 +194,13 @@ async def test_a_child_that_asks_very_much_at_once_holds_nobody_up(bench: Bench,
     bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
     await child.hear()
     for number in range(MOST_ASKED + 3):
-        child.say(ask=number, id=ID, artifact={})
+        child.say("asked", number=number, id=ID, attempt=1, artifact={})
     refused = [await child.hear() for _ in range(3)]
     assert [frame["answer"] for frame in refused] == [MOST_ASKED, MOST_ASKED + 1, MOST_ASKED + 2]
     assert all(frame["artifact"]["error"].startswith("More than 32") for frame in refused)
     is_open.set()
     assert {(await child.hear())["answer"] for _ in range(MOST_ASKED)} == set(range(MOST_ASKED))
-    child.say(ask=99, id=ID, artifact={})
+    child.say("asked", number=99, id=ID, attempt=1, artifact={})
     assert await child.hear() == {"answer": 99, "artifact": {}}
 
 
@@ -327,7 +329,7 @@ def test_a_quota_that_holds_no_artifact_is_refused() -> None:
 async def test_a_lane_without_artifacts_says_so(bench: Bench, child: Speaker) -> None:
     bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
     await child.hear()
-    child.say(ask=1, id=ID, artifact={"want": "find", "id": ANYTHING, "size": 0})
+    child.say("asked", number=1, id=ID, attempt=1, artifact={"want": "find", "id": ANYTHING, "size": 0})
     assert (await child.hear())["artifact"]["error"] == "This worker has no artifacts."
 
 

@@ -1,0 +1,83 @@
+"""Nobody but a worker's own children can speak with its engine, whatever else of the same user runs, and for itself alone."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools.client import ExecutorClient
+from forge_tools.errors import ErrorCode
+from forge_tools.records import ExecutionContext
+from forge_tools.storage import open_store
+from tests import impostor
+from tests.fleet import Fleet, WorkerProcess, wait_until
+
+CHILDREN = 2
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, valkey_url: str, sqlite_url: str) -> Iterator[Fleet]:
+    fleet = Fleet(tmp_path, valkey_url, sqlite_url, kill_grace=1.0)
+    yield fleet
+    fleet.stop()
+
+
+@pytest.fixture
+def worker(fleet: Fleet) -> WorkerProcess:
+    return fleet.start("process", concurrency=CHILDREN)
+
+
+@pytest.fixture
+async def client(fleet: Fleet, worker: WorkerProcess) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(fleet.settings) as client:
+        yield client
+
+
+async def answering(fleet: Fleet) -> list[int | None]:
+    await fleet.looked_again()
+    async with await open_store(fleet.settings.database) as store:
+        return [worker.answering for worker in await store.workers.list()]
+
+
+async def test_an_impostor_finds_nothing_to_join_and_the_worker_serves_on(
+    fleet: Fleet, worker: WorkerProcess, client: ExecutorClient
+) -> None:
+    context = ExecutionContext(working_dir=str(fleet.folder), timeout=60)
+    script = [sys.executable, impostor.__file__, str(worker.pid)]
+    await asyncio.to_thread(fleet.start, "async", concurrency=2)
+    await client.refresh()
+    before = impostor.children(worker.pid)
+
+    from_a_body = await client.execute("Impostor", context, worker=worker.pid)
+    from_bash = await client.execute("Bash", context, command=" ".join(script))
+    from_elsewhere = await asyncio.to_thread(subprocess.run, script, capture_output=True, check=True)
+
+    assert [from_a_body.output, json.loads(str(from_bash.output)), json.loads(from_elsewhere.stdout)] == [[], [], []]
+    echoes = await asyncio.gather(*(client.execute("EchoInProcess", context, message=str(n)) for n in range(20)))
+    assert [echo.output for echo in echoes] == [str(n) for n in range(20)]
+    assert impostor.children(worker.pid) == before
+    assert sorted(await answering(fleet), key=str) == [CHILDREN, CHILDREN]
+
+
+async def test_a_body_that_speaks_for_another_call_ends_itself_alone(
+    fleet: Fleet, worker: WorkerProcess, client: ExecutorClient, tmp_path: Path
+) -> None:
+    context = ExecutionContext(working_dir=str(tmp_path), timeout=60)
+    await client.refresh()
+    mark = tmp_path / "mark"
+    victim = await client.submit("Block", context, {"seconds": 5, "mark": str(mark)})
+    await asyncio.to_thread(wait_until, mark.exists, 60, "the other body did not start")
+
+    forger = await client.execute("Impostor", context, worker=worker.pid, victim=victim.id)
+
+    assert forger.error_code == ErrorCode.LOST
+    assert "was ended for what it sent" in (forger.error or "")
+    assert (await victim.result(60)).success
+    assert (await victim.result(60)).output != "forged"
+    async with asyncio.timeout(60):
+        while await answering(fleet) != [CHILDREN]:
+            await asyncio.sleep(0.05)

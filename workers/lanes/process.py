@@ -1,0 +1,115 @@
+"""A process of the pool as its engine sees it: the line to it, whether it answers, how it ended."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from forge_tools.sandbox.leftovers import Quarry
+from workers.lanes.base import Body
+from workers.lanes.frames import Line
+
+LOOK_SECONDS = 0.01
+PATIENCE = 0.5
+"""Seconds within which a process whose handles are closed is over, unless it lives on without them."""
+
+START_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
+"""What a process may take to start, and an idle one to answer."""
+
+
+@dataclass(slots=True)
+class PoolProcess:
+    """It runs one body at a time, and gets no more once it `is_doomed`: it is being killed, with all that it started.
+
+    `process` is the pool's own object for it. `awaited` counts the seconds since it was asked for an answer, until it gives one.
+    """
+
+    line: Line
+    quarry: Quarry
+    process: Any
+    body: Body | None = None
+    has_started: bool = False
+    is_ready: bool = False
+    is_doomed: bool = False
+    asked: int = 0
+    awaited: float | None = 0.0
+    is_silent: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def pid(self) -> int:
+        return self.quarry.pid
+
+    @property
+    def is_answering(self) -> bool:
+        return self.is_ready and not self.is_doomed
+
+    @property
+    def is_idle(self) -> bool:
+        return self.body is None and self.is_answering
+
+    def is_mute(self, elapsed: float) -> bool:
+        """Ask for an answer, unless it owes one: whether it has done so for too long, now that `elapsed` more seconds are over.
+
+        A body may hold up the answer as long as its timeout lets it.
+        """
+        if self.body is not None or self.is_doomed:
+            return False
+        if self.awaited is None:
+            self.awaited = 0.0
+            self.line.send({"answer?": True})
+        else:
+            self.awaited += elapsed
+        return self.awaited > (ANSWER_SECONDS if self.is_ready else START_SECONDS)
+
+    async def end_in_words(self) -> str:
+        """How it ended, in words that follow its name."""
+        if self.line.fault is not None:
+            return f"was ended for what it sent, {self.line.fault},"
+        return said(await exit_of(self.pid, self.process))
+
+
+async def until_silent(processes: Iterable[PoolProcess], patience: float) -> None:
+    """Wait until nothing more can come from them, so many seconds at most."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            await asyncio.gather(*(process.is_silent.wait() for process in processes))
+
+
+async def exit_of(pid: int, process: Any) -> int | None:
+    """Its exit status, negative for a signal, once it is over; None where nobody knows, or it lives on."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE
+    while (code := _exit_code(pid, process)) is None and loop.time() < deadline:  # noqa: ASYNC110  no event tells
+        await asyncio.sleep(LOOK_SECONDS)
+    return code
+
+
+def said(code: int | None) -> str:
+    """The end of a process in words that follow its name."""
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"exited with status {code}"
+    hint = "; the kernel's out-of-memory killer is one sender" if code == -signal.SIGKILL else ""
+    return f"was ended by signal {-code} ({_signal_name(-code)}{hint})"
+
+
+def _exit_code(pid: int, process: Any) -> int | None:
+    """Look without reaping, which is the pool's to do; where it has done so, it remembers."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        return None if process is None else process.exitcode
+    try:
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None if process is None else process.exitcode
+    if end is None:
+        return None
+    return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else "unknown"
