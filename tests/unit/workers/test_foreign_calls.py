@@ -68,10 +68,9 @@ async def test_a_worker_ends_foreign_calls_and_runs_the_others(settings: Setting
         with closing(sqlite3.connect(settings.database.removeprefix("sqlite:///"))) as connection, connection:
             for call, statement in zip(foreign, FOREIGN, strict=True):
                 connection.execute(f"{statement} WHERE id = ?", (call.id,))
-            connection.execute(
-                "INSERT INTO workers SELECT x'00ff', hostname, pid, lane, queues, concurrency, version, tools, servers, "
-                "started_at, last_seen_at, NULL, beat, NULL, dropped_messages FROM workers LIMIT 1"
-            )
+            connection.execute("CREATE TEMP TABLE other AS SELECT * FROM workers LIMIT 1")
+            connection.execute("UPDATE other SET id = x'00ff', stopped_at = NULL")
+            connection.execute("INSERT INTO workers SELECT * FROM other")
             connection.execute(
                 "UPDATE execution_queue SET expires_in = 'long', expires_at = '2020' WHERE id = ?", (foreign[0].id,)
             )
