@@ -43,6 +43,7 @@ class Run:
         self._ends = time.monotonic() + 60 * minutes * patience
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "t").mkdir()
+        signal.signal(signal.SIGCHLD, self._bury_orphans)
 
     def pytest(self, *arguments: str) -> int:
         """Run it; cut what takes too long, with names and stacks. Return the exit code."""
@@ -79,6 +80,12 @@ class Run:
             self._process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
+
+    def _bury_orphans(self, _number: int, _frame: FrameType | None) -> None:
+        for pid in children_of(os.getpid()):
+            if self._process and pid != self._process.pid:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
     def _current(self) -> Iterator[tuple[int, float, str]]:
         for note in (self.folder / RUNNING).glob("*"):
