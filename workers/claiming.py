@@ -124,7 +124,13 @@ class Claiming:
         With `sealed`, also whether anything behind that waits for its seal.
         """
         asks_due = not self._is_closed and self._free() > 0 and self._is_time()
-        return Question(self._claimable, asks_due, self._demotion.banned, sealed, self._lane.answering())
+        return Question(
+            self._claimable,
+            asks_due=asks_due,
+            banned=self._demotion.banned,
+            sealed=sealed,
+            answering=self._lane.answering(),
+        )
 
     def hear(self, question: Question, look: Look) -> None:
         """Take the answer."""

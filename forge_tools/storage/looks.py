@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -35,6 +35,7 @@ class Question:
     """
 
     scope: Scope
+    _: KW_ONLY
     asks_due: bool = True
     banned: tuple[str, ...] = ()
     sealed: Reach | None = None

@@ -41,6 +41,13 @@ async def test_an_idle_stack_shows_who_lives_what_time_it_is_and_nothing_to_do(s
     assert look.now == pytest.approx(await store.clock.now(), abs=5)
 
 
+async def test_a_look_leaves_in_its_row_what_is_for_others_to_read(store: Store) -> None:
+    before = {one.id: (one.answering, one.slots) for one in await store.workers.list()}
+    await seen(store, dropped=7, answering=1)
+    after = {one.id: (one.answering, one.slots, one.dropped_messages) for one in await store.workers.list()}
+    assert (before["boot-1"], after["boot-1"]) == ((None, 4), (1, 1, 7))
+
+
 async def test_boots_that_stopped_are_not_shown_until_they_beat_again(store: Store) -> None:
     await store.workers.stop("boot-2")
     assert set((await seen(store)).beats) == {"boot-1"}
