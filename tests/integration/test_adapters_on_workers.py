@@ -175,7 +175,8 @@ def test_the_snippets_of_the_pages_run(fleet: Fleet, tmp_path: Path, page: str, 
             "GEMINI_API_KEY": "test",
         }
 
-        argv = [sys.executable, "-W", "error", "-c", code]
+        geminis_own = "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
+        argv = [sys.executable, "-W", "error", "-W", geminis_own, "-c", code]
         done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stderr) == (0, "")
