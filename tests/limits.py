@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator
+from os import ftruncate, pwrite  # by name: tests put others in their place
 from pathlib import Path
 from types import FrameType
 
@@ -69,8 +70,8 @@ class Limits:
 
     def _write(self, what: str) -> None:
         if self._note >= 0:
-            os.ftruncate(self._note, 0)
-            os.pwrite(self._note, what.encode(), 0)
+            ftruncate(self._note, 0)
+            pwrite(self._note, what.encode(), 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
