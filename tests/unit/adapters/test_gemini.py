@@ -265,7 +265,7 @@ async def test_a_connection_that_is_severed_midway_is_raised_and_runs_nothing(
     seen: list[str] = []
     stage = scene(replace(GEMINI, server=Severed), Say("x", ECHO), on_event=lambda chunk: seen.append(chunk.text))
 
-    with pytest.raises(Exception, match="peer closed connection|not completed"):
+    with pytest.raises(Exception, match=r"peer closed connection|not completed"):
         await stage.conversation.run("Go")
 
     assert seen == ["x"]
