@@ -298,6 +298,10 @@ def copy_installation(original: Path, folder: Path) -> Path:
     libraries = original.parent.with_name(original.parent.name + ".libs")
     if libraries.is_dir():
         shutil.copytree(libraries, folder / "software" / libraries.name)
+    for path in (folder / "software", *(folder / "software").rglob("*")):
+        if not path.is_symlink():  # under a strict umask the original was installed for its owner alone
+            mode = path.stat().st_mode
+            path.chmod(mode | 0o444 | (0o111 if mode & 0o100 else 0))
     return copy / "bin"
 
 
