@@ -4,7 +4,8 @@ The names below are those of the modules that own them, loaded when first asked 
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # to import typing takes milliseconds
 
 if TYPE_CHECKING:
     from forge_tools.base import (
@@ -58,7 +59,7 @@ _ELSEWHERE = {
 """Who owns the names that are not of `forge_tools.base`."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(_ELSEWHERE.get(name, "forge_tools.base")), name)

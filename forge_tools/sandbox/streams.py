@@ -10,13 +10,12 @@ from functools import cached_property
 from forge_tools.sandbox.terminals import CONTROL, plain
 from forge_tools.sandbox.withholding import Withholding
 from forge_tools.secrecy import CONCEALED, Scrubber
-from forge_tools.secrecy.forms import LEAST, Finder
+from forge_tools.secrecy.forms import LEAST, search_for
 
 
 def withholding(scrubber: Scrubber) -> Withholding:
     """Make what takes the secrets out of one stream."""
-    forms = forms_in_streams(scrubber)
-    return Withholding(forms, Finder(forms).found_in)
+    return Withholding(forms_in_streams(scrubber), search_for)
 
 
 def forms_in_streams(scrubber: Scrubber | None) -> list[bytes]:

@@ -1,21 +1,21 @@
 """Keeps secrets secret: what of a call is hidden, how it is sealed for the workers, and how texts are rid of it.
 
 What may live here knows records and errors alone: no call is run, no row read, no tool known.
+
+The names below are loaded when first asked for: what supervisors of shells need of this loads nothing else.
 """
 
-from forge_tools.secrecy.concealing import Concealed, Concealment, Opened, as_shown
-from forge_tools.secrecy.keys import KeyFolder, key_id
-from forge_tools.secrecy.patterns import WELL_KNOWN, Patterns
-from forge_tools.secrecy.references import SCHEME, SecretSource
-from forge_tools.secrecy.scrubbing import (
-    CONCEALED,
-    LEAST_IN_FAILURES,
-    Scrubber,
-    leaves,
-    scrubbed,
-    scrubber_of,
-)
-from forge_tools.secrecy.sealing import Opener, Sealer
+from importlib import import_module
+
+TYPE_CHECKING = False  # to import typing takes milliseconds
+
+if TYPE_CHECKING:
+    from forge_tools.secrecy.concealing import Concealed, Concealment, Opened, as_shown
+    from forge_tools.secrecy.keys import KeyFolder, key_id
+    from forge_tools.secrecy.patterns import WELL_KNOWN, Patterns
+    from forge_tools.secrecy.references import SCHEME, SecretSource
+    from forge_tools.secrecy.scrubbing import CONCEALED, LEAST_IN_FAILURES, Scrubber, leaves, scrubbed, scrubber_of
+    from forge_tools.secrecy.sealing import Opener, Sealer
 
 __all__ = [
     "CONCEALED",
@@ -37,3 +37,19 @@ __all__ = [
     "scrubbed",
     "scrubber_of",
 ]
+
+_OWNERS = {
+    **dict.fromkeys(("Concealed", "Concealment", "Opened", "as_shown"), "concealing"),
+    **dict.fromkeys(("KeyFolder", "key_id"), "keys"),
+    **dict.fromkeys(("WELL_KNOWN", "Patterns"), "patterns"),
+    **dict.fromkeys(("SCHEME", "SecretSource"), "references"),
+    **dict.fromkeys(("Opener", "Sealer"), "sealing"),
+}
+"""Which module has the names that are not of `scrubbing`."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(f"{__name__}.{_OWNERS.get(name, 'scrubbing')}"), name)
+    return found

@@ -4,7 +4,7 @@ import json
 import re
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import AnyStr, Generic
 from urllib.parse import quote
 
@@ -70,6 +70,11 @@ class Finder(Generic[AnyStr]):
         return [ends[end], *self._others.get(end, ())]
 
 
+def search_for(forms: list[bytes]) -> Callable[[bytes], list[bytes]]:
+    """Make what says which of them are in some data."""
+    return Finder(forms).found_in
+
+
 def _pieces_among(ends: dict[AnyStr, AnyStr], text: AnyStr, width: int) -> set[AnyStr]:
     """Which pieces of a text of that width are keys, a part of it at a time: their set is many times as large as the part."""
     met = set[AnyStr]()
@@ -84,7 +89,7 @@ def _written(text: str) -> Iterable[str]:
     if _PLAIN.fullmatch(text):
         yield from _encoded(text)
         return
-    for form in {text, repr(text)[1:-1], json.dumps(text)[1:-1], _unescaped(text)[1:-1]}:
+    for form in {text, repr(text)[1:-1], ascii(text)[1:-1], json.dumps(text)[1:-1], _unescaped(text)[1:-1]}:
         data = form.encode("utf-8", "surrogatepass")
         whole = quote(data, safe="")
         for quoted in (whole, whole.replace("%2F", "/"), whole.replace("%20", "+")):

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any, AnyStr
 
 from forge_tools.records import REDACTED, ToolResult, ToolSpec, secrets_in
-from forge_tools.secrecy.forms import FEW, LEAST, Finder, forms_of
+from forge_tools.secrecy.forms import FEW, LEAST, Finder, forms_of, search_for
+from forge_tools.secrecy.readings import Readings
 
 LEAST_IN_FAILURES = 3
 """The characters of the shortest that is taken out of failures, which tell of a problem, and lose less."""
@@ -37,11 +38,14 @@ class Scrubber:
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        """Copy a text without the secrets, the longest forms first."""
+        """Copy a text without the secrets, the longest forms first; then those that have something in between."""
+        if not self._readings.of(text.encode("utf-8", "surrogatepass")):
+            return text
         for form in self._few if self._few is not None else self._worth_a_look(text):
             if form in text:
                 text = text.replace(form, REDACTED)
-        return text
+        data = text.encode("utf-8", "surrogatepass")
+        return self._readings.replaced(data, REDACTED.encode()).decode("utf-8", "surrogatepass")
 
     def value(self, value: Any, depth: int = 0) -> Any:
         """Copy a value of JSON's kind without the secrets, be they keys, texts or numbers."""
@@ -80,6 +84,10 @@ class Scrubber:
         """The forms that are in a text, and those that may seem to be once others have been replaced."""
         found = self._finder.found_in(text)
         return sorted({*found, *self._beside_replaced}, key=_longest_first) if found else ()
+
+    @cached_property
+    def _readings(self) -> Readings:
+        return Readings(self.forms, search_for)
 
     @cached_property
     def _finder(self) -> Finder[str]:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools import records
-from forge_tools.sandbox.withholding import MOST_UNSEEN, REDACTED, Withholding
+from forge_tools.sandbox.withholding import REDACTED, Withholding
+from forge_tools.secrecy.readings import MOST_UNSEEN
 
 FORMS = (b"hunter2secret", b"hunter2", b"aab", b"ba")
 SHORT = st.binary(min_size=1, max_size=6).map(lambda data: bytes(b"abc"[byte % 3] for byte in data))
