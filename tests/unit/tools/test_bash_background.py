@@ -80,7 +80,7 @@ async def test_a_book_that_cannot_be_written_is_no_reason_to_lose_a_shell(
 async def test_nothing_that_a_shell_leaves_has_the_secrets_of_its_call(calls: Session, book: Book) -> None:
     registry = ScopedRegistry()
     registry.register(Bash())
-    command = 'echo "$API_TOKEN"; echo -n "u:$API_TOKEN" | base64; echo "\nclean"; sleep 61 # not-told-canary'
+    command = 'echo "$API_TOKEN"; echo -n "u:$API_TOKEN" | base64; echo "\nclear."; sleep 61 # not-told-canary'
     asked = {"command": command, "env": {"API_TOKEN": "not-told-canary"}, "description": "with not-told-canary"}
     context = ExecutionContext(working_dir=".", session_id="s1", metadata={"execution_id": "e1"})
     result = await ToolExecutor(registry).execute("Bash", context, **asked, run_in_background=True)
@@ -90,7 +90,7 @@ async def test_nothing_that_a_shell_leaves_has_the_secrets_of_its_call(calls: Se
     def left() -> bytes:
         return b"".join(path.read_bytes() for path in files.iterdir() if path.is_file())
 
-    wait_until(lambda: b"\nclean" in left())
+    wait_until(lambda: b"\nclear." in left())
     assert not any(form in left() for form in (b"not-told", b64encode(b"u:not-told-canary")[4:20]))
     assert (await calls.output(handle)).output.startswith("[redacted]\n")
     assert book.shells[handle].command == command.replace("not-told-canary", "[redacted]")
