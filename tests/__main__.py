@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
-from tests.limits import FAILED, RUN_FOLDER, RUNNING, STACKS
+from tests.limits import FAILED, RUN_FOLDER, RUNNING, SERVERS_FOLDER, STACKS
 from tests.session_folder import SessionFolder, roomy_memory
 from tests.surroundings import settle, settle_streams
 
@@ -37,8 +37,9 @@ WORK_SECONDS = 0.21
 class Run:
     """What one command started, in a folder of its own, until an end that is known from the start."""
 
-    def __init__(self, folder: Path, minutes: float, patience: float) -> None:
+    def __init__(self, folder: Path, servers: Path, minutes: float, patience: float) -> None:
         self.folder = folder
+        self._servers = servers
         self._patience = patience
         self._ends = time.monotonic() + 60 * minutes * patience
         self._process: subprocess.Popen[bytes] | None = None
@@ -50,6 +51,7 @@ class Run:
         environment = {
             "TMPDIR": str(self.folder / "t"),
             RUN_FOLDER: str(self.folder),
+            SERVERS_FOLDER: str(self._servers),
             "FORGE_TESTS_PATIENCE": f"{self._patience:.2f}",
         }
         self._process = subprocess.Popen(
@@ -118,8 +120,8 @@ def main(words: list[str]) -> int:
     say(f"Limits of time are multiplied by {patience:.2f}, by what some work took at the start.")
     adopt_orphans()
     began = time.monotonic()
-    with run_folder() as folder, interruptible(hangs_up):
-        run = Run(folder, own.minutes, patience)
+    with run_folders() as (folder, servers), interruptible(hangs_up):
+        run = Run(folder, servers, own.minutes, patience)
         try:
             code = run.pytest(*arguments)
             if code == FAILURES:
@@ -162,12 +164,14 @@ def measured_patience() -> float:
 
 
 @contextlib.contextmanager
-def run_folder() -> Generator[Path]:
-    folder = SessionFolder(roomy_memory())
+def run_folders() -> Generator[tuple[Path, Path]]:
+    """One for what tests write, and one for their servers, in memory if there is room."""
+    folder, servers = SessionFolder(), SessionFolder(roomy_memory())
     try:
-        yield folder.path
+        yield folder.path, servers.path
     finally:
         folder.remove()
+        servers.remove()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.limits import RUN_FOLDER, Limits
+from tests.limits import SERVERS_FOLDER, Limits
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, GivenValkey, PostgresServer, Services, ValkeyServer
 from tests.session_folder import roomy_memory
@@ -31,8 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def services() -> Iterator[Services]:
     """The servers of this session; nothing starts until it is asked for."""
-    run = os.environ.get(RUN_FOLDER)
-    servers = Services(Path(run) if run else roomy_memory())
+    given = os.environ.get(SERVERS_FOLDER)
+    servers = Services(Path(given) if given else roomy_memory())
     yield servers
     servers.close()
 

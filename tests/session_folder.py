@@ -34,7 +34,7 @@ class SessionFolder:
 
 
 def roomy_memory() -> Path | None:
-    """Where files live in memory, if that has room for a run, may hold programs, and keeps what tests ask of a disk.
+    """Where files live in memory, if that has room for a run's servers and may hold their programs.
 
     A new database is some hundred files; on a disk most of a test's time went into them.
     """
@@ -43,18 +43,7 @@ def roomy_memory() -> Path | None:
     except OSError:
         return None
     has_room = shown.f_bavail * shown.f_frsize >= ROOM
-    has_all = has_room and not shown.f_flag & os.ST_NOEXEC and os.access(MEMORY, os.W_OK) and keeps_attributes(MEMORY)
-    return MEMORY if has_all else None
-
-
-def keeps_attributes(folder: Path) -> bool:
-    """Whether files there have attributes of their users; those in memory do since Linux 6.6."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            os.setxattr(file.fileno(), "user.forge", b"kept")
-    except OSError:
-        return False
-    return True
+    return MEMORY if has_room and not shown.f_flag & os.ST_NOEXEC and os.access(MEMORY, os.W_OK) else None
 
 
 def short_temporary_folder() -> Path:

@@ -17,8 +17,8 @@ from tests.contract.calls import call
 from tests.contract.proxy import Proxy
 
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
-DEADLINE = 0.5
-MUCH_LATER = 7.0
+DEADLINE = 2.0
+MUCH_LATER = 10.0
 """Seconds: less than what it took before there was one deadline, and much more than it takes."""
 
 
@@ -48,7 +48,7 @@ async def test_submitting_into_a_black_hole_fails_by_the_deadline(client: Execut
 
     with pytest.raises(SubmitOutcomeUnknownError) as unknown:
         await client.submit("Noop")
-    with pytest.raises(DatabaseUnavailableError, match=r"no answer within 0\.5 s"):  # nothing was sent this time
+    with pytest.raises(DatabaseUnavailableError, match=r"no answer within 2 s"):  # nothing was sent this time
         await client.submit("Noop")
 
     assert time.monotonic() - began < MUCH_LATER

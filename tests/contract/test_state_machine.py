@@ -1,6 +1,7 @@
 """The store against a model of an execution's life: any order of steps, the right one or not, on every database."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,6 +108,7 @@ class Life:
     is_cancel_asked: bool = False
     ends: list[tuple[int, ExecutionStatus, bool]] = field(default_factory=list)
     settled: set[tuple[str, ExecutionStatus]] = field(default_factory=set)
+    deaths: list[tuple[str, int]] = field(default_factory=list)
     given_back: set[str] = field(default_factory=set)
 
     @property
@@ -163,13 +165,18 @@ class Life:
         self.end(self.attempt + 1, CANCELLED)
         return "cancelled"
 
-    def lose_owner(self) -> str:
+    def lose_owner(self, beats: Counter[str]) -> str:
+        """Run again where it was, unless it was present at two deaths: a worker that beat again was not dead."""
+        self.deaths.append((str(self.owner), beats[str(self.owner)]))
+        is_suspect = sum(beats[name] == then for name, then in self.deaths) > 1
         if not self.new.idempotent or self.attempt >= self.new.max_attempts:
             self.end(self.attempt, LOST)
             return "lost"
         self.ends.append((self.attempt, LOST, False))
         self.wait(is_due=True)
-        self.lane = "process" if self.new.queue == "default" else self.lane  # served there by the third boot
+        self.lane = (
+            "process" if is_suspect and self.new.queue == "default" else self.lane
+        )  # served there by the third boot
         return "requeued"
 
     def sweep(self) -> bool:
@@ -193,6 +200,7 @@ class Lives(RuleBasedStateMachine):
         self.run, self.store = runner.run, store
         self.lives: dict[str, Life] = {}
         self.places: list[str] = []
+        self.beats: Counter[str] = Counter()
 
     @initialize(facts=st.lists(CALLS, min_size=3, max_size=3))
     def submit(self, facts: Sequence[dict[str, Any]]) -> None:
@@ -258,8 +266,9 @@ class Lives(RuleBasedStateMachine):
     def recover(self, id_: str, how: int) -> None:
         dead = self.lives[id_].owner or BOOTS[how % 2]
         owned = [id_ for id_, life in self.lives.items() if life.owner == dead]
+        self.run(beat(self.store, "boot-3"))  # so the host is there, and the dead one alone is not
         requeued, lost = self.run(self.store.queue.recover(dead, "dead"))
-        verdicts = {id_: self.lives[id_].lose_owner() for id_ in owned}
+        verdicts = {id_: self.lives[id_].lose_owner(self.beats) for id_ in owned}
         assert verdicts == dict.fromkeys(requeued, "requeued") | dict.fromkeys(lost, "lost")
 
     def sweep(self, id_: str, how: int) -> None:
@@ -293,6 +302,7 @@ class Lives(RuleBasedStateMachine):
     def ask_what_is_to_be_stopped(self, id_: str, how: int) -> None:
         name = self.lives[id_].owner or BOOTS[how % 2]
         asked = [(i, life) for i, life in sorted(self.lives.items()) if life.owner == name and life.is_cancel_asked]
+        self.beats[name] += 1
         assert self.run(beat(self.store, name)) == [Ring(id_, life.attempt) for id_, life in asked]
 
     @invariant()

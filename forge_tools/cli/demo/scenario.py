@@ -168,11 +168,14 @@ async def _is_gone(pid: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has that id; a zombie that nobody has reaped counts as one."""
+    """Whether a process of that id runs. One that has ended and that nobody has asked how does not: some containers ask never."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:  # it has just gone, or there is no /proc
+        return not Path("/proc/self/stat").exists()
