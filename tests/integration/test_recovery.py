@@ -58,7 +58,9 @@ async def test_what_a_killed_worker_ran_is_run_again_if_harmless_and_lost_if_not
     marks = {tool: fresh_fleet.folder / tool for tool in ("Block", "BlockIdempotent")}
     doomed = await asyncio.to_thread(fresh_fleet.start, "process")
     handles = [await client.submit(tool, context, {"seconds": 8, "mark": str(mark)}) for tool, mark in marks.items()]
-    await asyncio.to_thread(wait_until, lambda: all(mark.exists() for mark in marks.values()), 20, "no body started")
+    await asyncio.to_thread(
+        wait_until, lambda: all(mark.exists() and mark.read_text() for mark in marks.values()), 20, "no body started"
+    )
     children = [int(mark.read_text()) for mark in marks.values()]
     doomed.kill()
     await asyncio.to_thread(fresh_fleet.start, "process")
