@@ -1,7 +1,6 @@
-import math
-
 """The contract of roll-ups, on every database: figures are the same with and without them, whatever happens in between."""
 
+import math
 import random
 import re
 from collections.abc import Sequence
