@@ -17,7 +17,7 @@ from tests.limits import FAILED, RUN_FOLDER, RUNNING, SERVERS_FOLDER, STACKS
 from tests.session_folder import SessionFolder, roomy_memory
 from tests.surroundings import settle, settle_streams
 
-MINUTES = 30.0
+MINUTES = 45.0
 MOST_PATIENCE = 4.0
 OVERDUE_SECONDS = 30.0
 """How long after its limit a test process that does not heed it is killed."""
