@@ -1,7 +1,6 @@
 """Run pytest in settled surroundings, within a limit, and leave nothing behind: `python -m tests [WHAT PYTEST TAKES]`."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
+from forge_tools.sandbox.trees import adopt_orphans, child_pids
 from tests.limits import FAILED, RUN_FOLDER, RUNNING, SERVERS_FOLDER, STACKS
 from tests.session_folder import SessionFolder, roomy_memory
 from tests.surroundings import settle, settle_streams
@@ -26,7 +26,6 @@ LEAVE_SECONDS = 3.0
 FAILURES, TIMED_OUT = 1, 124
 MOST_SECOND_TRIES = 20
 
-SUBREAPER = 36
 WORK = (
     "import time; began = time.perf_counter(); sum(n * n for n in range(1_500_000)); print(time.perf_counter() - began)"
 )
@@ -84,7 +83,7 @@ class Run:
                 self._process.wait(END_SECONDS)
 
     def _bury_orphans(self, _number: int, _frame: FrameType | None) -> None:
-        for pid in children_of(os.getpid()):
+        for pid in child_pids(os.getpid()):
             if self._process and pid != self._process.pid:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
@@ -193,18 +192,12 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Do nothing; what is ignored by its disposition would be ignored by children, too."""
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every process below whose own parent ends, so that none escapes."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SUBREAPER, 1)
-
-
 def end_all() -> list[str]:
     """Leave nothing below this process: what does not end by itself at once is killed. Return the command lines of those."""
     commands: dict[int, str] = {}
     kills_at = time.monotonic() + LEAVE_SECONDS
     deadline = kills_at + END_SECONDS
-    while (pids := children_of(os.getpid())) and time.monotonic() < deadline:
+    while (pids := child_pids(os.getpid())) and time.monotonic() < deadline:
         for pid in pids if time.monotonic() > kills_at else ():
             commands.setdefault(pid, command_of(pid))
             kill(pid)
@@ -213,12 +206,6 @@ def end_all() -> list[str]:
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(0.01)
     return [command for command in commands.values() if command]
-
-
-def children_of(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
 
 
 def command_of(pid: int) -> str:
