@@ -18,7 +18,10 @@ from tests.warm import Forked, WarmInterpreter
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE_TOOLS = "tests.sample_tools:TOOLS"
-WORKER = ("workers.app", "workers.engine", "celery.bin.worker")
+WORKER = (
+    *("workers.app", "workers.engine", "celery.bin.worker", "celery.apps.worker", "celery.fixups.django"),
+    *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.plugins.loading", "tomllib", "timeit"),
+)
 """What every worker imports."""
 
 
@@ -154,11 +157,3 @@ class Fleet:
 def warm_worker() -> WarmInterpreter:
     """What forks the workers of this test process, whose imports would cost more than most tests."""
     return WarmInterpreter(*WORKER)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of that pid runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # it went before the file was opened, or after
-        return False

@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from tests.fleet import is_alive
-from tests.waiting import within
+from tests.waiting import is_alive, within
 
 LONG = 300
 NOTE_AND_SLEEP = f'echo $$ >> "$0"; exec sleep {LONG}'

@@ -5,6 +5,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 PATIENCE = float(os.environ.get("FORGE_TESTS_PATIENCE", "1"))
@@ -63,3 +64,11 @@ def _failure(seconds: float, otherwise: Said) -> AssertionError:
     return AssertionError(
         f"not within {seconds * PATIENCE:g} s: {otherwise if isinstance(otherwise, str) else otherwise()}"
     )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that pid runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # it went before the file was opened, or after
+        return False

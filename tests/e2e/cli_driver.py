@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.sandbox.launcher import descendants
-from tests.fleet import is_alive
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 from tests.warm import WarmInterpreter
 
 MODULE = "forge_tools.cli"

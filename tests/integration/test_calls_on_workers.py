@@ -9,8 +9,8 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode, ResultTimeoutError
 from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
-from tests.fleet import Fleet, is_alive
-from tests.waiting import reached, wait_until
+from tests.fleet import Fleet
+from tests.waiting import is_alive, reached, wait_until
 
 
 async def test_a_call_returns_what_the_tool_returned_and_is_a_row(

@@ -15,9 +15,9 @@ from forge_tools.bell import PREFIX
 from forge_tools.client import ExecutorClient, waiting
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
-from tests.fleet import ROOT, Fleet, is_alive
+from tests.fleet import ROOT, Fleet
 from tests.services import client as broker
-from tests.waiting import reached, wait_until
+from tests.waiting import is_alive, reached, wait_until
 
 
 @pytest.fixture

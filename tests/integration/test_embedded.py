@@ -22,10 +22,9 @@ from forge_tools.embedded import EmbeddedStack, stack_holder, supervision, valke
 from forge_tools.embedded import stack as stack_module
 from forge_tools.errors import DatabaseCorruptError, StackError
 from forge_tools.storage import migrate
-from tests.fleet import is_alive
 from tests.services import ValkeyServer, client
 from tests.stack_driver import worker_argv
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 ROOT = Path(__file__).parents[2]
 DRIVER = ROOT / "tests" / "stack_driver.py"

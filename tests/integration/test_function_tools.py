@@ -9,8 +9,8 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus
-from tests.fleet import Fleet, is_alive
-from tests.waiting import reached, wait_until
+from tests.fleet import Fleet
+from tests.waiting import is_alive, reached, wait_until
 
 PLACE = {"place": {"city": "Bonn"}}
 

@@ -13,9 +13,9 @@ import pytest
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionRecord, ToolResult
-from tests.fleet import Fleet, is_alive
+from tests.fleet import Fleet
 from tests.rogue_tools import SHAPES, noted
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 TIMEOUT, GRACE, SLACK = 4.0, 1.0, 15.0
 """Time enough to start a family in; and how much later a slow machine may be."""

@@ -13,8 +13,8 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus, Progress
-from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive, warm_worker
-from tests.waiting import reached
+from tests.fleet import ROOT, Fleet, WorkerProcess, warm_worker
+from tests.waiting import is_alive, reached
 
 SERVERS = ROOT / "tests" / "mcp_servers"
 CONTEXT = ExecutionContext(working_dir=".")

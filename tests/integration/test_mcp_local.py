@@ -13,10 +13,10 @@ import pytest
 from mcp import Client
 from mcp.types import ResourceLink, TextContent, TextResourceContents
 
-from tests.fleet import ROOT, is_alive
+from tests.fleet import ROOT
 from tests.mcp_process import McpProcess, parameters
 from tests.noisy_tools import WAYS
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 HARMLESS = ("print", "print without a flush", "the original stream", "descriptor", "child", "shell", "c", "flushed c")
 LOCAL = ("--local", "--tools", "tests.noisy_tools:TOOLS")

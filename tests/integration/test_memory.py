@@ -10,9 +10,9 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus
-from tests.fleet import Fleet, is_alive
+from tests.fleet import Fleet
 from tests.rogue_tools import noted
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 LIMIT = 320_000_000
 

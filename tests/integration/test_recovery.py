@@ -10,8 +10,8 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus
-from tests.fleet import Fleet, is_alive
-from tests.waiting import wait_until
+from tests.fleet import Fleet
+from tests.waiting import is_alive, wait_until
 
 
 @pytest.fixture

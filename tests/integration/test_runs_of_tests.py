@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fleet import ROOT, is_alive
-from tests.waiting import wait_until
+from tests.fleet import ROOT
+from tests.waiting import is_alive, wait_until
 
 CONFTEST = """
 import pytest

@@ -12,11 +12,10 @@ import psutil
 import pytest
 
 from tests import services as services_module
-from tests.fleet import is_alive
 from tests.server_process import ServiceMissingError
 from tests.services import Services, client, find_postgres, find_valkey
 from tests.session_folder import SessionFolder, remove_abandoned
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 ROOT = Path(__file__).parents[2]
 SESSION = """

@@ -15,8 +15,8 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, ToolResult, host_of
 from forge_tools.sandbox.leftovers import end
 from forge_tools.storage import Store, open_store
-from tests.fleet import Fleet, WorkerProcess, is_alive
-from tests.waiting import reached, wait_until
+from tests.fleet import Fleet, WorkerProcess
+from tests.waiting import is_alive, reached, wait_until
 
 COUNT = "i=0; while sleep 0.05; do i=$((i+1)); echo line $i; done"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet import ROOT, is_alive
-from tests.waiting import wait_until
+from tests.fleet import ROOT
+from tests.waiting import is_alive, wait_until
 from tests.warm import WarmInterpreter
 
 SESSION = """

@@ -16,9 +16,9 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, Lane
 from tests.descriptors import descriptors
-from tests.fleet import ROOT, Fleet, WorkerProcess, is_alive
+from tests.fleet import ROOT, Fleet, WorkerProcess
 from tests.services import ValkeyServer
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 TOOL = {"async": "Sleep", "process": "Block"}
 ECHO = {"async": "Echo", "process": "EchoInProcess"}

@@ -10,8 +10,7 @@ import pytest
 
 from forge_tools.embedded import supervision
 from forge_tools.embedded.supervision import SupervisedProcess
-from tests.fleet import is_alive
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.hosting import servers as module
 from forge_tools.mcp.hosting.configuration import Server
 from forge_tools.mcp.hosting.memory import Memory
-from tests.fleet import is_alive
 from tests.hosting import RAW, Host, call, good, raw
-from tests.waiting import reached
+from tests.waiting import is_alive, reached
 
 
 @pytest.fixture

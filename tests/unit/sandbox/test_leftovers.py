@@ -13,9 +13,9 @@ import pytest
 from forge_tools.sandbox import leftovers
 from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark, boot_mark
-from tests.fleet import ROOT, is_alive
+from tests.fleet import ROOT
 from tests.rogue_tools import LONG, SHAPES, noted
-from tests.waiting import wait_until
+from tests.waiting import is_alive, wait_until
 
 BODY = """
 import sys, time

@@ -23,8 +23,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.marks import marks_of
-from tests.fleet import is_alive
-from tests.waiting import reached
+from tests.waiting import is_alive, reached
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
 

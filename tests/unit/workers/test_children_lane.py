@@ -11,8 +11,8 @@ import pytest
 
 from forge_tools.errors import ErrorCode
 from forge_tools.records import Claim, ExecutionStatus, Ring
-from tests.fleet import is_alive
 from tests.unit.workers.child_bench import CLAIM, GRACE, ID, Bench, Speaker
+from tests.waiting import is_alive
 from workers.lanes import children, process
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from forge_tools.records import ExecutionStatus
-from tests.fleet import is_alive
 from tests.rogue_tools import noted
 from tests.starting_tools import WAYS, Starts
 from tests.unit.workers.test_loop_lane import Bench, claim
+from tests.waiting import is_alive
 
 pytestmark = pytest.mark.filterwarnings(  # whoever would have waited for it was stopped
     "ignore:subprocess [0-9]+ is still running:ResourceWarning", "ignore:unclosed transport:ResourceWarning"

@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.records import new_id
 from forge_tools.storage.looks import Look
-from tests.fleet import is_alive
+from tests.waiting import is_alive
 from workers import tidying as module
 from workers.tidying import KEYS_AT_ONCE, Tidying, drop_spent_keys, tidy
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet import ROOT, is_alive
-from tests.waiting import wait_until
+from tests.fleet import ROOT
+from tests.waiting import is_alive, wait_until
 from workers import watchdog as module
 from workers.pulse import Pulse
 from workers.watchdog import FAREWELL, LATE_SECONDS, Silence, is_stopped, watch
