@@ -5,6 +5,7 @@
 # make bench  ours beside raw Celery, in one run; make bench-growth  the same as work, history and workers grow
 # make bench-peers  ours beside other task queues, each in a venv of its own; writes benchmarks/RESULTS.md and its charts
 # make bench-tools  file tools and Bash beside ripgrep, plain Python, asyncio and the MCP filesystem server
+# make house  how large the code is and how far one call walks in it; writes benchmarks/HOUSE.md
 # make soak   file tools on paths that are swapped under them, and 10,000 calls of each in one process; MINUTES=30 at most
 # make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
 
@@ -28,7 +29,7 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py closing.py tool_loop.py engine.py)
 
-.PHONY: demo test test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools soak chaos install clean
+.PHONY: demo test test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo
@@ -68,6 +69,9 @@ bench-peers: $(BENCH_STAMP)
 
 bench-tools: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks tools
+
+house: $(STAMP)
+	$(BIN)/python -m benchmarks.house
 
 MINUTES ?= 30
 
