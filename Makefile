@@ -23,7 +23,9 @@ PYTHONS := python3.14 python3.13 python3.12 python3.11 python3
 PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+# Three test processes a core: a third of their time is waiting, for workers, leases and heartbeats.
+PROCESSES := $(shell cores=$$(nproc); echo $$((cores > 4 ? 12 : cores * 3)))
+PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
 
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
