@@ -5,13 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forge_tools.records import ExecutionStatus, Lane
-from tests.chaos.tools import tool_name
+from tests.chaos.tools import ERRANDS, FAMILIES, tool_name
 
 SUCCEEDED, FAILED = ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED
 TIMED_OUT, LOST = ExecutionStatus.TIMED_OUT, ExecutionStatus.LOST
 
 LONG = 30.0
 """Seconds that no body of a well-behaved call comes near."""
+
+KILL_GRACE = 1.0
+
+ENDLESS = {"Hang", "Stubborn", "Block", "Family", *(shape.__name__ for shape in FAMILIES)}
+"""What nothing but its timeout ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,11 @@ class Kind:
     longest: float = 0.0
     timeout: float = LONG
     ends_process: bool = False
+
+    @property
+    def holds_loop(self) -> bool:
+        """Whether its neighbours cannot go on meanwhile."""
+        return self.lane == "async" and self.shape in {"Block", "Compute"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,11 @@ class Planned:
         return tool_name(self.kind.shape, self.kind.lane, idempotent=self.idempotent)
 
     @property
+    def takes(self) -> float:
+        """Seconds within which its body ends, by itself or by its timeout."""
+        return self.kind.timeout + 2 * KILL_GRACE if self.kind.shape in ENDLESS else self.seconds
+
+    @property
     def max_starts(self) -> int:
         """How many bodies may start, whatever happens."""
         return 3 if self.idempotent else 1
@@ -57,7 +72,9 @@ MIX = (
     kind("Work", "async", [SUCCEEDED, TIMED_OUT], weight=40, longest=0.3),
     kind("Work", "async", [SUCCEEDED, TIMED_OUT], weight=25, shortest=1, longest=4),
     kind("Work", "async", [SUCCEEDED, TIMED_OUT], weight=6, shortest=0.7, longest=1.0, timeout=1.5),
+    kind("Work", "async", [SUCCEEDED, TIMED_OUT], weight=3, shortest=4, longest=8),
     kind("Work", "process", [SUCCEEDED, TIMED_OUT], weight=10, longest=0.2),
+    kind("Work", "process", [SUCCEEDED, TIMED_OUT], weight=1, shortest=2, longest=6),
     kind("Work", "process", [SUCCEEDED, TIMED_OUT], weight=3, shortest=0.5, longest=0.8, timeout=1.5),
     kind("Compute", "process", [SUCCEEDED, TIMED_OUT], weight=6, longest=0.5),
     kind("Errand", "process", [SUCCEEDED, TIMED_OUT], weight=3, longest=0.5),
@@ -71,6 +88,8 @@ MIX = (
     kind("Stubborn", "process", [TIMED_OUT], weight=0.5, timeout=0.7),
     kind("Block", "process", [TIMED_OUT], weight=1, timeout=0.7),
     kind("Family", "process", [TIMED_OUT], weight=1.5, timeout=0.7),
+    *(kind(shape.__name__, "async", [TIMED_OUT], weight=1, timeout=0.7) for shape in FAMILIES),
+    *(kind(shape.__name__, "async", [SUCCEEDED, TIMED_OUT], weight=1.5, longest=1.5) for shape in ERRANDS),
     kind("Block", "async", [FAILED, TIMED_OUT], weight=0.3, timeout=5.0),
     kind("Compute", "async", [SUCCEEDED, FAILED, TIMED_OUT], weight=0.3, shortest=2, longest=3),
     kind("Kill", "async", [LOST], weight=0.2, ends_process=True),

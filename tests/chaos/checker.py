@@ -2,18 +2,27 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from forge_tools.records import TERMINAL, ExecutionStatus
 from tests.chaos.calls import Planned
-from tests.chaos.crew import UNEXPLAINED, Deaths
+from tests.chaos.crew import DRAIN, UNEXPLAINED, Deaths
 from tests.chaos.effects import Effect
 
 Row = TypeVar("Row")
 
 SLACK = 0.25
 """Seconds between what a body notes and what the runtime measures around it."""
+
+LATEST_ANSWER = 15.0
+"""Seconds within which a submit is answered: its deadline of 5 s, on a machine that is busy."""
+
+LATE = 2.0
+"""Seconds by which a body may end later than it should, on a machine that is busy."""
+
+SET = 300.0
+"""Seconds by which no duration may be wrong: half of what clocks are set by, and more than anybody is suspended for."""
 
 Answer = Literal["accepted", "refused", "unknown"]
 
@@ -27,6 +36,8 @@ class Submitted:
     id: str | None = None
     is_cancelled: bool = False
     """Whether a cancel was asked for, by then or later."""
+    seconds: float = 0.0
+    """How long the answer took."""
 
     @property
     def mark(self) -> str:
@@ -123,11 +134,15 @@ class Case:
 
 def check(evidence: Evidence) -> list[Violation]:
     """Every broken promise, one by one."""
+    every = list(cases(evidence))
+    held = {start.pid for case in every for start in case.starts if case.submitted.call.kind.holds_loop}
+    stopped = {pid: at for pid, at in evidence.deaths.stopped.items() if pid not in held}
+    deaths = replace(evidence.deaths, stopped=stopped)
     violations = [
         Violation(rule.__name__, case.submitted.mark, found)
-        for case in cases(evidence)
+        for case in every
         for rule in RULES
-        for found in rule(case, evidence.deaths)
+        for found in rule(case, deaths)
     ]
     return [*violations, *_of_the_whole(evidence)]
 
@@ -186,6 +201,11 @@ def accepted_is_stored_once_and_refused_never(case: Case, deaths: Deaths) -> Ite
         yield f"{case.submitted.answer}, but {len(case.executions)} executions are stored"
     if case.submitted.id and any(row.id != case.submitted.id for row in case.executions):
         yield f"stored as {case.executions[0].id}, but its submitter was given {case.submitted.id}"
+
+
+def a_submit_is_answered_in_time(case: Case, deaths: Deaths) -> Iterator[str]:
+    if case.submitted.seconds > LATEST_ANSWER:
+        yield f"{case.submitted.answer} after {case.submitted.seconds:.1f}s"
 
 
 def every_call_ends(case: Case, deaths: Deaths) -> Iterator[str]:
@@ -254,6 +274,19 @@ def _has_excuse(attempt: Ended, case: Case, deaths: Deaths) -> bool:
     return not case.starts and attempt.pid in deaths.children.values()
 
 
+def a_polite_stop_cuts_nothing_that_ends_in_time(case: Case, deaths: Deaths) -> Iterator[str]:
+    """Unless the call or something else ended the process."""
+    for attempt in case.attempts:
+        asked_at = deaths.stopped.get(attempt.pid or 0)
+        if attempt.status != ExecutionStatus.LOST or asked_at is None or case.submitted.call.kind.ends_process:
+            continue
+        starts = [start for start in case.starts if attempt.pid in (start.pid, start.parent)]
+        begun = max((start.at for start in starts), default=asked_at)
+        left = begun + case.submitted.call.takes - asked_at
+        if left < DRAIN - LATE and not any(start.pid in deaths.children for start in starts):
+            yield f"attempt {attempt.attempt} on worker {attempt.pid} had {left:.1f}s to go and was cut"
+
+
 def who_returned_in_time_is_not_timed_out(case: Case, deaths: Deaths) -> Iterator[str]:
     timeout = case.submitted.call.kind.timeout
     for attempt in case.attempts:
@@ -264,6 +297,15 @@ def who_returned_in_time_is_not_timed_out(case: Case, deaths: Deaths) -> Iterato
         took = [end.at - start.at for start, end in zip(case.starts, case.ends, strict=False) if start.pid == end.pid]
         if attempt.is_final and len(case.starts) == len(took) and took[-1:] and took[-1] < timeout - SLACK:
             yield f"its body returned after {took[-1]:.2f}s of {timeout:g}s, and it is timed out"
+
+
+def a_duration_is_that_of_the_body(case: Case, deaths: Deaths) -> Iterator[str]:
+    if len(case.starts) != 1 or len(case.ends) != 1:
+        return
+    took = case.ends[0].at - case.starts[0].at
+    for final in case.finals:
+        if final.duration is not None and not took - SLACK <= final.duration <= took + SET:
+            yield f"its body took {took:.2f}s, on record are {final.duration:.2f}s"
 
 
 def handles_tell_what_is_stored(case: Case, deaths: Deaths) -> Iterator[str]:
@@ -279,6 +321,7 @@ def handles_tell_what_is_stored(case: Case, deaths: Deaths) -> Iterator[str]:
 
 RULES = (
     accepted_is_stored_once_and_refused_never,
+    a_submit_is_answered_in_time,
     every_call_ends,
     it_ends_once,
     the_end_never_changes,
@@ -286,7 +329,9 @@ RULES = (
     success_has_its_effect,
     it_ends_as_such_a_call_may,
     lost_only_where_something_died,
+    a_polite_stop_cuts_nothing_that_ends_in_time,
     who_returned_in_time_is_not_timed_out,
+    a_duration_is_that_of_the_body,
     handles_tell_what_is_stored,
 )
 

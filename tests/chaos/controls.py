@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from tests.chaos import checker
-from tests.chaos.calls import SUCCEEDED, Planned, kind
+from tests.chaos.calls import SUCCEEDED, TIMED_OUT, Kind, Planned, kind
 from tests.chaos.crew import Post
 from tests.chaos.harness import Run, run
 from tests.chaos.plan import Plan
 from tests.chaos.schedule import Fault, Step
+from tests.chaos.tools import FAMILIES
 
 SECONDS = 5.0
 """How long calls are submitted."""
@@ -20,12 +22,14 @@ CONDEMNED_AFTER = 16.0
 """Seconds in which a boot is surely found dead: the recoverer's own lease may have to run out first."""
 
 CREW = (Post("async", "host-a", 50), Post("async", "host-b", 50))
-LONG_WORK = kind("Work", "async", [SUCCEEDED], shortest=1.0, longest=2.5)
+LONG_WORK = kind("Work", "async", [SUCCEEDED], longest=2.0)
+LONGER_WORK = kind("Work", "async", [SUCCEEDED], longest=14.0)
+FAMILY = tuple(kind(shape.__name__, "async", [TIMED_OUT], timeout=1.0) for shape in FAMILIES)
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """`broken` names the rules that must report violations.
+    """`broken` names the rules that must report violations. Calls are of each of the `kinds` in turn, as long as that lets them be.
 
     Where a worker is frozen on purpose the database is PostgreSQL: frozen in a write to SQLite, it would hold up all the others.
     """
@@ -34,11 +38,12 @@ class Control:
     steps: Sequence[Step]
     broken: frozenset[str]
     database: str = "sqlite"
+    kinds: Sequence[Kind] = (LONG_WORK,)
 
     async def run(self, folder: Path) -> Run:
         calls = [
-            Planned(SECONDS * number / CALLS, f"call-{number}", LONG_WORK, idempotent=number % 4 == 0, seconds=2.0)
-            for number in range(CALLS)
+            Planned(SECONDS * number / CALLS, f"call-{number}", one, idempotent=number % 4 == 0, seconds=one.longest)
+            for number, one in zip(range(CALLS), cycle(self.kinds), strict=False)
         ]
         program = ("-m", "tests.chaos.sabotage", self.protection)
         plan = Plan(0, self.database, SECONDS, calls, self.steps, CREW, program, settle=CONDEMNED_AFTER + 7)
@@ -53,12 +58,25 @@ REPETITIONS = [step(1 + number / 3, Fault.REPEAT_RINGS) for number in range(12)]
 PAUSES = [step(1.5, Fault.PAUSE_WORKER, 2.2), step(4.2, Fault.PAUSE_WORKER, 2.2, worker=1)]
 FREEZE = step(2.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
 DEATH = step(2.5, Fault.KILL_WORKER, worker=1)
+ROLL = step(2.5, Fault.ROLL_WORKER, worker=1)
+HOLE = step(2.0, Fault.SWALLOW_DATABASE, 9.0)
+CLOCK = step(3.0, Fault.SET_CLOCK, 2.0)
 
 CONTROLS = (
     Control("compare_and_set", REPETITIONS, frozenset({checker.a_body_starts_only_as_often_as_allowed.__name__})),
     Control("fencing", [FREEZE], frozenset({checker.the_end_never_changes.__name__}), "postgres"),
     Control("recovery", [DEATH], frozenset({checker.every_call_ends.__name__})),
     Control("heartbeat_rule", PAUSES, frozenset({checker.lost_only_where_something_died.__name__})),
+    Control("sweep", [], frozenset({"nothing_is_left_running"}), kinds=(*FAMILY, LONG_WORK)),
+    Control("drain", [ROLL], frozenset({checker.a_polite_stop_cuts_nothing_that_ends_in_time.__name__})),
+    Control(
+        "own_beats",
+        [HOLE],
+        frozenset({checker.lost_only_where_something_died.__name__}),
+        "postgres",
+        kinds=(LONGER_WORK,),
+    ),
+    Control("beats_as_seen", [CLOCK], frozenset({checker.lost_only_where_something_died.__name__}), "postgres"),
 )
 BASELINE = Control(
     "nothing",

@@ -38,6 +38,9 @@ ENDS = {
 
 STOP_SECONDS = 40.0
 
+DRAIN = 12.0
+"""Seconds that bodies have after a polite stop: more than any of them takes that ends by itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Post:
@@ -64,6 +67,13 @@ class Deaths:
     """Worker pid to what happened to it."""
     children: dict[int, int] = field(default_factory=dict)
     """Pid of a pool process to that of its worker."""
+    stopped: dict[int, float] = field(default_factory=dict)
+    """When (monotonic) each worker was asked to stop that nothing else has met since."""
+
+    def meet(self, *pids: int) -> None:
+        """Note that something befell these workers, which they may be excused for."""
+        for pid in pids:
+            self.stopped.pop(pid, None)
 
 
 @dataclass(slots=True)
@@ -110,6 +120,7 @@ class Crew:
         self._environment = dict(environment)
         self._program = program
         self._count = 0
+        self._leaving: list[Worker] = []
         self.deaths = Deaths()
         self.workers = [self._hire(post) for post in posts]
 
@@ -121,16 +132,23 @@ class Crew:
         """Replace the dead for ever."""
         while True:  # no deadline: it looks until the run cancels it
             await asyncio.sleep(LOOK_SECONDS)
-            for place, worker in enumerate(self.workers):
+            for worker in [*self.workers, *self._leaving]:
                 if not worker.is_alive:
-                    how = ENDS.get(code := worker.process.process.returncode, f"{UNEXPLAINED}, status {code}")
-                    self.deaths.workers.setdefault(worker.pid, how)
-                    if time.monotonic() - worker.hired_at > SHORTEST_LIFE:
-                        self.workers[place] = self._hire(worker.post)
+                    self._note_end(worker)
+            self._leaving = [worker for worker in self._leaving if worker.is_alive]
+            for place, worker in enumerate(self.workers):
+                if not worker.is_alive and time.monotonic() - worker.hired_at > SHORTEST_LIFE:
+                    self.workers[place] = self._hire(worker.post)
+
+    def relieve(self, worker: Worker) -> None:
+        """Start its successor beside it."""
+        self.workers[self.workers.index(worker)] = self._hire(worker.post)
+        self._leaving.append(worker)
 
     def living(self, lane: Lane | None = None) -> list[Worker]:
-        """Those that run, in the order of their posts."""
-        return [worker for worker in self.workers if worker.is_alive and lane in (None, worker.post.lane)]
+        """Those that run: first the holders of the posts in their order, then those whose successors have started."""
+        everybody = [*self.workers, *self._leaving]
+        return [worker for worker in everybody if worker.is_alive and lane in (None, worker.post.lane)]
 
     async def stop(self) -> None:
         """Stop all politely, and the stubborn by force."""
@@ -146,6 +164,12 @@ class Crew:
         """End whoever is left, without more words."""
         for worker in self.living():
             worker.process.kill()
+
+    def _note_end(self, worker: Worker) -> None:
+        code = worker.process.process.returncode
+        self.deaths.workers.setdefault(worker.pid, ENDS.get(code, f"{UNEXPLAINED}, status {code}"))
+        if code:
+            self.deaths.meet(worker.pid)
 
     def _hire(self, post: Post) -> Worker:
         log = self._folder / f"worker-{self._count:03}-{post.lane}-{post.host}.log"

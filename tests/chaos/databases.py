@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from tests.chaos.schedule import Fault
+from tests.clocks import postgres_clock
 from tests.contract.proxy import Proxy
 from tests.services import PostgresServer
 
@@ -44,12 +45,25 @@ class UnderFire(Protocol):
 
     async def kill(self, seconds: float) -> None: ...
 
+    async def swallow(self, seconds: float) -> None: ...
+
+    async def shadow_clock(self) -> None:
+        """Let `set_clock` set its clock, from now on."""
+        ...
+
+    async def set_clock(self, ahead: float) -> None: ...
+
 
 class SqliteUnderFire:
     """A file that somebody else keeps locked."""
 
     name = "sqlite"
-    faults = frozenset(Fault) - {Fault.KILL_DATABASE, Fault.CUT_DATABASE}
+    faults = frozenset(Fault) - {
+        Fault.KILL_DATABASE,
+        Fault.CUT_DATABASE,
+        Fault.SWALLOW_DATABASE,
+        Fault.SET_CLOCK,
+    }
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "forge.db"
@@ -81,6 +95,15 @@ class SqliteUnderFire:
 
     async def kill(self, seconds: float) -> None:
         raise NotImplementedError("a file has no server")
+
+    async def swallow(self, seconds: float) -> None:
+        raise NotImplementedError("a file has no connections")
+
+    async def shadow_clock(self) -> None:
+        raise NotImplementedError("a file has no clock")
+
+    async def set_clock(self, ahead: float) -> None:
+        raise NotImplementedError("a file has no clock")
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         connection = sqlite3.connect(self._path, timeout=10)
@@ -132,8 +155,7 @@ class PostgresUnderFire:
         await self._on_starter(self._server.stop)
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
-        direct = urlunsplit(urlsplit(self._server.url)._replace(path=self._path))
-        connection = await asyncpg.connect(direct, timeout=5)
+        connection = await asyncpg.connect(self._direct, timeout=5)
         try:
             return [tuple(row) for row in await connection.fetch(query)]
         finally:
@@ -162,6 +184,23 @@ class PostgresUnderFire:
             await asyncio.sleep(seconds)
         finally:
             await self._on_starter(self._server.start)
+
+    async def swallow(self, seconds: float) -> None:
+        self._gate.swallow()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._gate.stop_swallowing()
+
+    async def shadow_clock(self) -> None:
+        self._set_clock = await asyncio.to_thread(postgres_clock, self._direct)
+
+    async def set_clock(self, ahead: float) -> None:
+        await asyncio.to_thread(self._set_clock, ahead)
+
+    @property
+    def _direct(self) -> str:
+        return urlunsplit(urlsplit(self._server.url)._replace(path=self._path))
 
 
 async def read_if_up(database: UnderFire, query: str) -> list[tuple[Any, ...]] | None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,12 @@ from tests.chaos.crew import Crew, Worker
 from tests.chaos.databases import OnStarter, UnderFire
 from tests.chaos.schedule import Step
 from tests.waiting import within
+
+AHEAD = 600.0
+"""Seconds by which the clock is set: as long as a call may wait until it expires."""
+
+NOTICED_WITHIN = 3.0
+"""Seconds until some worker has surely looked at the clock again; until then the database stays in reach."""
 
 NONSENSE: tuple[Any, ...] = (
     [],
@@ -79,6 +86,14 @@ class Faults:
 
     async def stop_worker(self, step: Step) -> bool:
         return self._end(step, signal.SIGTERM, "stopped")
+
+    async def roll_worker(self, step: Step) -> bool:
+        """Ask it to stop, and start its successor beside it at once."""
+        worker = self._pick(step)
+        if worker is None or worker not in self._crew.workers:
+            return False
+        self._crew.relieve(worker)
+        return self._end_of(worker, signal.SIGTERM, "stopped")
 
     async def hurry_worker(self, step: Step) -> bool:
         """Ask it to stop at once."""
@@ -160,25 +175,54 @@ class Faults:
         return await self._strike(self._database.kill(step.seconds))
 
     async def cut_database(self, step: Step) -> bool:
-        return await self._strike(self._database.cut())
+        return await self._strike(self._database.cut(), is_lasting=False)
 
     async def pause_database(self, step: Step) -> bool:
         return await self._strike(self._database.pause(step.seconds))
 
     async def take_database_away(self, step: Step) -> bool:
         """Keep it away for longer than a lease: that condemns nobody."""
+        await self._database_is_whole()
+        return await self._strike(self._database.go_away(step.seconds))
+
+    async def swallow_database(self, step: Step) -> bool:
+        """Leave connections open and lose all that is sent, for longer than a lease: that condemns nobody."""
+        await self._database_is_whole()
+        return await self._strike(self._database.swallow(step.seconds))
+
+    async def set_clock(self, step: Step) -> bool:
+        """Set the clock that all deadlines are moments of, and later set it right: nothing comes of either."""
+        await self._database_is_whole()
+        return await self._strike(self._set_clock_for(step.seconds), is_lasting=False)
+
+    async def _set_clock_for(self, seconds: float) -> None:
+        for ahead, lasts in ((AHEAD, seconds), (0.0, NOTICED_WITHIN)):
+            await self._database.set_clock(ahead)
+            await asyncio.sleep(lasts)
+
+    async def _database_is_whole(self) -> None:
         time_left = within(600, "the database stays struck")
         while "database" in self._struck and next(time_left):
             await asyncio.sleep(0.1)
-        return await self._strike(self._database.go_away(step.seconds))
 
-    async def _strike(self, blow: Coroutine[Any, Any, None]) -> bool:
-        with self._taking("database") as is_free:
+    async def _strike(self, blow: Coroutine[Any, Any, None], *, is_lasting: bool = True) -> bool:
+        with self._taking("database") as is_free, self._taking("writers" if is_lasting and is_free else ""):
             if is_free:
+                self._meet_leavers()
                 await blow
             else:
                 blow.close()
         return is_free
+
+    def _meet_leavers(self) -> None:
+        """Who cannot write when it leaves cannot say how its bodies ended."""
+        if self._is_out_of_reach():
+            self._crew.deaths.meet(*(worker.pid for worker in self._crew.living()))
+
+    def _is_out_of_reach(self) -> bool:
+        """Whether the database keeps writers waiting; one who is suspended may hold the lock of a file."""
+        has_sleepers = any(worker.is_suspended for worker in self._crew.living())
+        return "writers" in self._struck or (has_sleepers and self._database.name == "sqlite")
 
     @contextmanager
     def _taking(self, service: str) -> Iterator[bool]:
@@ -200,17 +244,26 @@ class Faults:
 
     def _end(self, step: Step, number: signal.Signals, how: str) -> bool:
         worker = self._pick(step)
-        if worker is None:
-            return False
-        self._crew.deaths.workers.setdefault(worker.pid, how)
+        return worker is not None and self._end_of(worker, number, how)
+
+    def _end_of(self, worker: Worker, number: signal.Signals, how: str) -> bool:
+        deaths = self._crew.deaths
+        if number == signal.SIGTERM and worker.pid not in deaths.workers and not self._is_out_of_reach():
+            deaths.stopped[worker.pid] = time.monotonic()
+        else:
+            deaths.meet(worker.pid)
+        deaths.workers.setdefault(worker.pid, how)
         worker.signal(number)
         return True
+
 
     async def _suspend(self, workers: Sequence[Worker], step: Step) -> bool:
         """Suspend them, alone or with all that they started."""
         trees = [pid for worker in workers for pid in worker.tree() if step.number % 2]
         for worker in workers:
             worker.is_suspended = True
+        self._crew.deaths.meet(*(worker.pid for worker in workers))
+        self._meet_leavers()
         try:
             with suspended([*(worker.pid for worker in workers), *trees]):
                 await asyncio.sleep(step.seconds)

@@ -12,6 +12,10 @@ from forge_tools.records import Claim, Outcome, Ring, Scope
 from forge_tools.storage.models import execution_attempts, execution_queue
 from forge_tools.storage.queue import ExecutionQueue
 from workers.__main__ import main
+from workers.clocks import ClockWatch
+from workers.engine import Engine
+from workers.lanes import loop
+from workers.lanes.base import Body
 from workers.recovery import Recovery
 
 SHORT_LEASE = {"lease": 5.0, "heartbeat": 0.5}
@@ -89,8 +93,61 @@ def heartbeat_rule() -> None:
     Recovery.step = condemn_at_once  # type: ignore[method-assign]  # the sabotage
 
 
+def sweep() -> None:
+    """What a stopped body of the async lane started runs on."""
+
+    async def look_away(body: Body) -> None: ...
+
+    loop.end_processes = look_away  # type: ignore[attr-defined]  # the sabotage
+
+
+def drain() -> None:
+    """Who is asked to stop leaves at once."""
+    stop = Engine.stop
+
+    def stop_at_once(self: Engine, drain: float | None = None) -> None:
+        stop(self, 0)
+
+    Engine.stop = stop_at_once  # type: ignore[method-assign]  # the sabotage
+
+
+def own_beats() -> None:
+    """Who could not look goes on from what it saw before."""
+    Recovery.interrupted = lambda self: None  # type: ignore[method-assign]  # the sabotage
+    ClockWatch.hear = lambda self, there: True  # type: ignore[method-assign]  # the sabotage
+
+
+def beats_as_seen() -> None:
+    """Who is dead is told by the time in its row, not by beats that were seen to stand still."""
+
+    async def judge_by_the_row(self: Recovery) -> list[str]:
+        lived = {one.id for one in await self._store.workers.list(seen_within=self._lease)}
+        for boot in (await self._store.workers.beats()).keys() - lived - {self._boot}:
+            await self._store.queue.recover(boot, "not seen for a lease")
+        return []
+
+    async def always(self: Recovery, tell: object) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await judge_by_the_row(self)
+
+    Recovery.keep = always  # type: ignore[method-assign, assignment]  # the sabotage
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
-    one.__name__: one for one in (nothing, compare_and_set, fencing, recovery, heartbeat_rule)
+    one.__name__: one
+    for one in (
+        nothing,
+        compare_and_set,
+        fencing,
+        recovery,
+        heartbeat_rule,
+        sweep,
+        drain,
+        own_beats,
+        beats_as_seen,
+    )
 }
 
 

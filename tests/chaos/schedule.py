@@ -12,6 +12,7 @@ class Fault(StrEnum):
     KILL_CHILD = "kill_child"
     KILL_WORKER = "kill_worker"
     STOP_WORKER = "stop_worker"
+    ROLL_WORKER = "roll_worker"
     HURRY_WORKER = "hurry_worker"
     PAUSE_WORKER = "pause_worker"
     FREEZE_WORKER = "freeze_worker"
@@ -24,6 +25,8 @@ class Fault(StrEnum):
     CUT_DATABASE = "cut_database"
     PAUSE_DATABASE = "pause_database"
     TAKE_DATABASE_AWAY = "take_database_away"
+    SWALLOW_DATABASE = "swallow_database"
+    SET_CLOCK = "set_clock"
     REPEAT_RINGS = "repeat_rings"
     REORDER_RINGS = "reorder_rings"
     FORGE_RINGS = "forge_rings"
@@ -42,7 +45,8 @@ class Habit:
 SHORT = {
     Fault.KILL_CHILD: Habit(8),
     Fault.KILL_WORKER: Habit(3),
-    Fault.STOP_WORKER: Habit(2),
+    Fault.STOP_WORKER: Habit(1),
+    Fault.ROLL_WORKER: Habit(2),
     Fault.HURRY_WORKER: Habit(1),
     Fault.PAUSE_WORKER: Habit(2, 0.5, 5.0),
     Fault.KILL_BROKER: Habit(2, 0.2, 3.0),
@@ -61,6 +65,8 @@ LONG = {
     Fault.FREEZE_WORKER: Habit(3, 21.0, 23.0),
     Fault.TAKE_DATABASE_AWAY: Habit(1, 16.5, 18.0),
     Fault.SUSPEND_ALL: Habit(1, 16.5, 18.0),
+    Fault.SWALLOW_DATABASE: Habit(1, 40.0, 42.0),
+    Fault.SET_CLOCK: Habit(1, 16.5, 18.0),
 }
 """Each outlasts a lease of 15 s. Two never overlap: nobody is found dead while the database or everybody is away."""
 
@@ -94,18 +100,20 @@ def plan_faults(
     weights = [habit.weight * (fault in possible) for fault, habit in SHORT.items()]
     faults = random_numbers.choices(list(SHORT), weights, k=round(seconds * SHORT_PER_SECOND))
     steps = [_step(random_numbers, random_numbers.uniform(0.5, seconds), one, SHORT[one]) for one in faults]
-    return sorted([*steps, *_long_steps(random_numbers, seconds, long)], key=lambda step: step.at)
+    return sorted([*steps, *_long_steps(random_numbers, seconds, possible, long)], key=lambda step: step.at)
 
 
-def _long_steps(random_numbers: random.Random, seconds: float, wanted: Sequence[Fault] | None) -> list[Step]:
-    if wanted is None:
-        faults = random_numbers.choices(list(LONG), [habit.weight for habit in LONG.values()], k=round(seconds / 15))
+def _long_steps(
+    random_numbers: random.Random, seconds: float, possible: Collection[Fault], wanted: Sequence[Fault] | None
+) -> list[Step]:
+    weights = [habit.weight * (fault in possible) for fault, habit in LONG.items()]
+    faults = random_numbers.choices(list(LONG), weights, k=round(seconds / 15))
     steps: list[Step] = []
     at = BEFORE_THE_FIRST_LONG
     for fault in faults if wanted is None else wanted:
         step = _step(random_numbers, at, fault, LONG[fault])
         if wanted is None and step.at + step.seconds > seconds:
-            break
+            continue
         steps.append(step)
         between = random_numbers.uniform(SHORTEST_BETWEEN_LONG, LONGEST_BETWEEN_LONG)
         at += step.seconds + (between if wanted is None else SHORTEST_BETWEEN_LONG)

@@ -15,12 +15,11 @@ from forge_tools.config import Settings
 from forge_tools.storage.migrate import upgrade
 from tests.chaos import effects
 from tests.chaos.brokers import BROKERS, BrokerUnderFire
-from tests.chaos.crew import RUN_VARIABLE, Crew, Member, members
+from tests.chaos.calls import KILL_GRACE
+from tests.chaos.crew import DRAIN, RUN_VARIABLE, Crew, Member, members
 from tests.chaos.databases import PostgresUnderFire, SqliteUnderFire, UnderFire
 from tests.chaos.plan import Plan
-
-KILL_GRACE = 1.0
-DRAIN = 6.0
+from tests.chaos.schedule import Fault
 
 _MIGRATING = threading.Lock()
 """Alembic keeps its context in globals, and stages may open together."""
@@ -71,6 +70,8 @@ class Stage:
         await self.on_starter(self.broker.start)
         self._cleanup.push_async_callback(self.on_starter, self.broker.stop)
         await asyncio.to_thread(_migrate, self.database.url)
+        if any(step.fault is Fault.SET_CLOCK for step in self._plan.steps):
+            await self.database.shadow_clock()
         self.settings = Settings.load(
             home=self.folder / "home",
             broker_url=self.broker.url,

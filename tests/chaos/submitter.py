@@ -1,6 +1,7 @@
 """The client side of a run: submits every planned call when its time comes, and stays until its handle resolves."""
 
 import asyncio
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -35,16 +36,20 @@ class Submitter:
 
     async def _call(self, call: Planned) -> None:
         await asyncio.sleep(call.at)
+        began = time.monotonic()
         context = ExecutionContext(working_dir=str(self._folder), timeout=call.kind.timeout)
         try:
             handle = await self._client.submit(call.tool, context, {"mark": call.mark, "seconds": call.seconds})
         except SubmitOutcomeUnknownError as error:
-            self.submitted[call.mark] = Submitted(call, "unknown", error.execution_id)
+            self._note(Submitted(call, "unknown", error.execution_id), began)
         except ForgeError:
-            self.submitted[call.mark] = Submitted(call, "refused")
+            self._note(Submitted(call, "refused"), began)
         else:
-            self.submitted[call.mark] = Submitted(call, "accepted", handle.id)
+            self._note(Submitted(call, "accepted", handle.id), began)
             await asyncio.gather(self._follow(handle, call.mark), self._cancel_in_time(handle, call))
+
+    def _note(self, submitted: Submitted, began: float) -> None:
+        self.submitted[submitted.mark] = replace(submitted, seconds=time.monotonic() - began)
 
     async def _follow(self, handle: Handle, mark: str) -> None:
         while mark not in self.resolved:  # no deadline: the run cancels it when it is over

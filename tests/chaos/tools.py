@@ -112,25 +112,72 @@ class Kill(Shape):
         return ToolResult.ok(mark)
 
 
-class Family(Shape):
-    """Start a child, a grandchild in a session of its own and an orphan, then await what never comes."""
-
-    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
-        note(mark, "start")
-        script = f"(setsid sleep {FOR_EVER:g} &); setsid sleep {FOR_EVER:g} & sleep {FOR_EVER:g}"
-        subprocess.Popen(["sh", "-c", script], env={**os.environ, MARK_VARIABLE: mark})
-        await asyncio.sleep(FOR_EVER)
-        return ToolResult.ok(mark)
-
-
 class Errand(Shape):
     """Start a child, wait for it, then succeed."""
 
     async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
         note(mark, "start")
-        subprocess.run(["sleep", f"{seconds:g}"], env={**os.environ, MARK_VARIABLE: mark}, check=True)
+        status = await self.run(["sh", "-c", self.script(seconds)], {**os.environ, MARK_VARIABLE: mark})
+        if status:
+            raise RuntimeError(f"the child of {mark} ended with {status}")
         note(mark, "end")
         return ToolResult.ok(mark)
+
+    def script(self, seconds: float) -> str:
+        return f"exec sleep {seconds:g}"
+
+    async def run(self, command: list[str], environment: dict[str, str]) -> int:
+        """The status that it ended with."""
+        return subprocess.run(command, env=environment).returncode
+
+
+class ErrandOfLoop(Errand):
+    """The same by asyncio."""
+
+    async def run(self, command: list[str], environment: dict[str, str]) -> int:
+        child = await asyncio.create_subprocess_exec(*command, env=environment)
+        return await child.wait()
+
+
+class ErrandOfThread(Errand):
+    """The same on a thread."""
+
+    async def run(self, command: list[str], environment: dict[str, str]) -> int:
+        return (await asyncio.to_thread(subprocess.run, command, env=environment)).returncode
+
+
+class ErrandBySpawn(Errand):
+    """The same by `posix_spawn`."""
+
+    async def run(self, command: list[str], environment: dict[str, str]) -> int:
+        child = os.posix_spawn(f"/bin/{command[0]}", command, environment)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        return os.waitstatus_to_exitcode(status)
+
+
+class Family(Errand):
+    """Start a child, a grandchild in a session of its own and an orphan, then wait for what never comes."""
+
+    def script(self, seconds: float) -> str:
+        return f"(setsid sleep {FOR_EVER:g} &); setsid sleep {FOR_EVER:g} & sleep {FOR_EVER:g}"
+
+    async def run(self, command: list[str], environment: dict[str, str]) -> int:
+        child = subprocess.Popen(command, env=environment)
+        while (status := child.poll()) is None:  # no deadline: its call has a timeout
+            await asyncio.sleep(0.05)
+        return status
+
+
+class FamilyOfLoop(ErrandOfLoop, Family):
+    """The same by asyncio."""
+
+
+class FamilyOfThread(ErrandOfThread, Family):
+    """The same on a thread."""
+
+
+class FamilyBySpawn(ErrandBySpawn, Family):
+    """The same by `posix_spawn`."""
 
 
 def tool_name(shape: str, lane: Lane, *, idempotent: bool) -> str:
@@ -149,5 +196,7 @@ def _variant(shape: type[Shape], lane: Lane, idempotent: bool) -> type[Shape]:
     return type(name, (shape,), {"__doc__": shape.__doc__, "name": name, "lane": lane, "capabilities": capabilities})
 
 
-SHAPES = (Work, Compute, Fail, Raise, Hang, Stubborn, Block, Exit, Kill, Family, Errand)
+ERRANDS = (ErrandOfLoop, ErrandOfThread, ErrandBySpawn)
+FAMILIES = (FamilyOfLoop, FamilyOfThread, FamilyBySpawn)
+SHAPES = (Work, Compute, Fail, Raise, Hang, Stubborn, Block, Exit, Kill, Family, Errand, *ERRANDS, *FAMILIES)
 TOOLS = tuple(tool for shape in SHAPES for tool in variants(shape))

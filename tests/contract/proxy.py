@@ -1,4 +1,4 @@
-"""A TCP proxy that loses a reply, refuses, or freezes, when it is told to."""
+"""A TCP proxy that loses a reply, refuses, freezes or swallows, when it is told to."""
 
 import asyncio
 from typing import Self
@@ -17,6 +17,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._delivering = asyncio.Event()
+        self._delivering.set()
         self.replies_to_lose = 0
         self.stays_away_after_loss = False
         self.lost = asyncio.Event()
@@ -28,6 +30,7 @@ class Proxy:
 
     async def __aexit__(self, *_: object) -> None:
         self._flowing.set()
+        self._delivering.set()
         await self.go_away()
         await reached(lambda: not self._tasks)
 
@@ -54,6 +57,13 @@ class Proxy:
     def thaw(self) -> None:
         self._flowing.set()
 
+    def swallow(self) -> None:
+        """Accept connections and lose all that is sent: one that lost something stays silent until its client hangs up."""
+        self._delivering.clear()
+
+    def stop_swallowing(self) -> None:
+        self._delivering.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = self._target.hostname, self._target.port
         there, back = await asyncio.open_connection(host, port)
@@ -71,9 +81,13 @@ class Proxy:
         self._tasks.difference_update(pumps)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, replies: bool = False) -> None:
+        is_silent = False
         try:
             while data := await source.read(1 << 20):  # no deadline: it goes on until a side hangs up
                 await self._flowing.wait()
+                is_silent |= not self._delivering.is_set()
+                if is_silent:
+                    continue
                 if replies and self.replies_to_lose:
                     self.replies_to_lose -= 1
                     if self.stays_away_after_loss:
@@ -82,5 +96,6 @@ class Proxy:
                     return
                 sink.write(data)
                 await sink.drain()
+            await self._delivering.wait()  # its farewell is lost as well
         except ConnectionError:
             return
