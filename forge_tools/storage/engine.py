@@ -237,7 +237,7 @@ class Database:
                 self._abandoned.add(abandoning := asyncio.ensure_future(self._abandon(connecting)))
                 abandoning.add_done_callback(self._abandoned.discard)
                 if isinstance(error, TimeoutError):
-                    said = f"no answer within {self._deadline:g} s"
+                    said = f"no answer within {self._deadline or CLIENT_SECONDS:g} s"  # ours, or the driver's
                     raise unreachable(self.address.shown, said, maybe_committed=False) from error
                 raise
             try:

@@ -23,7 +23,8 @@ CONDEMNED_AFTER = 16.0
 
 CREW = (Post("async", "host-a", 50), Post("async", "host-b", 50))
 LONG_WORK = kind("Work", "async", [SUCCEEDED], longest=2.0)
-LONGER_WORK = kind("Work", "async", [SUCCEEDED], longest=14.0)
+LONGER_WORK = kind("Work", "async", [SUCCEEDED], longest=9.0)
+LONGEST_WORK = kind("Work", "async", [SUCCEEDED], longest=16.0)
 FAMILY = tuple(kind(shape.__name__, "async", [TIMED_OUT], timeout=1.0) for shape in FAMILIES)
 
 
@@ -59,7 +60,7 @@ PAUSES = [step(1.5, Fault.PAUSE_WORKER, 2.2), step(4.2, Fault.PAUSE_WORKER, 2.2,
 FREEZE = step(2.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
 DEATH = step(2.5, Fault.KILL_WORKER, worker=1)
 ROLL = step(2.5, Fault.ROLL_WORKER, worker=1)
-HOLE = step(2.0, Fault.SWALLOW_DATABASE, 9.0)
+HOLE = step(2.0, Fault.SWALLOW_DATABASE, 7.0)
 CLOCK = step(3.0, Fault.SET_CLOCK, 2.0)
 
 CONTROLS = (
@@ -74,13 +75,26 @@ CONTROLS = (
         [HOLE],
         frozenset({checker.lost_only_where_something_died.__name__}),
         "postgres",
-        kinds=(LONGER_WORK,),
+        kinds=(LONGEST_WORK,),
     ),
     Control("beats_as_seen", [CLOCK], frozenset({checker.lost_only_where_something_died.__name__}), "postgres"),
 )
-BASELINE = Control(
-    "nothing",
-    [*REPETITIONS, *PAUSES, step(6.5, Fault.FREEZE_WORKER, CONDEMNED_AFTER), step(7, Fault.KILL_WORKER, worker=1)],
-    frozenset(),
-    "postgres",
+BASELINES = (
+    Control(
+        "nothing",
+        [*REPETITIONS, *PAUSES, step(6.5, Fault.FREEZE_WORKER, CONDEMNED_AFTER), step(7, Fault.KILL_WORKER, worker=1)],
+        frozenset(),
+        "postgres",
+    ),
+    Control(
+        "nothing",
+        [
+            step(1.0, Fault.SET_CLOCK, 2.0),
+            step(4.0, Fault.ROLL_WORKER, worker=1),
+            step(5.0, Fault.SWALLOW_DATABASE, 7.0),
+        ],
+        frozenset(),
+        "postgres",
+        kinds=(*FAMILY, LONG_WORK, LONGER_WORK),
+    ),
 )

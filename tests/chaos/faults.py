@@ -256,7 +256,6 @@ class Faults:
         worker.signal(number)
         return True
 
-
     async def _suspend(self, workers: Sequence[Worker], step: Step) -> bool:
         """Suspend them, alone or with all that they started."""
         trees = [pid for worker in workers for pid in worker.tree() if step.number % 2]

@@ -1,6 +1,9 @@
 """A worker with one protection taken away, to show that the checker notices: `python -m tests.chaos.sabotage NAME ...`."""
 
+import asyncio
+import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.config import Settings
 from forge_tools.records import Claim, Outcome, Ring, Scope
+from forge_tools.storage import open_store
+from forge_tools.storage.looks import Look
 from forge_tools.storage.models import execution_attempts, execution_queue
 from forge_tools.storage.queue import ExecutionQueue
 from workers.__main__ import main
-from workers.clocks import ClockWatch
 from workers.engine import Engine
 from workers.lanes import loop
 from workers.lanes.base import Body
@@ -112,27 +116,43 @@ def drain() -> None:
 
 
 def own_beats() -> None:
-    """Who could not look goes on from what it saw before."""
-    Recovery.interrupted = lambda self: None  # type: ignore[method-assign]  # the sabotage
-    ClockWatch.hear = lambda self, there: True  # type: ignore[method-assign]  # the sabotage
+    """What stood still while nobody could look is dead."""
+    seen: dict[str, tuple[int, float]] = {}
+
+    def is_dead(boot: str, look: Look) -> bool:
+        beat, since = seen.get(boot, (None, 0.0))
+        if beat != look.beats[boot]:
+            seen[boot] = (look.beats[boot], time.monotonic())
+            return False
+        return time.monotonic() - since > SHORT_LEASE["lease"]
+
+    _judge_by(is_dead)
 
 
 def beats_as_seen() -> None:
-    """Who is dead is told by the time in its row, not by beats that were seen to stand still."""
+    """How long ago a beat was seen is told by the database's clock, which may be set."""
+    seen: dict[str, float] = {}
 
-    async def judge_by_the_row(self: Recovery) -> list[str]:
-        lived = {one.id for one in await self._store.workers.list(seen_within=self._lease)}
-        for boot in (await self._store.workers.beats()).keys() - lived - {self._boot}:
-            await self._store.queue.recover(boot, "not seen for a lease")
-        return []
+    def is_dead(boot: str, look: Look) -> bool:
+        before, seen[boot] = seen.get(boot, look.now), look.now
+        return look.now - before > SHORT_LEASE["lease"]
 
-    async def always(self: Recovery, tell: object) -> None:
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            await judge_by_the_row(self)
+    _judge_by(is_dead)
 
-    Recovery.keep = always  # type: ignore[method-assign, assignment]  # the sabotage
+
+def _judge_by(is_dead: Callable[[str, Look], bool]) -> None:
+    condemning: set[asyncio.Task[None]] = set()
+
+    async def condemn(boot: str) -> None:
+        async with await open_store(os.environ["FORGE_DATABASE_URL"]) as store:
+            await store.queue.recover(boot, "it seemed dead")
+
+    def hear(self: Recovery, look: Look) -> None:
+        for boot in look.beats:
+            if boot != self._boot and is_dead(boot, look):
+                condemning.add(asyncio.create_task(condemn(boot)))
+
+    Recovery.hear = hear  # type: ignore[method-assign]  # the sabotage
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.checker import by_rule
-from tests.chaos.controls import BASELINE, CONTROLS, Control
+from tests.chaos.controls import BASELINES, CONTROLS, Control
 from tests.chaos.harness import Run, run
 from tests.chaos.plan import Plan
 from tests.chaos.report import summary
@@ -57,28 +57,32 @@ def test_every_promise_holds_whatever_dies(
 
 
 @pytest.fixture(scope="module")
-def controls(services: Services) -> Mapping[str, Run]:
-    """Each control's run, and that of the same faults without sabotage, side by side."""
+def controls(services: Services) -> Mapping[int, Run]:
+    """Each control's run, by its `id`, and those of the same faults without sabotage, side by side."""
 
-    async def run_all() -> list[Run]:
-        every = (*CONTROLS, BASELINE)
-        return await asyncio.gather(*(one.run(services.folder(f"chaos-{one.protection}")) for one in every))
+    async def run_all() -> list[tuple[int, Run]]:
+        every = enumerate((*CONTROLS, *BASELINES))
+        return await asyncio.gather(*(run_one(number, one) for number, one in every))
 
-    return {one.plan.program[-1]: one for one in asyncio.run(run_all())}
+    async def run_one(number: int, one: Control) -> tuple[int, Run]:
+        return id(one), await one.run(services.folder(f"control-{number}"))
+
+    return dict(asyncio.run(run_all()))
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.protection)
-def test_a_protection_taken_away_is_noticed(controls: Mapping[str, Run], control: Control) -> None:
-    done = controls[control.protection]
+def test_a_protection_taken_away_is_noticed(controls: Mapping[int, Run], control: Control) -> None:
+    done = controls[id(control)]
 
     assert control.broken <= by_rule(done.violations).keys(), summary(done)
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("baseline", BASELINES)
 def test_the_faults_of_the_controls_are_harmless_where_nothing_is_taken_away(
-    controls: Mapping[str, Run], keep: Keep
+    controls: Mapping[int, Run], keep: Keep, baseline: Control
 ) -> None:
-    done = controls[BASELINE.protection]
+    done = controls[id(baseline)]
 
     assert not done.violations, keep(done)

@@ -15,7 +15,7 @@ from forge_tools.errors import (
     UnstorableRowError,
 )
 from forge_tools.records import ExecutionStatus, Ring
-from forge_tools.storage import Store, open_store, postgres
+from forge_tools.storage import Store, engine, open_store, postgres
 from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, submitted
 from tests.contract.proxy import Proxy
 from tests.contract.statements import blocked_statements
@@ -153,6 +153,20 @@ async def test_a_frozen_database_cannot_be_opened_and_says_after_how_long(proxy:
     proxy.freeze()
     with pytest.raises(DatabaseUnavailableError, match=r"no answer within 0.3 s"):
         await open_store(proxy.url, connect_timeout=0.3)
+
+
+async def test_a_connection_that_fell_silent_in_its_pool_is_an_outage_and_its_store_goes_on(
+    monkeypatch: pytest.MonkeyPatch, proxy: Proxy
+) -> None:
+    monkeypatch.setattr(engine, "CLIENT_SECONDS", 1.0)
+    async with await open_store(proxy.url) as store:
+        await store.workers.list()
+        proxy.swallow()
+        with pytest.raises(DatabaseUnavailableError, match=r"no answer within 1 s"):
+            await store.workers.list()
+        proxy.stop_swallowing()
+
+        assert await store.workers.list() == []
 
 
 @pytest.mark.parametrize("fault", [{"parameters": "{broken"}, {"max_attempts": 2**40}, {"context": '"\0"'}])
