@@ -116,41 +116,31 @@ def drain() -> None:
 
 
 def own_beats() -> None:
-    """What stood still while nobody could look is dead."""
-    seen: dict[str, tuple[int, float]] = {}
-
-    def is_dead(boot: str, look: Look) -> bool:
-        beat, since = seen.get(boot, (None, 0.0))
-        if beat != look.beats[boot]:
-            seen[boot] = (look.beats[boot], time.monotonic())
-            return False
-        return time.monotonic() - since > SHORT_LEASE["lease"]
-
-    _judge_by(is_dead)
+    """Who was not seen to beat for a lease is dead, though nobody could look."""
+    _judge_by(lambda look: time.monotonic())
 
 
-def beats_as_seen() -> None:
-    """How long ago a beat was seen is told by the database's clock, which may be set."""
+def steady_clock() -> None:
+    """The same, though only the clock that tells so was set."""
+    _judge_by(lambda look: look.now)
+
+
+def _judge_by(clock: Callable[[Look], float]) -> None:
+    hear_honestly = Recovery.hear
     seen: dict[str, float] = {}
-
-    def is_dead(boot: str, look: Look) -> bool:
-        before, seen[boot] = seen.get(boot, look.now), look.now
-        return look.now - before > SHORT_LEASE["lease"]
-
-    _judge_by(is_dead)
-
-
-def _judge_by(is_dead: Callable[[str, Look], bool]) -> None:
     condemning: set[asyncio.Task[None]] = set()
 
     async def condemn(boot: str) -> None:
-        async with await open_store(os.environ["FORGE_DATABASE_URL"]) as store:
-            await store.queue.recover(boot, "it seemed dead")
+        async with await open_store(os.environ["FORGE_DATABASE_URL"]) as store:  # its pool may be silent
+            await store.queue.recover(boot, "it was not seen")
 
     def hear(self: Recovery, look: Look) -> None:
-        for boot in look.beats:
-            if boot != self._boot and is_dead(boot, look):
+        now = clock(look)
+        for boot in look.beats.keys() - {self._boot}:
+            if now - seen.get(boot, now) > SHORT_LEASE["lease"]:
                 condemning.add(asyncio.create_task(condemn(boot)))
+            seen[boot] = now
+        hear_honestly(self, look)
 
     Recovery.hear = hear  # type: ignore[method-assign]  # the sabotage
 
@@ -166,7 +156,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
         sweep,
         drain,
         own_beats,
-        beats_as_seen,
+        steady_clock,
     )
 }
 

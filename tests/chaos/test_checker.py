@@ -9,12 +9,14 @@ from forge_tools.records import ExecutionStatus
 from tests.chaos import checker
 from tests.chaos.calls import SUCCEEDED, TIMED_OUT, Planned, kind
 from tests.chaos.checker import Ended, Evidence, Execution, Resolved, Submitted, check
-from tests.chaos.crew import Deaths
+from tests.chaos.crew import DRAIN, Deaths
 from tests.chaos.effects import Effect
 
 WORK = kind("Work", "process", [SUCCEEDED, TIMED_OUT], timeout=5.0)
 CALL = Planned(0.0, "m", WORK, idempotent=False, seconds=1.0)
+HANGING = replace(CALL, kind=kind("Hang", "process", [TIMED_OUT], timeout=5.0))
 SUBMITTED = Submitted(CALL, "accepted", "id")
+BLOCKER = Submitted(Planned(0.0, "b", kind("Block", "async", [TIMED_OUT]), idempotent=False, seconds=0.0), "unknown")
 EXECUTION = Execution("id", "m", "succeeded", 1)
 FINAL = Ended("id", 1, is_final=True, status="succeeded", pid=10, is_started=True, duration=1.0, output="m")
 START, END = Effect("m", "start", pid=11, parent=10, at=100.0), Effect("m", "end", pid=11, parent=10, at=101.0)
@@ -37,6 +39,13 @@ def lost(**more: Any) -> Evidence:
     return replace(evidence, **more)
 
 
+def cut(asked_at: float = 100.5, seconds: float = 1.0, **more: Any) -> Evidence:
+    """A call that is lost on a worker that was asked to stop; its body began at 100."""
+    submitted = [replace(SUBMITTED, call=replace(CALL, seconds=seconds))]
+    deaths = Deaths(workers={10: "stopped"}, stopped={10: asked_at})
+    return lost(**{"submitted": submitted, "deaths": deaths, **more})
+
+
 def timed_out(**more: Any) -> Evidence:
     """A call that ran out of its time, and everybody says so."""
     final = replace(FINAL, status="timed_out", output=None, error_code="TIMEOUT", duration=5.1)
@@ -54,6 +63,9 @@ def timed_out(**more: Any) -> Evidence:
         lost(deaths=Deaths(workers={10: "killed"})),
         lost(deaths=Deaths(children={11: 10})),
         lost(deaths=Deaths(children={12: 10}), effects=[]),
+        cut(seconds=DRAIN + 1),
+        cut(deaths=Deaths(workers={10: "stopped"})),
+        cut(deaths=Deaths(children={11: 10}, workers={10: "stopped"}, stopped={10: 100.5})),
         replace(SOUND, submitted=[Submitted(CALL, "unknown", "id")], resolved={}),
         Evidence(submitted=[Submitted(CALL, "refused")], executions=[], attempts=[], effects=[], resolved={}),
     ],
@@ -69,6 +81,7 @@ def test_what_is_right_is_accepted(evidence: Evidence) -> None:
         ("accepted_is_stored_once_and_refused_never", replace(SOUND, executions=[])),
         ("accepted_is_stored_once_and_refused_never", replace(SOUND, submitted=[Submitted(CALL, "refused")])),
         ("accepted_is_stored_once_and_refused_never", replace(SOUND, submitted=[replace(SUBMITTED, id="other")])),
+        ("a_submit_is_answered_in_time", replace(SOUND, submitted=[replace(SUBMITTED, seconds=16.0)])),
         ("every_call_ends", replace(SOUND, executions=[replace(EXECUTION, status="running")])),
         ("every_call_ends", replace(SOUND, queued=["id"])),
         ("it_ends_once", replace(SOUND, attempts=[FINAL, replace(FINAL, attempt=2)])),
@@ -86,11 +99,16 @@ def test_what_is_right_is_accepted(evidence: Evidence) -> None:
         ("lost_only_where_something_died", lost()),
         ("lost_only_where_something_died", lost(deaths=Deaths(workers={99: "killed"}, children={98: 10}))),
         ("lost_only_where_something_died", lost(deaths=Deaths(children={11: 99}))),
+        ("a_polite_stop_cuts_nothing_that_ends_in_time", cut()),
+        ("a_polite_stop_cuts_nothing_that_ends_in_time", cut(effects=[])),
+        ("a_polite_stop_cuts_nothing_that_ends_in_time", cut(submitted=[replace(SUBMITTED, call=HANGING)])),
         ("who_returned_in_time_is_not_timed_out", timed_out(effects=[START, END])),
         (
             "who_returned_in_time_is_not_timed_out",
             replace(SOUND, attempts=[replace(FINAL, status="timed_out", duration=1.0)]),
         ),
+        ("a_duration_is_that_of_the_body", replace(SOUND, attempts=[replace(FINAL, duration=601.0)])),
+        ("a_duration_is_that_of_the_body", replace(SOUND, attempts=[replace(FINAL, duration=0.5)])),
         ("handles_tell_what_is_stored", replace(SOUND, resolved={})),
         (
             "handles_tell_what_is_stored",
@@ -103,6 +121,14 @@ def test_what_is_right_is_accepted(evidence: Evidence) -> None:
 )
 def test_what_is_wrong_is_found_by_the_rule_that_is_there_for_it(rule: str, evidence: Evidence) -> None:
     assert rule in {violation.rule for violation in check(evidence)}
+
+
+def test_a_worker_whose_loop_was_held_is_excused_for_what_it_cut() -> None:
+    held = Effect("b", "start", pid=10, parent=1, at=99.0)
+
+    rules = {one.rule for one in check(cut(submitted=[SUBMITTED, BLOCKER], effects=[START, held]))}
+
+    assert "a_polite_stop_cuts_nothing_that_ends_in_time" not in rules
 
 
 def test_every_rule_is_seen_to_fail() -> None:
