@@ -29,13 +29,17 @@ GUARANTEES = (
     Guarantee(
         "One call, one end",
         "Every accepted call has exactly one execution and reaches exactly one terminal status, whatever dies; "
-        "without any worker it expires. A submit that fails was not stored, or its error says that this is not known.",
+        "without any worker it expires. A submit that fails does so within its deadline, and either nothing was stored or its error "
+        "says that this is not known.",
         (
             CHAOS,
             "tests/contract/test_state_machine.py::test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says",
             "tests/contract/test_queue.py::test_submitting_again_changes_nothing_even_after_it_ended",
             "tests/contract/test_queue.py::test_a_fenced_off_finish_changes_nothing_and_is_kept_as_late",
             "tests/contract/test_postgres_faults.py::test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id",
+            "tests/contract/test_black_hole.py::test_submitting_into_a_black_hole_fails_by_the_deadline",
+            "tests/contract/test_postgres_faults.py::"
+            "test_a_connection_that_fell_silent_in_its_pool_is_an_outage_and_its_store_goes_on",
             "tests/contract/test_postgres_faults.py::test_a_finish_whose_commit_reply_is_lost_took_effect",
             "tests/integration/test_calls_on_workers.py::test_a_queue_that_nobody_serves_is_warned_about_and_the_call_expires",
             "tests/integration/test_recovery.py::test_rows_that_nobody_rang_for_are_found_by_an_idle_worker",
@@ -48,6 +52,7 @@ GUARANTEES = (
         ),
         (
             "accepted_is_stored_once_and_refused_never",
+            "a_submit_is_answered_in_time",
             "every_call_ends",
             "it_ends_once",
             "the_end_never_changes",
@@ -61,7 +66,8 @@ GUARANTEES = (
         "Never twice",
         "The body of a tool that is not idempotent starts at most once per execution; that of an idempotent one at most "
         "`max_attempts` times, and again after a crash while attempts are left. A call is `lost` only if a process that ran "
-        "it died or was stopped. A body that returned in time is never `timed_out`.",
+        "it died or was stopped, and never because of a polite stop (SIGTERM) that leaves its body the time it takes. A body that "
+        "returned in time is never `timed_out`.",
         (
             CHAOS,
             "tests/contract/test_concurrency.py::test_four_processes_lose_no_update_and_run_nothing_twice",
@@ -80,9 +86,11 @@ GUARANTEES = (
         (
             "a_body_starts_only_as_often_as_allowed",
             "lost_only_where_something_died",
+            "a_polite_stop_cuts_nothing_that_ends_in_time",
             "who_returned_in_time_is_not_timed_out",
+            "a_duration_is_that_of_the_body",
         ),
-        ("compare_and_set", "heartbeat_rule"),
+        ("compare_and_set", "heartbeat_rule", "own_beats", "steady_clock", "drain"),
     ),
     Guarantee(
         "Stopped means stopped",
@@ -99,10 +107,12 @@ GUARANTEES = (
             "tests/integration/test_blocked_loop.py::"
             "test_what_swallows_cancellation_is_ended_in_time_and_does_not_run_on",
             "tests/integration/test_memory.py::test_a_tool_that_eats_memory_is_ended_and_its_result_names_the_limit",
+            "tests/integration/test_async_processes.py::test_a_cancel_or_timeout_leaves_nothing_and_a_neighbour_goes_on",
             "tests/integration/test_cancel.py::test_a_running_call_is_stopped_from_another_process_in_either_lane",
             "tests/unit/sandbox/test_process.py::test_after_its_time_nothing_of_the_tree_is_left",
         ),
         ("nothing_is_left_running", "workers_live_until_something_ends_them"),
+        ("sweep",),
     ),
     Guarantee(
         "SQL decides what runs",
@@ -156,8 +166,8 @@ when it is out of date or names a test that is not there.
 
 The *fault suite* submits mixed calls (that succeed, fail, hang, block, exit, kill their process, start children; idempotent and
 not; in both lanes) while a seeded schedule kills tool processes, workers, broker and database, freezes workers past their lease
-and thaws them, takes the database away for longer than the lease, cuts connections, loses, repeats, reorders and forges messages,
-and restarts workers politely. Then it compares, call by call, what was submitted, what SQL holds, what the handles said, and what
+and thaws them, takes the database away or swallows all that is sent to it for longer than the lease, sets its clock, cuts
+connections, loses, repeats, reorders and forges messages, and stops workers politely, also with a successor beside them. Then it compares, call by call, what was submitted, what SQL holds, what the handles said, and what
 the tools noted in a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`).
 
 A *negative control* takes one protection out of the workers and repeats the faults that it is there for: the rules must then
