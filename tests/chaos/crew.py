@@ -93,6 +93,10 @@ class Worker:
     def is_alive(self) -> bool:
         return self.process.process.poll() is None
 
+    @property
+    def is_ready(self) -> bool:
+        return self.is_alive and b"Worker ready" in self.process.log.read_bytes()
+
     def children(self) -> list[int]:
         """Its pool processes, and whatever else it started itself."""
         with suppress(psutil.NoSuchProcess):

@@ -6,8 +6,8 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from kombu.exceptions import OperationalError
@@ -17,14 +17,14 @@ from forge_tools.records import Lane, new_id
 from tests.chaos.brokers import LANES, BrokerUnderFire
 from tests.chaos.crew import Crew, Worker
 from tests.chaos.databases import OnStarter, UnderFire
-from tests.chaos.schedule import Step
+from tests.chaos.schedule import LONG, Step
 from tests.waiting import within
 
 AHEAD = 600.0
 """Seconds by which the clock is set: as long as a call may wait until it expires."""
 
 NOTICED_WITHIN = 3.0
-"""Seconds until some worker has surely looked at the clock again; until then the database stays in reach."""
+"""Seconds within which a worker has surely looked at the clock, if the database is in reach."""
 
 NONSENSE: tuple[Any, ...] = (
     [],
@@ -56,14 +56,17 @@ class Faults:
         self._database = database
         self._recent = recent
         self._struck: set[str] = set()
+        self._taking_turns = asyncio.Lock()
+        self._witness: Worker | None = None
         self._app = celery_app(broker.url)
         self.done: Counter[str] = Counter()
 
     async def carry_out(self, step: Step) -> None:
         """Do it, and undo it after its time; counted if there was somebody to meet it."""
         act: Callable[[Step], Awaitable[bool]] = getattr(self, step.fault.value)
-        if await act(step):
-            self.done[step.fault.value] += 1
+        async with self._taking_turns if step.fault in LONG else nullcontext():
+            if await act(step):
+                self.done[step.fault.value] += 1
 
     def close(self) -> None:
         self._app.close()
@@ -196,9 +199,29 @@ class Faults:
         return await self._strike(self._set_clock_for(step.seconds), is_lasting=False)
 
     async def _set_clock_for(self, seconds: float) -> None:
-        for ahead, lasts in ((AHEAD, seconds), (0.0, NOTICED_WITHIN)):
-            await self._database.set_clock(ahead)
+        for ahead, lasts in ((AHEAD, seconds), (0.0, 0.0)):
+            async with self._witnessed():
+                await self._database.set_clock(ahead)
             await asyncio.sleep(lasts)
+
+    @asynccontextmanager
+    async def _witnessed(self) -> AsyncIterator[None]:
+        """Spare a worker from before until after: deadlines follow a clock that somebody saw being set."""
+        time_left = within(60, "nobody serves")
+        while not (staying := self._staying()) and next(time_left):
+            await asyncio.sleep(0.1)
+        self._witness = max(staying, key=lambda worker: worker.post.lane == "process")  # no tool can end that one
+        try:
+            await asyncio.sleep(NOTICED_WITHIN)
+            yield
+            await asyncio.sleep(NOTICED_WITHIN)
+        finally:
+            self._witness = None
+
+    def _staying(self) -> list[Worker]:
+        """Those that serve, and were not asked to stop."""
+        whole = [worker for worker in self._whole() if worker.pid not in self._crew.deaths.workers]
+        return [worker for worker in whole if worker.is_ready]
 
     async def _database_is_whole(self) -> None:
         time_left = within(600, "the database stays struck")
@@ -236,7 +259,8 @@ class Faults:
                 self._struck -= {service}
 
     def _whole(self, lane: Lane | None = None) -> list[Worker]:
-        return [worker for worker in self._crew.living(lane) if not worker.is_suspended]
+        living = self._crew.living(lane)
+        return [worker for worker in living if not worker.is_suspended and worker is not self._witness]
 
     def _pick(self, step: Step, lane: Lane | None = None) -> Worker | None:
         workers = self._whole(lane)
