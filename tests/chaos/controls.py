@@ -1,5 +1,6 @@
 """Negative controls: a protection taken away, the faults that it is there for, and the promises that must then break."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -41,12 +42,12 @@ class Control:
     database: str = "sqlite"
     kinds: Sequence[Kind] = (LONG_WORK,)
 
-    async def run(self, folder: Path) -> Run:
+    async def run(self, folder: Path, start: asyncio.Semaphore) -> Run:
         kinds = zip(range(CALLS), cycle(self.kinds), strict=False)
         calls = [self._call(number, one) for number, one in kinds]
         program = ("-m", "tests.chaos.sabotage", self.protection)
         plan = Plan(0, self.database, SECONDS, calls, self.steps, CREW, program, settle=CONDEMNED_AFTER + 7)
-        return await run(plan, folder)
+        return await run(plan, folder, start)
 
     @staticmethod
     def _call(number: int, one: Kind) -> Planned:
@@ -64,7 +65,7 @@ FREEZE = step(2.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
 DEATH = step(2.5, Fault.KILL_WORKER, worker=1)
 ROLL = step(2.5, Fault.ROLL_WORKER, worker=1)
 HOLE = step(2.0, Fault.SWALLOW_DATABASE, 7.0)
-CLOCK = step(3.0, Fault.SET_CLOCK, 2.0)
+CLOCK = step(1.0, Fault.SET_CLOCK, 2.0)
 
 CONTROLS = (
     Control("compare_and_set", REPETITIONS, frozenset({checker.a_body_starts_only_as_often_as_allowed.__name__})),
@@ -80,7 +81,13 @@ CONTROLS = (
         "postgres",
         kinds=(LONGEST_WORK,),
     ),
-    Control("steady_clock", [CLOCK], frozenset({checker.lost_only_where_something_died.__name__}), "postgres"),
+    Control(
+        "steady_clock",
+        [CLOCK],
+        frozenset({checker.lost_only_where_something_died.__name__}),
+        "postgres",
+        kinds=(LONGER_WORK,),
+    ),
 )
 BASELINES = (
     Control(

@@ -4,9 +4,10 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from forge_tools.client import ExecutorClient
 from tests.chaos import effects, truth
@@ -40,10 +41,15 @@ class Run:
         return Counter(one.answer for one in self.evidence.submitted)
 
 
-async def run(plan: Plan, folder: Path) -> Run:
-    """Carry a plan out on servers and workers of its own, in the new `folder`; whatever happens, no process is left behind."""
+async def run(plan: Plan, folder: Path, start: AbstractAsyncContextManager[Any] | None = None) -> Run:
+    """Carry a plan out on servers and workers of its own, in the new `folder`; whatever happens, no process is left behind.
+
+    They start inside `start`, for instance a semaphore of runs that go on side by side: starting is what takes the processor.
+    """
     folder.mkdir(mode=0o711)
-    async with Stage(plan, folder) as stage:
+    async with AsyncExitStack() as cleanup:
+        async with start or nullcontext():
+            stage = await cleanup.enter_async_context(Stage(plan, folder))
         watch = truth.Watch(stage.database, every=max(1.0, plan.seconds / 60))
         async with ExecutorClient(stage.settings) as client:
             submitter = Submitter(client, folder)

@@ -17,6 +17,7 @@ from tests.chaos.schedule import Fault
 from tests.services import Services
 
 FIXED_SEED = 20261
+STARTING_TOGETHER = 2
 
 Keep = Callable[[Run], str]
 
@@ -61,11 +62,12 @@ def controls(services: Services) -> Mapping[int, Run]:
     """Each control's run, by its `id`, and those of the same faults without sabotage, side by side."""
 
     async def run_all() -> list[tuple[int, Run]]:
+        start = asyncio.Semaphore(STARTING_TOGETHER)
         every = enumerate((*CONTROLS, *BASELINES))
-        return await asyncio.gather(*(run_one(number, one) for number, one in every))
+        return await asyncio.gather(*(run_one(number, one, start) for number, one in every))
 
-    async def run_one(number: int, one: Control) -> tuple[int, Run]:
-        return id(one), await one.run(services.folder(f"control-{number}"))
+    async def run_one(number: int, one: Control, start: asyncio.Semaphore) -> tuple[int, Run]:
+        return id(one), await one.run(services.folder(f"control-{number}"), start)
 
     return dict(asyncio.run(run_all()))
 
