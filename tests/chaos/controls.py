@@ -64,7 +64,7 @@ PAUSES = [step(1.5, Fault.PAUSE_WORKER, 2.2), step(4.2, Fault.PAUSE_WORKER, 2.2,
 FREEZE = step(2.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
 DEATH = step(2.5, Fault.KILL_WORKER, worker=1)
 ROLL = step(2.5, Fault.ROLL_WORKER, worker=1)
-HOLE = step(2.0, Fault.SWALLOW_DATABASE, 7.0)
+HOLE = step(6.0, Fault.SWALLOW_DATABASE, 7.0)
 CLOCK = step(1.0, Fault.SET_CLOCK, 2.0)
 
 CONTROLS = (
