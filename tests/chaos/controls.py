@@ -63,7 +63,7 @@ REPETITIONS = [step(1 + number / 3, Fault.REPEAT_RINGS) for number in range(12)]
 PAUSES = [step(1.5, Fault.PAUSE_WORKER, 2.2), step(4.2, Fault.PAUSE_WORKER, 2.2, worker=1)]
 FREEZE = step(2.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
 DEATH = step(2.5, Fault.KILL_WORKER, worker=1)
-ROLL = step(2.5, Fault.ROLL_WORKER, worker=1)
+ROLL = step(5.0, Fault.ROLL_WORKER, worker=1)
 HOLE = step(6.0, Fault.SWALLOW_DATABASE, 7.0)
 CLOCK = step(1.0, Fault.SET_CLOCK, 2.0)
 
@@ -73,7 +73,12 @@ CONTROLS = (
     Control("recovery", [DEATH], frozenset({checker.every_call_ends.__name__})),
     Control("heartbeat_rule", PAUSES, frozenset({checker.lost_only_where_something_died.__name__})),
     Control("sweep", [], frozenset({"nothing_is_left_running"}), kinds=(*FAMILY, LONG_WORK)),
-    Control("drain", [ROLL], frozenset({checker.a_polite_stop_cuts_nothing_that_ends_in_time.__name__})),
+    Control(
+        "drain",
+        [ROLL],
+        frozenset({checker.a_polite_stop_cuts_nothing_that_ends_in_time.__name__}),
+        kinds=(LONGER_WORK,),
+    ),
     Control(
         "own_beats",
         [HOLE],
