@@ -61,7 +61,7 @@ def step(at: float, fault: Fault, seconds: float = 0.0, *, worker: int = 0) -> S
 
 REPETITIONS = [step(1 + number / 3, Fault.REPEAT_RINGS) for number in range(12)]
 PAUSES = [step(1.5, Fault.PAUSE_WORKER, 2.2), step(4.2, Fault.PAUSE_WORKER, 2.2, worker=1)]
-FREEZE = step(2.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
+FREEZE = step(5.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
 DEATH = step(2.5, Fault.KILL_WORKER, worker=1)
 ROLL = step(5.0, Fault.ROLL_WORKER, worker=1)
 HOLE = step(6.0, Fault.SWALLOW_DATABASE, 7.0)
@@ -69,7 +69,7 @@ CLOCK = step(1.0, Fault.SET_CLOCK, 2.0)
 
 CONTROLS = (
     Control("compare_and_set", REPETITIONS, frozenset({checker.a_body_starts_only_as_often_as_allowed.__name__})),
-    Control("fencing", [FREEZE], frozenset({checker.the_end_never_changes.__name__}), "postgres"),
+    Control("fencing", [FREEZE], frozenset({checker.the_end_never_changes.__name__}), "postgres", (LONGER_WORK,)),
     Control("recovery", [DEATH], frozenset({checker.every_call_ends.__name__})),
     Control("heartbeat_rule", PAUSES, frozenset({checker.lost_only_where_something_died.__name__})),
     Control("sweep", [], frozenset({"nothing_is_left_running"}), kinds=(*FAMILY, LONG_WORK)),
