@@ -39,6 +39,10 @@ def said(change: str, what: str) -> str:
         ("lower('NOFILE', 3)", "Too many open files"),
         ("lower('NOFILE', 256)\nfor _ in range(240): os.open(os.devnull, 0)", "of 256 descriptors are left"),
         (
+            "lower('NOFILE', 256)\nheld = [os.open(os.devnull, 0) for _ in range(240)]; os.close(held[100])",
+            "of 256 descriptors are left",
+        ),
+        (
             "lower('AS', int(open('/proc/self/statm').read().split()[0]) * mmap.PAGESIZE + 2**22)",
             "Cannot allocate memory",
         ),
