@@ -1,6 +1,7 @@
-"""The brokers under fire: each can die and come back, freeze, cut its connections, and lose or reorder what waits."""
+"""The brokers under fire: each can die and come back, freeze, cut its connections, and lose, reorder or garble what waits."""
 
 import subprocess
+from collections.abc import Iterable, Sequence
 from typing import Protocol, Self
 
 import redis
@@ -8,6 +9,8 @@ from amqp.exceptions import AMQPError, NotFound
 
 from forge_tools.dispatch import queue_name
 from forge_tools.records import Lane
+from forge_tools.records.places import host_queue
+from tests.garbage import into_lists, into_rabbit
 from tests.rabbit import RabbitServer
 from tests.server_process import ServerProcess
 from tests.services import ValkeyServer, client
@@ -43,6 +46,10 @@ class BrokerUnderFire(Protocol):
         """Put that many of the messages that come next behind all others."""
         ...
 
+    def put(self, queue: str, messages: Sequence[bytes]) -> int:
+        """Write raw messages into a queue; returns how many are no message of ours."""
+        ...
+
 
 class ValkeyUnderFire(ValkeyServer):
     """Keeps the messages of a queue in a list of its own."""
@@ -62,6 +69,10 @@ class ValkeyUnderFire(ValkeyServer):
             for key in map(_key, QUEUES):
                 for _ in range(count):
                     server.lmove(key, key, "RIGHT", "LEFT")
+
+    def put(self, queue: str, messages: Sequence[bytes]) -> int:
+        with client(self.url) as server:
+            return into_lists(server, queue, messages)
 
 
 class RabbitUnderFire(RabbitServer):
@@ -85,6 +96,14 @@ class RabbitUnderFire(RabbitServer):
                             break
                         channel.basic_publish(message, exchange="", routing_key=queue)
                         channel.basic_ack(message.delivery_tag)
+
+    def put(self, queue: str, messages: Sequence[bytes]) -> int:
+        return into_rabbit(self, queue, messages)
+
+
+def queues(hosts: Iterable[str]) -> list[str]:
+    """Every queue that workers on those hosts serve, in either lane."""
+    return [queue_name(name, lane) for name in ("default", "background", *map(host_queue, hosts)) for lane in LANES]
 
 
 def _key(queue: str) -> str:

@@ -96,6 +96,12 @@ MIX = (
     kind("Exit", "async", [LOST], weight=0.2, ends_process=True),
     kind("Exit", "process", [LOST], weight=0.7, ends_process=True),
     kind("Kill", "process", [LOST], weight=0.7, ends_process=True),
+    kind("LetGo", "async", [LOST], weight=0.3, ends_process=True),
+    kind("Starve", "async", [SUCCEEDED, TIMED_OUT], weight=0.6, shortest=1, longest=4),
+    kind("Lower", "process", [SUCCEEDED, TIMED_OUT], weight=0.7),
+    kind("Pose", "async", [SUCCEEDED, TIMED_OUT], weight=0.5),
+    kind("Pose", "process", [SUCCEEDED, TIMED_OUT], weight=0.7),
+    kind("SpeakForOthers", "process", [LOST], weight=0.7, timeout=10.0, ends_process=True),
 )
 
 CANCELLED_SHARE = 0.04

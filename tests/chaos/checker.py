@@ -1,11 +1,14 @@
 """The checker: a pure function from what was asked, done and seen to the promises that were broken."""
 
+import errno
+import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal, TypeVar
 
-from forge_tools.records import TERMINAL, ExecutionStatus
+from forge_tools.records import TERMINAL, ExecutionStatus, Lane
 from tests.chaos.calls import Planned
 from tests.chaos.crew import DRAIN, UNEXPLAINED, Deaths
 from tests.chaos.effects import Effect
@@ -23,6 +26,11 @@ LATE = 2.0
 
 SET = 300.0
 """Seconds by which no duration may be wrong: half of what clocks are set by, and more than anybody is suspended for."""
+
+BEGUN_TOGETHER = 1.0
+"""Seconds in which bodies begin that were claimed with the one that leaves them no descriptors."""
+
+NO_DESCRIPTORS = os.strerror(errno.EMFILE)
 
 Answer = Literal["accepted", "refused", "unknown"]
 
@@ -67,6 +75,7 @@ class Ended:
     duration: float | None = None
     output: str | None = None
     error_code: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,7 @@ class Evidence:
     """All there is to know about a run.
 
     `sightings` are final rows seen on the way, `events` how many there are of each kind, `leftovers` processes that should be gone.
+    `silent` are workers that lived at the end and did not beat; `garbage` messages that are none were written, and `dropped` counted.
     """
 
     submitted: Sequence[Submitted]
@@ -96,6 +106,9 @@ class Evidence:
     events: Mapping[str, int] = field(default_factory=dict)
     deaths: Deaths = field(default_factory=Deaths)
     leftovers: Mapping[int, str] = field(default_factory=dict)
+    silent: Collection[int] = ()
+    garbage: int = 0
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +123,40 @@ class Violation:
         return f"{self.rule} [{self.mark}]: {self.found}"
 
 
+@dataclass(frozen=True, slots=True)
+class Famine:
+    """A process that a body left without descriptors, `until` they were to be had again; in a child they never are."""
+
+    by: Effect
+    lane: Lane
+    until: float = inf
+
+    def meets(self, start: Effect) -> bool:
+        """Whether that other body began in the same process before it was over."""
+        is_same = (start.pid, start.parent) == (self.by.pid, self.by.parent)
+        return is_same and start.mark != self.by.mark and start.at < self.until
+
+
 @dataclass(slots=True)
 class Case:
-    """Everything about one call."""
+    """Everything about one call, and every famine of the run."""
 
     submitted: Submitted
     executions: list[Execution]
     attempts: list[Ended]
     sightings: list[Ended]
-    starts: list[Effect]
-    ends: list[Effect]
+    effects: list[Effect]
+    famines: list[Famine]
     resolved: Resolved | None
     is_queued: bool
+
+    @property
+    def starts(self) -> list[Effect]:
+        return [effect for effect in self.effects if effect.what == "start"]
+
+    @property
+    def ends(self) -> list[Effect]:
+        return [effect for effect in self.effects if effect.what == "end"]
 
     @property
     def status(self) -> str:
@@ -157,9 +192,20 @@ def _of_the_whole(evidence: Evidence) -> Iterator[Violation]:
     for one in evidence.executions:
         if one.mark not in asked:
             yield Violation("nothing_runs_unasked", one.mark, f"execution {one.id}")
+    for pid in evidence.silent:
+        yield Violation("whoever_lives_beats", f"pid {pid}", "this worker lives, and its heartbeat stands still")
+    if bool(evidence.garbage) != bool(evidence.dropped):
+        found = f"{evidence.garbage} messages were written that are none, and {evidence.dropped} dropped"
+        yield Violation("garbage_is_dropped_and_counted", "the brokers", found)
 
 
-WHOLE_RUN_RULES = ("nothing_is_left_running", "workers_live_until_something_ends_them", "nothing_runs_unasked")
+WHOLE_RUN_RULES = (
+    "nothing_is_left_running",
+    "workers_live_until_something_ends_them",
+    "nothing_runs_unasked",
+    "whoever_lives_beats",
+    "garbage_is_dropped_and_counted",
+)
 """Rules about a run as a whole; the others, in `RULES`, look at one call at a time."""
 
 
@@ -169,7 +215,7 @@ def cases(evidence: Evidence) -> Iterator[Case]:
     attempts = _grouped((row.id, row) for row in evidence.attempts)
     sightings = _grouped((row.id, row) for row in evidence.sightings)
     effects = _grouped((effect.mark, effect) for effect in evidence.effects)
-    queued = set(evidence.queued)
+    queued, famines = set(evidence.queued), list(_famines(evidence))
     for submitted in evidence.submitted:
         executions = rows[submitted.mark]
         first = executions[0].id if executions else submitted.id or ""
@@ -178,11 +224,19 @@ def cases(evidence: Evidence) -> Iterator[Case]:
             executions=executions,
             attempts=attempts[first],
             sightings=sightings[first],
-            starts=[effect for effect in effects[submitted.mark] if effect.what == "start"],
-            ends=[effect for effect in effects[submitted.mark] if effect.what == "end"],
+            effects=effects[submitted.mark],
+            famines=famines,
             resolved=evidence.resolved.get(submitted.mark),
             is_queued=first in queued,
         )
+
+
+def _famines(evidence: Evidence) -> Iterator[Famine]:
+    lanes = {one.mark: one.call.kind.lane for one in evidence.submitted}
+    over = {(one.mark, one.pid): one.at for one in evidence.effects if one.what == "enough"}
+    for one in evidence.effects:
+        if one.what == "short" and one.mark in lanes:
+            yield Famine(one, lanes[one.mark], over.get((one.mark, one.pid), inf))
 
 
 def _grouped(pairs: Iterable[tuple[str, Row]]) -> defaultdict[str, list[Row]]:
@@ -252,8 +306,34 @@ def it_ends_as_such_a_call_may(case: Case, deaths: Deaths) -> Iterator[str]:
     if case.submitted.is_cancelled:
         allowed.add(ExecutionStatus.CANCELLED)
     for attempt in case.attempts:
-        if attempt.status not in allowed:
+        if attempt.status not in allowed and not _fell_short(attempt, case):
             yield f"attempt {attempt.attempt} of {case.submitted.call.tool} ended as {attempt.status} ({attempt.error_code})"
+
+
+def _fell_short(attempt: Ended, case: Case) -> bool:
+    """Whether a neighbour in the async lane left it no descriptor, and it may not be tried again."""
+    call = case.submitted.call
+    may_run_again = call.idempotent and attempt.attempt < call.max_starts
+    if attempt.status != ExecutionStatus.FAILED or NO_DESCRIPTORS not in (attempt.error or ""):
+        return False
+    if attempt.is_final and may_run_again:
+        return False
+    met = [famine for famine in case.famines for start in case.starts if famine.meets(start)]
+    return any(famine.lane == "async" and famine.by.pid == attempt.pid for famine in met)
+
+
+def no_body_begins_where_descriptors_are_short(case: Case, deaths: Deaths) -> Iterator[str]:
+    for start in case.starts:
+        for famine in case.famines:
+            grace = BEGUN_TOGETHER if famine.lane == "async" else 0.0
+            if famine.meets(start) and start.at > famine.by.at + grace:
+                yield f"began in process {start.pid} {start.at - famine.by.at:.2f}s after {famine.by.mark} left it none"
+
+
+def nobody_gets_what_is_anothers(case: Case, deaths: Deaths) -> Iterator[str]:
+    for effect in case.effects:
+        if effect.what == "got":
+            yield f"an impostor in process {effect.pid} got {effect.found[:200]}"
 
 
 def lost_only_where_something_died(case: Case, deaths: Deaths) -> Iterator[str]:
@@ -328,6 +408,8 @@ RULES = (
     a_body_starts_only_as_often_as_allowed,
     success_has_its_effect,
     it_ends_as_such_a_call_may,
+    no_body_begins_where_descriptors_are_short,
+    nobody_gets_what_is_anothers,
     lost_only_where_something_died,
     a_polite_stop_cuts_nothing_that_ends_in_time,
     who_returned_in_time_is_not_timed_out,

@@ -1,12 +1,12 @@
 """The workers under test: started as operators start them, replaced when they die, as a supervisor would."""
 
 import asyncio
-import os
+import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +14,8 @@ from pathlib import Path
 import psutil
 
 from forge_tools.records import Lane
-from tests.chaos.tools import MARK_VARIABLE
 from tests.fleet import ROOT, WorkerProcess
 from tests.server_process import become
-
-RUN_VARIABLE = "CHAOS_RUN"
-"""Marks every process of one run in its environment."""
 
 TOOLS = "tests.chaos.tools:TOOLS"
 PROGRAM = ("-P", "-m", "workers")
@@ -37,6 +33,8 @@ ENDS = {
 """Why a worker may end that nobody stopped, by its exit status."""
 
 STOP_SECONDS = 40.0
+DESCRIPTORS = 1024
+"""As many as most systems give a process; a tool can eat these in a moment."""
 
 DRAIN = 12.0
 """Seconds that bodies have after a polite stop: more than any of them takes that ends by itself."""
@@ -154,8 +152,15 @@ class Crew:
         everybody = [*self.workers, *self._leaving]
         return [worker for worker in everybody if worker.is_alive and lane in (None, worker.post.lane)]
 
-    async def stop(self) -> None:
-        """Stop all politely, and the stubborn by force."""
+    def pids(self) -> set[int]:
+        """Of those that run."""
+        return {worker.pid for worker in self.living()}
+
+    async def stop(self, silent: Collection[int] = ()) -> None:
+        """Stop all politely, and by force those that are stubborn, or `silent` anyway."""
+        for worker in self.living():
+            if worker.pid in silent:
+                worker.process.kill()
         for worker in self.living():
             worker.signal(signal.SIGCONT)
             worker.signal(signal.SIGTERM)
@@ -189,29 +194,5 @@ class Crew:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         return Worker(post, WorkerProcess(process, log), time.monotonic())
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A process of a run; `mark` names the call whose tool started it, where one did."""
-
-    pid: int
-    command: str
-    mark: str | None
-
-
-def members(run: str) -> list[Member]:
-    """Every process that carries the mark of that run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                variables = dict(
-                    one.split(b"=", 1) for one in (entry / "environ").read_bytes().split(b"\0") if b"=" in one
-                )
-                if variables.get(RUN_VARIABLE.encode()) == run.encode():
-                    mark = variables.get(MARK_VARIABLE.encode())
-                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                    found.append(Member(int(entry.name), command, mark.decode() if mark else None))
-    return found

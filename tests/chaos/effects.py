@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,7 +11,10 @@ from typing import Literal
 VARIABLE = "CHAOS_EFFECTS"
 """Names the file in the environment of workers, which their children inherit."""
 
-What = Literal["start", "end"]
+What = Literal["start", "short", "enough", "got", "end"]
+"""A body starts and ends; its process has run short of descriptors, and has enough again; it got what is another's."""
+
+_kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +26,13 @@ class Effect:
     pid: int
     parent: int
     at: float
+    found: str = ""
 
 
-def note(mark: str, what: What) -> None:
+def note(mark: str, what: What, found: str = "") -> None:
     """Append one line in one write, so that nothing can tear it and no kill can take it back."""
-    line = json.dumps([mark, what, os.getpid(), os.getppid(), time.monotonic()]) + "\n"
-    handle = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(handle, line.encode())
-    finally:
-        os.close(handle)
+    line = json.dumps([mark, what, os.getpid(), os.getppid(), time.monotonic(), found]) + "\n"
+    os.write(_log(), line.encode())
 
 
 def read(log: Path) -> list[Effect]:
@@ -39,3 +40,13 @@ def read(log: Path) -> list[Effect]:
     if not log.exists():
         return []
     return [Effect(*json.loads(line)) for line in log.read_text().splitlines()]
+
+
+def _log() -> int:
+    """The file, which stays open, so that a body notes also where no descriptor is left; anew where somebody closed it."""
+    global _kept  # noqa: PLW0603  one a process
+    with suppress(OSError):
+        if _kept is not None and os.path.samestat(os.fstat(_kept), Path(os.environ[VARIABLE]).stat()):
+            return _kept
+    _kept = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    return _kept

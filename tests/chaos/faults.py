@@ -14,10 +14,11 @@ from kombu.exceptions import OperationalError
 
 from forge_tools.dispatch import TASK, celery_app, queue_name
 from forge_tools.records import Lane, new_id
-from tests.chaos.brokers import LANES, BrokerUnderFire
+from tests.chaos.brokers import LANES, BrokerUnderFire, queues
 from tests.chaos.crew import Crew, Worker
 from tests.chaos.databases import OnStarter, UnderFire
 from tests.chaos.schedule import LONG, Step
+from tests.garbage import bad_messages
 from tests.waiting import within
 
 AHEAD = 600.0
@@ -26,16 +27,8 @@ AHEAD = 600.0
 NOTICED_WITHIN = 3.0
 """Seconds within which a worker has surely looked at the clock, if the database is in reach."""
 
-NONSENSE: tuple[Any, ...] = (
-    [],
-    [None],
-    ["not a list"],
-    [[["not an id", 0]]],
-    [[["00000000-0000-0000-0000-000000000000", -1]]],
-    [[["00000000-0000-7000-8000-000000000000", 2**63]]],
-    [[[1, 2, 3]], {"more": "than asked"}],
-    [{"id": "an object"}],
-)
+MOST_GARBAGE = 12
+"""Messages into one queue at a time."""
 
 
 class Faults:
@@ -60,6 +53,8 @@ class Faults:
         self._witness: Worker | None = None
         self._app = celery_app(broker.url)
         self.done: Counter[str] = Counter()
+        self.garbage = 0
+        """How many messages it has written that are none."""
 
     async def carry_out(self, step: Step) -> None:
         """Do it, and undo it after its time; counted if there was somebody to meet it."""
@@ -159,13 +154,17 @@ class Faults:
         rings = [[one, numbers.choice((0, 0, 0, 1, 2, 3))] for one in ids]
         return all([await self._publish([rings], lane) for lane in LANES])
 
-    async def forge_rings(self, step: Step) -> bool:
-        """Ring for what nobody submitted, and send what is no ring at all."""
+    async def forge_messages(self, step: Step) -> bool:
+        """Ring for what nobody submitted, and write into every queue what is no message at all."""
         numbers = random.Random(step.number)
-        stranger = [[[new_id(), 0]]]
-        return all(
-            [await self._publish(numbers.choice((*NONSENSE, stranger)), lane) for lane in LANES for _ in range(3)]
-        )
+        rang = [await self._publish([[[new_id(), 0]]], lane) for lane in LANES]
+        messages = numbers.sample(bad_messages(numbers), MOST_GARBAGE)
+        for queue in queues({worker.post.host for worker in self._crew.workers}):
+            await self._tell_broker(lambda queue=queue: self._write(queue, messages))
+        return all(rang)
+
+    def _write(self, queue: str, messages: Sequence[bytes]) -> None:
+        self.garbage += self._broker.put(queue, messages)
 
     async def forge_limits(self, step: Step) -> bool:
         """Ring for real calls in messages that would have Celery end them at once."""

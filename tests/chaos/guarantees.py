@@ -49,6 +49,8 @@ GUARANTEES = (
             "tests/integration/test_outages.py::"
             "test_callers_are_answered_every_accepted_call_runs_once_and_nobody_is_condemned",
             "tests/integration/test_cancel.py::test_cancels_that_race_with_ends_leave_one_truth",
+            "tests/integration/test_replaced_workers.py::"
+            "test_a_worker_whose_descriptors_a_tool_closed_ends_so_that_its_supervisor_starts_another",
         ),
         (
             "accepted_is_stored_once_and_refused_never",
@@ -59,8 +61,9 @@ GUARANTEES = (
             "handles_tell_what_is_stored",
             "success_has_its_effect",
             "it_ends_as_such_a_call_may",
+            "whoever_lives_beats",
         ),
-        ("fencing", "recovery"),
+        ("fencing", "recovery", "ending_with_the_engine"),
     ),
     Guarantee(
         "Never twice",
@@ -94,7 +97,8 @@ GUARANTEES = (
     ),
     Guarantee(
         "Stopped means stopped",
-        "A timeout or cancel stops the work, leaves no process behind, and harms no neighbour.",
+        "A timeout or cancel stops the work, leaves no process behind, and harms no neighbour. No call begins where another one "
+        "left no descriptors.",
         (
             CHAOS,
             "tests/integration/test_calls_on_workers.py::test_a_tool_that_blocks_its_process_is_ended_and_its_neighbours_live",
@@ -110,17 +114,27 @@ GUARANTEES = (
             "tests/integration/test_async_processes.py::test_a_cancel_or_timeout_leaves_nothing_and_a_neighbour_goes_on",
             "tests/integration/test_cancel.py::test_a_running_call_is_stopped_from_another_process_in_either_lane",
             "tests/unit/sandbox/test_process.py::test_after_its_time_nothing_of_the_tree_is_left",
+            "tests/integration/test_fitness.py::"
+            "test_a_worker_out_of_descriptors_fails_no_call_says_why_and_ends_for_another",
+            "tests/integration/test_fitness.py::test_a_child_that_a_body_changed_runs_nothing_more",
         ),
-        ("nothing_is_left_running", "workers_live_until_something_ends_them"),
-        ("sweep",),
+        (
+            "nothing_is_left_running",
+            "workers_live_until_something_ends_them",
+            "no_body_begins_where_descriptors_are_short",
+        ),
+        ("sweep", "reception", "fitness"),
     ),
     Guarantee(
         "SQL decides what runs",
-        "Nothing runs that SQL does not hold as queued; nothing sensitive reaches broker, log, trace or history.",
+        "Nothing runs that SQL does not hold as queued; nothing sensitive reaches broker, log, trace or history. Only its own "
+        "children are handed a worker's calls, and each speaks for itself alone.",
         (
             CHAOS,
             "tests/integration/test_doorbell.py::test_forged_messages_harm_nobody",
             "tests/contract/test_broker_bytes.py::test_no_bytes_end_a_busy_worker_or_what_it_runs",
+            "tests/integration/test_impostors.py::test_an_impostor_finds_nothing_to_join_and_the_worker_serves_on",
+            "tests/integration/test_impostors.py::test_a_body_that_speaks_for_another_call_ends_itself_alone",
             "tests/integration/test_doorbell.py::test_nothing_but_ids_reaches_the_broker",
             "tests/integration/test_canaries.py::test_no_secret_is_in_any_byte_that_was_written",
             "tests/integration/test_sealed_calls.py::test_a_secret_does_not_open_in_a_row_that_somebody_altered",
@@ -128,7 +142,8 @@ GUARANTEES = (
             "tests/integration/test_calls_on_workers.py::test_tools_in_a_process_do_not_see_the_database_url",
             "tests/unit/test_executor.py::test_secrets_stay_out_of_logs_records_and_errors",
         ),
-        ("nothing_runs_unasked",),
+        ("nothing_runs_unasked", "nobody_gets_what_is_anothers", "garbage_is_dropped_and_counted"),
+        ("reception", "pairs"),
     ),
     Guarantee(
         "Failures are results",
@@ -164,10 +179,12 @@ HEAD = """\
 What forge_tools promises, and what holds each promise. This page is generated (`python -m tests.chaos.guarantees`); a test fails
 when it is out of date or names a test that is not there.
 
-The *fault suite* submits mixed calls (that succeed, fail, hang, block, exit, kill their process, start children; idempotent and
-not; in both lanes) while a seeded schedule kills tool processes, workers, broker and database, freezes workers past their lease
-and thaws them, takes the database away or swallows all that is sent to it for longer than the lease, sets its clock, cuts
-connections, loses, repeats, reorders and forges messages, and stops workers politely, also with a successor beside them. Then it compares, call by call, what was submitted, what SQL holds, what the handles said, and what
+The *fault suite* submits mixed calls (that succeed, fail, hang, block, exit, kill their process, start children, eat or close the
+descriptors of their process, pose as processes of a worker; idempotent and not; in both lanes) while a seeded schedule kills tool
+processes, workers, broker and database, freezes workers past their lease and thaws them, takes the database away or swallows all
+that is sent to it for longer than the lease, sets its clock, cuts connections, loses, repeats, reorders and forges messages, writes
+garbage in between, and stops workers politely, also with a successor beside them. Then it compares, call by call, what was submitted,
+what SQL holds, what the handles said, and what
 the tools noted in a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`).
 
 A *negative control* takes one protection out of the workers and repeats the faults that it is there for: the rules must then

@@ -5,19 +5,20 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from forge_tools.client import ExecutorClient
 from tests.chaos import effects, truth
 from tests.chaos.checker import Evidence, Violation, check
-from tests.chaos.crew import Member
 from tests.chaos.faults import Faults
+from tests.chaos.members import Member
 from tests.chaos.plan import Plan
 from tests.chaos.schedule import Step
 from tests.chaos.stage import Stage
 from tests.chaos.submitter import Submitter
+from tests.waiting import reached
 
 AFTER_THE_END = 10.0
 """Seconds within which handles must resolve once SQL says that all is over."""
@@ -56,15 +57,20 @@ async def run(plan: Plan, folder: Path, start: AbstractAsyncContextManager[Any] 
             faults = Faults(stage.crew, stage.broker, stage.database, on_starter=stage.on_starter, recent=submitter.ids)
             background = [asyncio.create_task(work) for work in (stage.crew.tend(), watch.run())]
             calls = asyncio.ensure_future(submitter.run(plan.calls))
+            await reached(
+                lambda: effects.read(stage.log), otherwise="no body begins"
+            )  # or the first faults meet nobody
             await asyncio.gather(*(_in_time(step, faults.carry_out(step)) for step in plan.steps))
             settled_after = await _settle(plan, stage, submitter, calls)
             leftovers = [one for one in stage.members() if one.mark and settled_after is not None]
+            silent = await truth.silent(stage.database, stage.crew.pids)
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             faults.close()
-        await stage.crew.stop()
+        await stage.crew.stop(silent)
         evidence = await _evidence(stage, submitter, watch, [*leftovers, *stage.members()])
+        evidence = replace(evidence, silent=silent, garbage=faults.garbage)
         return Run(plan, folder, evidence, check(evidence), faults.done, settled_after)
 
 
@@ -103,5 +109,6 @@ async def _evidence(stage: Stage, submitter: Submitter, watch: truth.Watch, left
         resolved=submitter.resolved,
         events=await truth.events(stage.database),
         deaths=stage.crew.deaths,
+        dropped=await truth.dropped(stage.database),
         leftovers={one.pid: f"{one.command} (call {one.mark})" for one in leftovers},
     )

@@ -1,25 +1,34 @@
 """A worker with one protection taken away, to show that the checker notices: `python -m tests.chaos.sabotage NAME ...`."""
 
 import asyncio
+import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kombu import Connection
 from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.config import Settings
 from forge_tools.records import Claim, Outcome, Ring, Scope
-from forge_tools.storage import open_store
+from forge_tools.storage import Store, open_store
 from forge_tools.storage.looks import Look
 from forge_tools.storage.models import execution_attempts, execution_queue
 from forge_tools.storage.queue import ExecutionQueue
+from workers import app, engine
 from workers.__main__ import main
 from workers.engine import Engine
+from workers.fitness import Fitness
 from workers.lanes import loop
 from workers.lanes.base import Body
+from workers.lanes.child import Child
+from workers.lanes.children import ChildrenLane
+from workers.lanes.frames import HEADER
+from workers.pulse import Pulse
 from workers.recovery import Recovery
 
 SHORT_LEASE = {"lease": 5.0, "heartbeat": 0.5}
@@ -145,6 +154,52 @@ def _judge_by(clock: Callable[[Look], float]) -> None:
     Recovery.hear = hear  # type: ignore[method-assign]  # the sabotage
 
 
+def reception() -> None:
+    """Celery reads what is in the queues by itself."""
+    app.ReceivingConnection = Connection  # type: ignore[misc, assignment]  # the sabotage
+
+
+def pairs() -> None:
+    """Whoever connects and names a child is taken for it."""
+    start = ChildrenLane.start
+
+    async def welcome_all(self: ChildrenLane, door: socket.socket) -> None:
+        while True:  # no deadline: it ends with its lane
+            end, _ = await self._loop.sock_accept(door)
+            (length,) = HEADER.unpack(await self._loop.sock_recv(end, HEADER.size))
+            hello = json.loads(await self._loop.sock_recv(end, length))["hello"]
+            if (child := self._children.get(hello)) is not None:
+                self._adopt(child.process, child.quarry.again(), end)
+
+    async def listen(self: ChildrenLane) -> None:
+        await start(self)
+        door = socket.socket(socket.AF_UNIX)
+        door.setblocking(False)
+        door.bind(f"\0chaos-{os.getpid()}")
+        door.listen()
+        self._do(welcome_all(self, door), self._steps)
+
+    ChildrenLane.start = listen  # type: ignore[method-assign]  # the sabotage
+
+
+def fitness() -> None:
+    """Nobody looks at what a worker or a child lacks."""
+
+    async def look_away(self: Fitness, store: Store, boot: str) -> None: ...
+
+    Fitness.step = look_away  # type: ignore[method-assign]  # the sabotage
+    Fitness.may_claim = lambda self: self._is_acknowledged()  # type: ignore[method-assign]  # the sabotage
+    Child._unfit = lambda self, outcome: None  # type: ignore[method-assign]  # the sabotage
+
+
+def ending_with_the_engine() -> None:
+    """The end of the engine ends nothing, and nobody watches from outside."""
+    Pulse.__enter__ = lambda self: self  # type: ignore[method-assign]  # the sabotage
+    Engine._leave = lambda self, why: None  # type: ignore[method-assign]  # the sabotage
+    Engine._end_process_if_broken = lambda self, service: None  # type: ignore[method-assign]  # the sabotage
+    engine.end_process = lambda boot: None  # type: ignore[assignment]  # the sabotage
+
+
 PROTECTIONS: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (
@@ -157,6 +212,10 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
         drain,
         own_beats,
         steady_clock,
+        reception,
+        pairs,
+        fitness,
+        ending_with_the_engine,
     )
 }
 

@@ -29,7 +29,7 @@ class Fault(StrEnum):
     SET_CLOCK = "set_clock"
     REPEAT_RINGS = "repeat_rings"
     REORDER_RINGS = "reorder_rings"
-    FORGE_RINGS = "forge_rings"
+    FORGE_MESSAGES = "forge_messages"
     FORGE_LIMITS = "forge_limits"
 
 
@@ -58,7 +58,7 @@ SHORT = {
     Fault.PAUSE_DATABASE: Habit(2, 0.5, 9.0),
     Fault.REPEAT_RINGS: Habit(5),
     Fault.REORDER_RINGS: Habit(2),
-    Fault.FORGE_RINGS: Habit(3),
+    Fault.FORGE_MESSAGES: Habit(4),
     Fault.FORGE_LIMITS: Habit(2),
 }
 LONG = {

@@ -16,8 +16,9 @@ from forge_tools.storage.migrate import upgrade
 from tests.chaos import effects
 from tests.chaos.brokers import BROKERS, BrokerUnderFire
 from tests.chaos.calls import KILL_GRACE
-from tests.chaos.crew import DRAIN, RUN_VARIABLE, Crew, Member, members
+from tests.chaos.crew import DRAIN, Crew
 from tests.chaos.databases import PostgresUnderFire, SqliteUnderFire, UnderFire
+from tests.chaos.members import RUN_VARIABLE, Member, members
 from tests.chaos.plan import Plan
 from tests.chaos.schedule import Fault
 

@@ -1,11 +1,12 @@
 """The checker itself: it accepts what is right, and each of its rules can fail."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from forge_tools.records import ExecutionStatus
+from forge_tools.records import ExecutionStatus, Lane
 from tests.chaos import checker
 from tests.chaos.calls import SUCCEEDED, TIMED_OUT, Planned, kind
 from tests.chaos.checker import Ended, Evidence, Execution, Resolved, Submitted, check
@@ -55,6 +56,35 @@ def timed_out(**more: Any) -> Evidence:
     return replace(evidence, **more)
 
 
+SHORT = Effect("eater", "short", pid=10, parent=1, at=100.0)
+ENOUGH = replace(SHORT, what="enough", at=110.0)
+EMFILE = "Unexpected error: OSError: [Errno 24] Too many open files"
+
+
+def starting(at: float) -> Effect:
+    """A body that begins in the async lane of worker 10."""
+    return replace(START, pid=10, parent=1, at=at)
+
+
+def starved(*, effects: Sequence[Effect], lane: Lane = "async", idempotent: bool = False, **attempt: Any) -> Evidence:
+    """A call that failed for want of descriptors, which another one took."""
+    call = replace(CALL, kind=replace(WORK, lane=lane), idempotent=idempotent)
+    eater = replace(CALL, kind=kind("Starve", lane, []), mark="eater")
+    final = replace(FINAL, **{"status": "failed", "output": None, "error": EMFILE, "error_code": "E", **attempt})
+    if final.status == "succeeded":
+        final = FINAL
+    told = Resolved("id", is_success=final is FINAL, output=final.output, error_code=final.error_code)
+    return replace(
+        SOUND,
+        submitted=[replace(SUBMITTED, call=call), Submitted(eater, "unknown")],
+        executions=[replace(EXECUTION, status=final.status)],
+        attempts=[final],
+        sightings=[],
+        effects=effects,
+        resolved={"m": told},
+    )
+
+
 @pytest.mark.parametrize(
     "evidence",
     [
@@ -66,6 +96,10 @@ def timed_out(**more: Any) -> Evidence:
         cut(seconds=DRAIN + 1),
         cut(deaths=Deaths(workers={10: "stopped"})),
         cut(deaths=Deaths(children={11: 10}, workers={10: "stopped"}, stopped={10: 100.5})),
+        starved(effects=[SHORT, starting(100.9)]),
+        starved(effects=[SHORT, replace(ENOUGH, at=99.5), starting(100.9), END], error=None, status="succeeded"),
+        starved(effects=[replace(SHORT, pid=99), starting(105), END], error=None, status="succeeded"),
+        replace(SOUND, garbage=5, dropped=3),
         replace(SOUND, submitted=[Submitted(CALL, "unknown", "id")], resolved={}),
         Evidence(submitted=[Submitted(CALL, "refused")], executions=[], attempts=[], effects=[], resolved={}),
     ],
@@ -96,6 +130,14 @@ def test_what_is_right_is_accepted(evidence: Evidence) -> None:
         ("it_ends_as_such_a_call_may", replace(SOUND, attempts=[replace(FINAL, status="failed")])),
         ("it_ends_as_such_a_call_may", replace(SOUND, attempts=[replace(FINAL, status="cancelled")])),
         ("it_ends_as_such_a_call_may", replace(SOUND, attempts=[replace(FINAL, status="expired")])),
+        ("it_ends_as_such_a_call_may", starved(effects=[starting(100.0)])),
+        ("it_ends_as_such_a_call_may", starved(effects=[SHORT, starting(100.5)], error="no")),
+        ("it_ends_as_such_a_call_may", starved(effects=[SHORT, starting(100.5)], idempotent=True)),
+        ("it_ends_as_such_a_call_may", starved(effects=[SHORT, starting(99.5)], lane="process")),
+        ("it_ends_as_such_a_call_may", starved(effects=[SHORT, ENOUGH, starting(110.5)])),
+        ("no_body_begins_where_descriptors_are_short", starved(effects=[SHORT, starting(101.5)])),
+        ("no_body_begins_where_descriptors_are_short", starved(effects=[SHORT, starting(100.1)], lane="process")),
+        ("nobody_gets_what_is_anothers", replace(SOUND, effects=[START, replace(START, what="got"), END])),
         ("lost_only_where_something_died", lost()),
         ("lost_only_where_something_died", lost(deaths=Deaths(workers={99: "killed"}, children={98: 10}))),
         ("lost_only_where_something_died", lost(deaths=Deaths(children={11: 99}))),
@@ -116,6 +158,9 @@ def test_what_is_right_is_accepted(evidence: Evidence) -> None:
         ),
         ("nothing_is_left_running", replace(SOUND, leftovers={12: "sleep 3600"})),
         ("workers_live_until_something_ends_them", replace(SOUND, deaths=Deaths(workers={9: "unexplained, status 1"}))),
+        ("whoever_lives_beats", replace(SOUND, silent={10})),
+        ("garbage_is_dropped_and_counted", replace(SOUND, garbage=5)),
+        ("garbage_is_dropped_and_counted", replace(SOUND, dropped=5)),
         ("nothing_runs_unasked", replace(SOUND, executions=[EXECUTION, Execution("b", "stranger", "succeeded", 1)])),
     ],
 )

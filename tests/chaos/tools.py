@@ -2,19 +2,24 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from typing import NoReturn
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.records import Lane
+from forge_tools.records import Lane, new_id
+from tests import impostor
 from tests.chaos.effects import note
+from tests.chaos.members import MARK_VARIABLE, RUN_VARIABLE, members
 
 FOR_EVER = 3600.0
-MARK_VARIABLE = "CHAOS_MARK"
-"""Names the call in the environment of the processes that its tool starts."""
+EAT_AGAIN = 0.005
+"""Seconds until what others have let go of is eaten, too."""
 
+FEW_DESCRIPTORS = 16
 FAILED_ON_PURPOSE = "failed on purpose"
 
 
@@ -29,11 +34,12 @@ class Shape(BaseTool):
 
 
 class Work(Shape):
-    """Await a while, then succeed."""
+    """Await a while with a file open, then succeed."""
 
     async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
         note(mark, "start")
-        await asyncio.sleep(seconds)
+        with open(os.devnull):
+            await asyncio.sleep(seconds)
         note(mark, "end")
         return self.result(mark)
 
@@ -180,6 +186,83 @@ class FamilyBySpawn(ErrandBySpawn, Family):
     """The same by `posix_spawn`."""
 
 
+class Starve(Shape):
+    """Take every descriptor that its process can get, and keep them for a while."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        taken: list[int] = []
+        try:
+            _eat(taken)
+            note(mark, "short")
+            deadline = time.monotonic() + seconds
+            while time.monotonic() < deadline:
+                _eat(taken)
+                await asyncio.sleep(EAT_AGAIN)
+        finally:
+            note(mark, "enough")
+            for fd in taken:
+                os.close(fd)
+        note(mark, "end")
+        return ToolResult.ok(mark)
+
+
+class Lower(Shape):
+    """Leave its process with fewer descriptors than it has open."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_DESCRIPTORS, FEW_DESCRIPTORS))
+        note(mark, "short")
+        note(mark, "end")
+        return ToolResult.ok(mark)
+
+
+class LetGo(Shape):
+    """Close descriptors that are not its own, as careless daemons do."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        os.closerange(3, 256)
+        await asyncio.sleep(FOR_EVER)
+        return ToolResult.ok(mark)
+
+
+class Pose(Shape):
+    """Pose as each child of every worker, wherever one listens, and note what it is told."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        await asyncio.to_thread(_pose, mark)
+        note(mark, "end")
+        return ToolResult.ok(mark)
+
+
+class SpeakForOthers(Shape):
+    """End the calls of its siblings on its own line, ring for what nobody submitted, and say what no child may."""
+
+    async def _execute(self, context: ExecutionContext, mark: str, seconds: float) -> ToolResult:
+        note(mark, "start")
+        ends = [impostor.forged(*victim) for victim in impostor.siblings()]
+        rung = impostor.framed(kind="rung", rings=[[new_id(), 0]])
+        impostor.say(*ends, rung, impostor.forged(new_id(), 1, give_back=True))
+        await asyncio.sleep(FOR_EVER)
+        return ToolResult.ok(mark)
+
+
+def _eat(taken: list[int]) -> None:
+    with suppress(OSError):
+        while True:  # no deadline: it ends where descriptors do
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+
+
+def _pose(mark: str) -> None:
+    for member in members(os.environ[RUN_VARIABLE]):
+        with suppress(OSError):  # it has ended meanwhile
+            for found in impostor.join(member.pid):
+                note(mark, "got", found)
+
+
 def tool_name(shape: str, lane: Lane, *, idempotent: bool) -> str:
     return f"{shape}{lane.capitalize()}{'Again' if idempotent else 'Once'}"
 
@@ -198,5 +281,24 @@ def _variant(shape: type[Shape], lane: Lane, idempotent: bool) -> type[Shape]:
 
 ERRANDS = (ErrandOfLoop, ErrandOfThread, ErrandBySpawn)
 FAMILIES = (FamilyOfLoop, FamilyOfThread, FamilyBySpawn)
-SHAPES = (Work, Compute, Fail, Raise, Hang, Stubborn, Block, Exit, Kill, Family, Errand, *ERRANDS, *FAMILIES)
+SHAPES = (
+    Work,
+    Compute,
+    Fail,
+    Raise,
+    Hang,
+    Stubborn,
+    Block,
+    Exit,
+    Kill,
+    Family,
+    Errand,
+    *ERRANDS,
+    *FAMILIES,
+    Starve,
+    Lower,
+    LetGo,
+    Pose,
+    SpeakForOthers,
+)
 TOOLS = tuple(tool for shape in SHAPES for tool in variants(shape))

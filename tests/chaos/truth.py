@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.chaos.checker import Ended, Execution
 from tests.chaos.databases import UnderFire, read_if_up
 
+BEAT_SECONDS = 15.0
+"""A lease: others would take who is silent for so long for dead."""
+
 _EXECUTIONS = "SELECT CAST(id AS TEXT), CAST(parameters AS TEXT), status, attempt FROM tool_executions ORDER BY id"
 _ATTEMPTS = """
 SELECT CAST(execution_id AS TEXT), attempt, final, status, pid, started_at IS NOT NULL, duration_ms,
-       CAST(output AS TEXT), error_code
+       CAST(output AS TEXT), error_code, error
 FROM execution_attempts {where} ORDER BY execution_id, attempt
 """
 
@@ -40,6 +45,26 @@ async def unfinished(database: UnderFire) -> bool:
     return rows is None or rows[0][0] > 0
 
 
+async def dropped(database: UnderFire) -> int:
+    """How many messages workers counted as dropped."""
+    return int((await database.rows("SELECT coalesce(sum(dropped_messages), 0) FROM workers"))[0][0])
+
+
+async def silent(database: UnderFire, living: Callable[[], set[int]]) -> set[int]:
+    """The pids of workers that live on and do not beat; it waits until each has beaten once more, for a lease at most."""
+    before = await _beats(database)
+    watched, deadline = living(), time.monotonic() + BEAT_SECONDS
+    while watched and time.monotonic() < deadline:
+        await asyncio.sleep(0.2)
+        now = await _beats(database)
+        watched = {pid for pid in watched & living() if now.get(pid, -1) <= before.get(pid, -1)}
+    return watched
+
+
+async def _beats(database: UnderFire) -> dict[int, int]:
+    return dict(await database.rows("SELECT pid, max(beat) FROM workers GROUP BY pid"))
+
+
 class Watch:
     """Notes each final row when it first appears, so that a later change of it is seen."""
 
@@ -61,7 +86,7 @@ def _mark(parameters: str) -> str:
 
 
 def _ended(row: tuple[Any, ...]) -> Ended:
-    id_, attempt, is_final, status, pid, is_started, duration_ms, output, error_code = row
+    id_, attempt, is_final, status, pid, is_started, duration_ms, output, error_code, error = row
     return Ended(
         id_,
         attempt,
@@ -72,4 +97,5 @@ def _ended(row: tuple[Any, ...]) -> Ended:
         None if duration_ms is None else duration_ms / 1000,
         None if output is None else json.loads(output),
         error_code,
+        error,
     )
