@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,10 +12,17 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Reporter
 from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
+from workers.lanes.birth import shortage
 from workers.lanes.guard import Guard
 from workers.outcomes import cancelled, crashed, interrupted, out_of_memory, outcome_of
 from workers.proofs import Proofs
 from workers.redaction import concealed
+
+SWEEP_AGAIN = 0.5
+SWEEP_PATIENCE = 20.0
+"""Seconds; a worker that stays short of descriptors is about to end, and with it whatever its tools left."""
+
+logger = logging.getLogger(__name__)
 
 Finished = Callable[[Outcome], None]
 """Called on the engine's loop with each outcome a lane produces."""
@@ -54,6 +62,26 @@ class BodyLane(Protocol):
     async def stop(self) -> list[Claim]:
         """End what is left and let go of threads and sockets; returns the claims that are told of no more."""
         ...
+
+
+async def swept(tool: str, sweep: Callable[[], Awaitable[None]]) -> None:
+    """Sweep, and again while this process is short of what it takes to see others: nothing is found then."""
+    deadline = time.monotonic() + SWEEP_PATIENCE
+    while (why := await _swept_once(sweep)) is not None:
+        if time.monotonic() > deadline:
+            logger.error("What a tool left running lives on", extra={"tool": tool, "error": why})
+            return
+        logger.warning("What a tool left running is looked for again", extra={"tool": tool, "error": why})
+        await asyncio.sleep(SWEEP_AGAIN)
+
+
+async def _swept_once(sweep: Callable[[], Awaitable[None]]) -> str | None:
+    """Why it may have missed something."""
+    try:
+        await sweep()
+    except OSError as error:
+        return str(error)
+    return shortage()
 
 
 @dataclass(slots=True)

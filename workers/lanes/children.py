@@ -16,7 +16,7 @@ from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark
 from workers.artifacts import from_text, to_text
 from workers.lanes import frames
-from workers.lanes.base import Body, Finished, Verdict, context_of
+from workers.lanes.base import Body, Finished, Verdict, context_of, swept
 from workers.lanes.frames import Line, fields_of, most_from_child
 from workers.lanes.guard import Guard
 from workers.lanes.memory import heavy
@@ -297,12 +297,13 @@ class ChildrenLane:
     async def _sweep(self, child: PoolProcess, body: Body) -> None:
         """End what the body started; with a doomed child, the child and its whole tree."""
         mark = attempt_mark(body.claim.id, body.claim.attempt)
-        try:
+
+        async def sweep() -> None:
             with closing(child.quarry.again()) as hold:
                 root, spare = (hold, ()) if child.is_doomed else (None, (child.pid,))
                 await asyncio.to_thread(end, mark, root=root, within=hold, spare=spare)
-        except OSError as error:  # out of handles, for one
-            logger.error("What a tool left running lives on", extra={"tool": body.claim.tool, "error": str(error)})
+
+        await swept(body.claim.tool, sweep)
 
     def _end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
         if body.is_over or self._is_stopped:

@@ -3,7 +3,6 @@
 import _posixsubprocess
 import asyncio
 import errno
-import logging
 import multiprocessing
 import os
 import signal
@@ -18,12 +17,10 @@ from typing import Any
 from forge_tools.sandbox.leftovers import Quarry, bury_adopted, end
 from forge_tools.sandbox.marks import Marking, attempt_mark, listed_with_marks, mapped_with_marks
 from forge_tools.sandbox.trees import adopt_orphans, child_pids, start_ticks
-from workers.lanes.base import Body
+from workers.lanes.base import Body, swept
 from workers.lanes.tool_loop import OWNER
 
 Start = Callable[..., Any]
-
-logger = logging.getLogger(__name__)
 
 _OF_ALL = "--multiprocessing-fork"  # is not among the arguments of what serves every body: its tracker of resources
 _spawn: Start = multiprocessing.context.SpawnProcess._Popen  # noqa: SLF001  there is no other name for it
@@ -65,11 +62,12 @@ def own_processes() -> None:
 async def end_processes(body: Body) -> None:
     """Have the body start no more processes, and end what is left of those that it did start."""
     body.is_ending = True
-    try:
+
+    async def sweep() -> None:
         with closing(Quarry(os.getpid())) as worker:
             await asyncio.to_thread(end, attempt_mark(*body.key), within=worker, started=body.processes)
-    except OSError as error:  # out of handles, for one
-        logger.error("What a tool left running lives on", extra={"tool": body.claim.tool, "error": str(error)})
+
+    await swept(body.claim.tool, sweep)
     bury_orphans()
 
 

@@ -4,8 +4,10 @@ import asyncio
 import gc
 import json
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,37 @@ async def test_so_it_is_for_one_that_timed_out_swallowed_its_end_or_blocked(
 
     assert outcome.status == status
     assert [pid for pid in noted(notes) if is_alive(pid)] == []
+
+
+async def test_so_it_is_when_no_descriptor_was_left_to_look_for_it(
+    bench: Bench, notes: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await started(bench, notes, "clean session")
+
+    with no_descriptors():
+        bench.lane.cancel("id", 1)
+        await bench.until(lambda: "is looked for again" in caplog.text)
+    outcome = await bench.outcome()
+
+    assert outcome.status == ExecutionStatus.CANCELLED
+    assert [pid for pid in noted(notes) if is_alive(pid)] == []
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Take all that this process may have."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 10, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:  # no deadline: it ends where descriptors do
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in held:
+            os.close(fd)
 
 
 async def test_what_its_neighbours_started_lives_on(bench: Bench, notes: Path) -> None:
