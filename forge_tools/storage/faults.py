@@ -9,6 +9,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from forge_tools.errors import DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError, RefusedError, UnreachableError
+from forge_tools.storage.models import SCHEMA_REVISION
 
 UPGRADE = "Run `forge-tools db upgrade`."
 
@@ -42,6 +43,15 @@ def translated(shown: str) -> Iterator[None]:
         if not _is_from_asyncpg(error):
             raise
         raise explain(error, shown) from error
+
+
+def unknown_version(shown: str, revision: str) -> SchemaVersionError:
+    """The refusal of a database whose tables are neither this code's nor those of one before it."""
+    return SchemaVersionError(
+        f"{shown} is at version {revision}, which this code does not know; its newest is {SCHEMA_REVISION}. "
+        "Install a newer forge-tools here; or, if one that was never released wrote it, export its calls with that one "
+        "(`forge-tools export`) and start on a new database (FORGE_DATABASE_URL)."
+    )
 
 
 def explain(error: BaseException, shown: str) -> ForgeError:

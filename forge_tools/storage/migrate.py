@@ -11,11 +11,12 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage.engine import Address, create_engine
-from forge_tools.storage.faults import translated
+from forge_tools.storage.faults import translated, unknown_version
+from forge_tools.storage.rollup_tables import rollup_figures
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ def upgrade(url: str, revision: str = "head") -> None:
     """Bring the database at `url` up to `revision`; an SQLite file, and its folder, are made where there are none.
 
     Raises:
-        SchemaVersionError: the database is newer than this code, or has no such revision.
+        SchemaVersionError: this code does not know the database's version, or has no such revision.
         DatabaseCorruptError: the file is no database.
         DatabaseUnavailableError: it cannot be reached.
     """
@@ -78,7 +79,7 @@ def _command(connection: Connection, change: Callable[[Config, str], None], revi
     if connection.dialect.name == "postgresql":
         connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    _refuse_newer(connection)
+    _refuse_unknown(connection)
     config = _config()
     config.attributes["connection"] = connection
     try:
@@ -87,14 +88,12 @@ def _command(connection: Connection, change: Callable[[Config, str], None], revi
         raise SchemaVersionError(f"Cannot migrate to '{revision}': {error}. This code knows up to {head()}.") from error
 
 
-def _refuse_newer(connection: Connection) -> None:
+def _refuse_unknown(connection: Connection) -> None:
     revision = _revision(connection)
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if revision is not None and revision not in known:
-        raise SchemaVersionError(
-            f"The database is at version {revision}, which this code does not know; its newest is {head()}. "
-            "Install a newer forge-tools here, or point FORGE_DATABASE_URL elsewhere."
-        )
+    # The number alone does not tell: before the first release there were others of the same.
+    if revision is not None and (revision not in known or not inspect(connection).has_table(rollup_figures.name)):
+        raise unknown_version("The database", revision)
 
 
 def _revision(connection: Connection) -> str | None:

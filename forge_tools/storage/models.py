@@ -26,7 +26,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from forge_tools.storage.foreign import Foreign, foreign
 
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0001"
 """The newest migration; revisions are numbers, so they compare as text."""
 
 DEFAULT_QUEUE = "default"

@@ -16,7 +16,7 @@ from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.clock import Clock
 from forge_tools.storage.deadline import answered_within
 from forge_tools.storage.engine import Address, Database
-from forge_tools.storage.faults import UPGRADE
+from forge_tools.storage.faults import UPGRADE, unknown_version
 from forge_tools.storage.history import History
 from forge_tools.storage.keys import IdempotencyKeys
 from forge_tools.storage.models import SCHEMA_REVISION
@@ -165,7 +165,4 @@ def require_known(revision: str | None, shown: str) -> None:
             f"{shown} is at version {revision or 'none'}; this code needs {SCHEMA_REVISION}. {UPGRADE}"
         )
     if revision > SCHEMA_REVISION:
-        raise SchemaVersionError(
-            f"{shown} is at version {revision}, newer than this code ({SCHEMA_REVISION}). "
-            "Install a newer forge-tools here, or point FORGE_DATABASE_URL elsewhere."
-        )
+        raise unknown_version(shown, revision)

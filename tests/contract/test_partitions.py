@@ -9,7 +9,6 @@ import pytest
 
 from forge_tools.records import id_floor
 from forge_tools.storage import Store, open_store, postgres
-from forge_tools.storage.migrate import downgrade, upgrade
 from forge_tools.storage.postgres import PINNED
 from tests.contract.calls import call, finished, submitted
 from tests.contract.sealed import seal_all, sealed_past, verified
@@ -31,17 +30,6 @@ async def partitioned(migrated_postgres: str) -> AsyncIterator[Store]:
         admin(migrated_postgres, (DEPLOY / "partitions.sql").read_text())
     async with await open_store(migrated_postgres) as store:
         yield store
-
-
-async def test_a_database_partitioned_long_ago_is_brought_to_a_newer_version_and_back(fresh_postgres: str) -> None:
-    upgrade(fresh_postgres, "0002")
-    admin(fresh_postgres, (DEPLOY / "partitions.sql").read_text())
-    upgrade(fresh_postgres)
-    downgrade(fresh_postgres, "0002")
-    upgrade(fresh_postgres)
-    async with await open_store(fresh_postgres) as store:
-        await finished(store, [await submitted(store)])
-        assert len(await store.history.list(status="succeeded", queue="default")) == 1
 
 
 async def test_calls_go_on_and_the_past_is_what_it_was(partitioned: Store) -> None:

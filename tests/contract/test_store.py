@@ -47,11 +47,20 @@ async def test_a_database_that_was_never_migrated_says_what_to_run(database_url:
         await open_store(database_url)
 
 
-async def test_a_database_newer_than_the_code_is_refused(migrated_url: str) -> None:
-    await set_revision(migrated_url, "9999")
-    with pytest.raises(SchemaVersionError, match="newer than this code"):
+@pytest.mark.parametrize("revision", ["0004", "0004_rollups", "9999"])
+async def test_a_database_of_another_version_is_refused_with_the_ways_out(migrated_url: str, revision: str) -> None:
+    await set_revision(migrated_url, revision)
+    ways_out = f"is at version {revision}, .* newer forge-tools here; .*forge-tools export.* new database"
+    with pytest.raises(SchemaVersionError, match=ways_out):
         await open_store(migrated_url)
-    with pytest.raises(SchemaVersionError, match="does not know"):
+    with pytest.raises(SchemaVersionError, match=ways_out):
+        migrate.upgrade(migrated_url)
+
+
+async def test_a_database_of_the_same_number_without_todays_tables_is_refused(migrated_url: str) -> None:
+    async with await open_store(migrated_url) as store:
+        await store._database.write(lambda connection: connection.exec_driver_sql("DROP TABLE rollup_figures"))
+    with pytest.raises(SchemaVersionError, match="never released.*forge-tools export"):
         migrate.upgrade(migrated_url)
 
 

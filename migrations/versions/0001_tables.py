@@ -1,0 +1,24 @@
+"""Every table, index and view, as the models declare them.
+
+Nothing is released yet, so this revision moves with the models. The first release writes its statements down here: what comes
+after begins from those, and not from what the models became.
+"""
+
+from alembic import op
+
+from forge_tools.storage.models import metadata
+from forge_tools.storage.view import tool_executions_view
+
+revision = "0001"
+down_revision = None
+branch_labels = depends_on = None
+
+
+def upgrade() -> None:
+    metadata.create_all(op.get_bind(), checkfirst=False)
+    op.execute(tool_executions_view)
+
+
+def downgrade() -> None:
+    op.execute("DROP VIEW tool_executions")
+    metadata.drop_all(op.get_bind(), checkfirst=False)
