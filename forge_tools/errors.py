@@ -6,6 +6,7 @@ ForgeError
 ├── ToolError                   something about one tool, named
 │   ├── DuplicateToolError
 │   ├── ToolNotFoundError
+│   ├── ToolChangedError        it is disabled, or defined otherwise, since its call was checked
 │   └── InvalidToolError        a definition that a provider or the runtime would refuse
 ├── StorageError                the database said no
 │   ├── DatabaseUnavailableError
@@ -35,6 +36,7 @@ class ErrorCode(StrEnum):
 
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
     TOOL_DISABLED = "TOOL_DISABLED"
+    TOOL_CHANGED = "TOOL_CHANGED"
     VALIDATION_ERROR = "VALIDATION_ERROR"
     TIMEOUT = "TIMEOUT"
     CANCELLED = "CANCELLED"

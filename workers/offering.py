@@ -40,7 +40,6 @@ class Offering:
         for warning in await store.catalogue.publish(specs, self._boot, keeps_first=self._keeps_first):
             logger.warning(warning)
         await demotion.step(store)
-        switches = await store.catalogue.switches()
-        withdrawal.hear(switches.disabled, switches.pinned)
+        withdrawal.hear(*await store.catalogue.switches())
         claiming.host(self.keys)
         self._published.update({spec.name: spec.digest for spec in specs})

@@ -1,19 +1,15 @@
 """What a client knows of the tools there are, and how it hears of changes."""
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 
 from forge_tools.client.owner import NOT_CONNECTED
 from forge_tools.client.snapshot import Snapshot
-from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.records import NewExecution, Schema, ServerState, Switches, ToolCategory, ToolSpec, ToolVersion
+from forge_tools.errors import ConfigurationError
+from forge_tools.records import Schema, ServerState, ToolCategory, ToolSpec, ToolVersion
 from forge_tools.storage import Store
 
 REFRESH_INTERVAL = 1.0
-HEED_SECONDS = 1.0
-"""How long a call waits at most to hear what changed of the tools."""
 
 
 class Directory(ABC):
@@ -21,11 +17,8 @@ class Directory(ABC):
 
     def __init__(self) -> None:
         self._snapshot = self._unread = Snapshot()
-        self._refreshed_at = self._heeded_at = 0.0
+        self._refreshed_at = 0.0
         self._refreshing = asyncio.Lock()
-        self._heeding: asyncio.Event | None = None
-        self._heed_task: asyncio.Task[None] | None = None
-        self._switches: Switches | None = None
 
     @property
     @abstractmethod
@@ -110,34 +103,3 @@ class Directory(ABC):
         async with self._refreshing:
             if self._refreshed_at < moment:
                 await self.refresh()
-
-    async def _heed_switches(self) -> None:
-        """Hear, at most once a second, whether tools were switched, pinned or published since."""
-        if time.monotonic() - max(self._heeded_at, self._refreshed_at) < REFRESH_INTERVAL:
-            return
-        if self._heeding is None:
-            self._heeding = asyncio.Event()
-            self._heed_task = asyncio.ensure_future(self._heed(self._heeding))
-        await self._heeding.wait()
-
-    async def _outdated(self, accepted: Sequence[NewExecution]) -> frozenset[str]:
-        """The ids of accepted calls whose tool is not what it was, as SQL had it within the last second.
-
-        Each is compared, for a snapshot may have been read between its acceptance and this.
-        """
-        await self._heed_switches()
-        current = self._snapshot.digests
-        return frozenset(new.id for new in accepted if current.get(new.tool) != new.tool_digest)
-
-    async def _heed(self, heeded: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(HEED_SECONDS):
-                switches = await self._open_store.catalogue.switches()
-                if switches != self._switches:
-                    await self._refresh_since(time.monotonic())
-                    self._switches = switches
-        except (ForgeError, TimeoutError):  # storing the call says it better
-            pass
-        finally:
-            self._heeded_at, self._heeding = time.monotonic(), None
-            heeded.set()

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from forge_tools.bell import Listener
 from forge_tools.client.awaited import Awaited
@@ -18,7 +19,7 @@ from forge_tools.client.hearing import heard
 from forge_tools.client.hosts import silence_of
 from forge_tools.client.intake import Accepted, Intake, Rejected
 from forge_tools.client.linked import LinkedCalls, failed, result_of
-from forge_tools.client.outbox import SERVED_INTERVAL, Outbox, OutdatedError, is_outdated
+from forge_tools.client.outbox import SERVED_INTERVAL, Outbox
 from forge_tools.client.owner import NOT_CONNECTED, Owner
 from forge_tools.client.past import Past
 from forge_tools.client.snapshot import Snapshot
@@ -39,7 +40,9 @@ from forge_tools.records import (
     host_of,
     new_id,
 )
-from forge_tools.storage import Store, open_store
+from forge_tools.storage import Store, ToolChangedError, open_store
+
+T = TypeVar("T")
 
 
 class ExecutorClient(Past):
@@ -57,7 +60,7 @@ class ExecutorClient(Past):
         self._intake = Intake(self._settings, self._id)
         self._waiter = ResultWaiter(self._read_results)
         self._listener = Listener(self._settings.broker, self._id, self._waiter.ended, self._waiter.missed)
-        self._outbox = Outbox(self._settings.broker, self._waiter, self._listener, self.refresh, self._outdated)
+        self._outbox = Outbox(self._settings.broker, self._waiter, self._listener, self.refresh)
         self._awaited = Awaited()
         self._background = Background()
         self._linked = LinkedCalls(self._settings, self._intake, self._outbox, self._background)
@@ -138,20 +141,12 @@ class ExecutorClient(Past):
     async def run(self, call: Call) -> ToolResult:
         """Submit and wait: what `execute` and `call` do."""
         started, store = time.time(), self._open_store
-        result: ToolResult | None = None
-        before: NewExecution | None = None
         await self._outbox.room()
-        while result is None:
-            try:
-                prepared = await self._prepare(call, before)
-            except ForgeError as error:  # nothing was accepted
-                return ToolResult.fail(error.message, error_code=error.code)
-            if isinstance(prepared, Rejected):
-                result = await result_of(self._record_rejection(prepared))
-            elif call.idempotency_key is not None:
-                result = await result_of(self._submit_linked(call, prepared))
-            else:
-                result = await self._result_of(store, before := prepared.new, call)
+        try:
+            answer = await self._accepted(call, partial(self._result_of, store, call))
+        except ForgeError as error:  # nothing was accepted
+            return ToolResult.fail(error.message, error_code=error.code)
+        result = await result_of(self._record_rejection(answer)) if isinstance(answer, Rejected) else answer
         self._awaited.add(call, self._snapshot.find(call.label), result, started)
         return result
 
@@ -178,20 +173,14 @@ class ExecutorClient(Past):
         if any(call.idempotency_key is not None for call in calls):
             return await asyncio.gather(*(handle_or_error(self._submit_one(call)) for call in calls))
         prepared = [await self._prepare(call) for call in calls]
-        outdated = await self._outdated([one.new for one in prepared if isinstance(one, Accepted)])
-        prepared = [
-            await self._prepare(call) if one.new.id in outdated else one
-            for call, one in zip(calls, prepared, strict=True)
-        ]
-        accepted = [one.new for one in prepared if isinstance(one, Accepted)]
-        rejected = [one for one in prepared if isinstance(one, Rejected)]
-        errors = await self._commit(accepted)
-        settled = await asyncio.gather(*(handle_or_error(self._record_rejection(one)) for one in rejected))
-        answers: dict[str, Handle | ForgeError] = {
-            one.new.id: answer for one, answer in zip(rejected, settled, strict=True)
-        }
-        answers |= {new.id: error for new, error in zip(accepted, errors, strict=True) if error is not None}
-        return [answers.get(one.new.id) or Handle(one.new.id, self) for one in prepared]
+        errors = iter(await self._commit(calls, prepared))
+        outcomes = [one if isinstance(one, Rejected) else next(errors) for one in prepared]
+        return await asyncio.gather(
+            *(
+                self._answer(call, one.new, outcome)
+                for call, one, outcome in zip(calls, prepared, outcomes, strict=True)
+            )
+        )
 
     async def bind_session(self, session_id: str, workspace: str | None) -> None:
         """Have calls of that session which name no workspace work in this one; None ends that. Others learn it in seconds."""
@@ -254,25 +243,52 @@ class ExecutorClient(Past):
 
     async def _submit_one(self, call: Call) -> Handle:
         self._owner.require()
-        before: NewExecution | None = None
         await self._outbox.room()
-        while True:
-            prepared = await self._prepare(call, before)
-            if isinstance(prepared, Rejected):
-                return await self._record_rejection(prepared)
-            if call.idempotency_key is not None:
-                return await self._submit_linked(call, prepared)
-            before = prepared.new
-            stored = self._outbox.put_and_tell(self._open_store, before)
-            try:
-                error = await stored
-            except asyncio.CancelledError:
-                self._leave(call, before, stored)
-                raise
-            if error is None:
-                return Handle(before.id, self)
-            if not isinstance(error, OutdatedError):
-                raise error.with_traceback(None)  # others of the same burst may be told the same error
+        answer = await self._accepted(call, partial(self._stored, call))
+        return await self._record_rejection(answer) if isinstance(answer, Rejected) else answer
+
+    async def _accepted(self, call: Call, store: Callable[[Accepted], Awaitable[T]]) -> T | Rejected:
+        """Check a call and have it stored. If its tool is no longer what it was checked by, that is done once more."""
+        prepared = await self._prepare(call)
+        if isinstance(prepared, Rejected):
+            return prepared
+        try:
+            return await store(prepared)
+        except ToolChangedError as changed:
+            self._snapshot = self._snapshot.after(changed)
+        prepared = await self._prepare(call)
+        if isinstance(prepared, Rejected):
+            return prepared
+        try:
+            return await store(prepared)
+        except ToolChangedError as again:
+            return self._intake.refuse(call, again.message, again.code, self._snapshot, retryable=True)
+
+    async def _prepare(self, call: Call) -> Accepted | Rejected:
+        now = time.monotonic()
+        if self._snapshot.places.has_sessions:
+            call = await in_workspace_of_session(call, self._snapshot, self._open_store)
+        prepared = self._intake.prepare(call, self._snapshot)
+        if self._refreshed_at < now - prepared.most_age:
+            await self._refresh_since(now - prepared.most_age)
+            prepared = self._intake.prepare(call, self._snapshot)
+        if isinstance(prepared, Accepted) and prepared.handle is not None:
+            return await self._reach(call, prepared, prepared.handle)
+        return prepared
+
+    async def _stored(self, call: Call, accepted: Accepted) -> Handle:
+        if call.idempotency_key is not None:
+            return await self._submit_linked(call, accepted)
+        new = accepted.new
+        stored = self._outbox.put_and_tell(self._open_store, new)
+        try:
+            error = await stored
+        except asyncio.CancelledError:
+            self._in_background(self._leave(call, new))
+            raise
+        if error is not None:
+            raise error.with_traceback(None)  # others of the same burst may be told the same error
+        return Handle(new.id, self)
 
     async def _submit_linked(self, call: Call, accepted: Accepted, replay: Replay | None = None) -> Handle:
         answer = await self._linked.submit(self._open_store, self._snapshot, call, accepted, replay)
@@ -280,48 +296,37 @@ class ExecutorClient(Past):
             return await self._record_rejection(answer)
         return Handle(answer.execution_id, self, is_repeat=answer.is_repeat)
 
-    async def _commit(self, accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
+    async def _commit(self, calls: Sequence[Call], prepared: Sequence[Accepted | Rejected]) -> list[ForgeError | None]:
+        """Store what was accepted of calls; an error or None for each of those."""
+        accepted = [one.new for one in prepared if isinstance(one, Accepted)]
         try:
             return await self._outbox.commit(self._open_store, accepted, expecting=[new.id for new in accepted])
         except asyncio.CancelledError:
-            self._in_background(self._take_back(accepted))
+            for call, one in zip(calls, prepared, strict=True):
+                if isinstance(one, Accepted):
+                    self._in_background(self._leave(call, one.new))
             raise
 
-    async def _take_back(self, doubtful: Sequence[NewExecution]) -> None:
-        """Cancel calls whose submitter was cancelled while they were being stored.
+    async def _answer(
+        self, call: Call, new: NewExecution, outcome: Rejected | ForgeError | None
+    ) -> Handle | ForgeError:
+        """What one of many calls is answered."""
+        if isinstance(outcome, Rejected):
+            return await handle_or_error(self._record_rejection(outcome))
+        if isinstance(outcome, ToolChangedError):
+            return await handle_or_error(self._submit_one(call))
+        return Handle(new.id, self) if outcome is None else outcome
 
-        The flush goes on without its waiter; storing them again waits for it, and adds nothing to what it stored.
+    async def _leave(self, call: Call, new: NewExecution) -> None:
+        """Nobody waits for a call any more: it is cancelled, or runs all the same if it is detached.
+
+        Its flush goes on without its waiter; storing it again waits for that, adds nothing, and tells what became of it.
         """
-        await self._open_store.queue.submit_many(doubtful)
-        for new in doubtful:
-            await self.cancel(new.id, "the submitting task was cancelled")
-
-    async def _prepare(self, call: Call, before: NewExecution | None = None) -> Accepted | Rejected:
-        try:
-            if call.idempotency_key is not None:  # others are judged again where they are stored
-                await self._heed_switches()
-            now = time.monotonic()
-            if self._snapshot.places.has_sessions:
-                call = await in_workspace_of_session(call, self._snapshot, self._open_store)
-            prepared = self._intake.prepare(call, self._snapshot)
-            if self._refreshed_at < now - prepared.most_age:
-                await self._refresh_since(now - prepared.most_age)
-                prepared = self._intake.prepare(call, self._snapshot)
-            if isinstance(prepared, Accepted) and prepared.handle is not None:
-                return await self._reach(call, prepared, prepared.handle)
-            return prepared
-        except asyncio.CancelledError:
-            if before is not None:
-                self._leave(call, before)
-            raise
-
-    def _leave(self, call: Call, new: NewExecution, answer: "asyncio.Future[Any] | None" = None) -> None:
-        """Nobody waits any more. A detached call that was to be judged again (no `answer`) is stored as it was accepted."""
-        if not call.detached:
-            is_doubtful, why = self._outbox.holds(new.id), "the awaiting task was cancelled"
-            self._in_background(self._take_back([new]) if is_doubtful else self.cancel(new.id, why))
-        elif answer is None or is_outdated(answer):
-            self._in_background(self._outbox.commit(self._open_store, [new], expecting=()))
+        [error] = await self._open_store.queue.submit_many([new])
+        if not call.detached and error is None:
+            await self.cancel(new.id, "the awaiting task was cancelled")
+        elif call.detached and isinstance(error, ToolChangedError):
+            await self._submit_one(call)
 
     async def _reach(self, call: Call, accepted: Accepted, handle: str) -> Accepted | Rejected:
         """Refuse what only a dead host could answer: an agent would wait until it expires. One that may be restarting is
@@ -362,8 +367,10 @@ class ExecutorClient(Past):
             else:
                 return await self._waiter.wait(known)
 
-    async def _result_of(self, store: Store, new: NewExecution, call: Call) -> ToolResult | None:
-        """None where its tool changed before it was stored."""
+    async def _result_of(self, store: Store, call: Call, accepted: Accepted) -> ToolResult:
+        new = accepted.new
+        if call.idempotency_key is not None:
+            return await result_of(self._submit_linked(call, accepted))
         try:
             future = self._outbox.put(store, new)
         except ConfigurationError as closing:  # nothing was accepted
@@ -371,10 +378,10 @@ class ExecutorClient(Past):
         try:
             stored = await future
             return await self._told(stored)
-        except OutdatedError:
-            return None
+        except ToolChangedError:
+            raise
         except asyncio.CancelledError:
-            self._leave(call, new, future)
+            self._in_background(self._leave(call, new))
             raise
         except ForgeError as error:
             is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it was not to be stored

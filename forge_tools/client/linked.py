@@ -24,7 +24,7 @@ from forge_tools.records import (
     Replay,
     ToolResult,
 )
-from forge_tools.storage import Store
+from forge_tools.storage import Store, ToolChangedError
 from forge_tools.validation import shown
 
 MAX_KEY = 255
@@ -172,6 +172,8 @@ async def result_of(submitting: Awaitable[Handle]) -> ToolResult:
         handle = await submitting
         execution_id = handle.id
         result = await handle.result()
+    except ToolChangedError:  # not a result yet: the call is checked anew
+        raise
     except ForgeError as error:
         return failed(error, execution_id)
     if not handle.is_repeat:

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from forge_tools.bell import Listener
 from forge_tools.client.waiting import ResultWaiter
 from forge_tools.dispatch import Allowance, Bells, Dispatcher, Limits
-from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, StorageError, SubmitOutcomeUnknownError
+from forge_tools.errors import ConfigurationError, ForgeError, StorageError, SubmitOutcomeUnknownError
 from forge_tools.records import Lane, NewExecution, Ring, StoredResult
 from forge_tools.records.places import serving_command
 from forge_tools.storage import Store
@@ -30,22 +30,10 @@ logger = logging.getLogger(__name__)
 Insert = Callable[[Sequence[NewExecution]], Awaitable[list[ForgeError | None]]]
 
 
-class OutdatedError(ForgeError):
-    """The tool of a call was switched or replaced between its acceptance and its storing: it has to be judged again."""
-
-    code = ErrorCode.TOOL_DISABLED
-
-
-def is_outdated(answer: "asyncio.Future[Any]") -> bool:
-    """Whether a call was told that it has to be judged again."""
-    return answer.done() and not answer.cancelled() and isinstance(answer.exception() or answer.result(), OutdatedError)
-
-
 class Outbox:
     """Stores what its client accepted, and rings for what is stored.
 
-    `refresh` reads who serves what, before it is said that nobody does; `outdated` tells which calls have to be judged again:
-    it is asked once for all calls of a part, since asking before each is accepted would cost a tenth of a burst.
+    `refresh` reads who serves what, before it is said that nobody does.
     """
 
     def __init__(
@@ -54,14 +42,12 @@ class Outbox:
         waiter: ResultWaiter,
         listener: Listener,
         refresh: Callable[[], Awaitable[None]],
-        outdated: Callable[[Sequence[NewExecution]], Awaitable[Collection[str]]],
     ) -> None:
         self.dispatcher = Dispatcher(broker_url)
         self._allowance = Allowance()
         self._waiter = waiter
         self._listener = listener
         self._refresh = refresh
-        self._outdated = outdated
         self._gathered: list[NewExecution] = []
         self._queued: deque[asyncio.Future[None]] = deque()
         self._is_due = False
@@ -173,7 +159,6 @@ class Outbox:
         """Whatever happens, each call of it is told what became of it: its caller would wait for ever."""
         errors: list[ForgeError | None]
         try:
-            part = await self._judged(part)
             to_tell = [new.id for new in part if new.id in self._to_tell] if self._to_tell else []
             errors = await self.commit(store, part, expecting=to_tell)
         except ForgeError as refused:
@@ -188,20 +173,6 @@ class Outbox:
             if self._queued:
                 self._send_soon(store)
         self._settle(zip(part, errors, strict=True))
-
-    async def _judged(self, part: Sequence[NewExecution]) -> Sequence[NewExecution]:
-        """Tell those whose tool changed meanwhile, and return the others."""
-        outdated = await self._outdated(part)
-        if not outdated:
-            return part
-        outdated = {new.id for new in part if new.id in outdated and self._is_awaited(new)}
-        self._settle([(new, OutdatedError("Its tool changed")) for new in part if new.id in outdated])
-        return [new for new in part if new.id not in outdated]
-
-    def _is_awaited(self, new: NewExecution) -> bool:
-        """Whether somebody is there to judge it again. A detached call whose caller has gone is stored as it was accepted."""
-        stored = self._to_tell.get(new.id)
-        return self._waiter.is_awaited(new.id) if stored is None else not stored.done()
 
     def _settle(self, outcomes: Iterable[tuple[NewExecution, ForgeError | None]]) -> None:
         for new, error in outcomes:

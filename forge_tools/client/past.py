@@ -1,7 +1,8 @@
 """What a client does with executions of the past, its own and others': read them, and run them again."""
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from forge_tools.client.call import Call
@@ -90,20 +91,19 @@ class Past(Directory):
             InvalidCallError: it is not over yet, or a secret has to be given again.
         """
         record = await self.get(execution_id)
-        await self._heed_switches()  # unlike other calls it is not judged again where it is stored
         call = repeated(record, self._snapshot.find(record.tool), parameters or {}, dry_run, changes)
-        prepared = await self._prepare(call)
-        if isinstance(prepared, Rejected):
-            return await self._record_rejection(explained(prepared, record, self._snapshot.find(record.tool)))
         link = Replay(record.id, actor or self._actor, reason, call.effective_context.dry_run)
-        return await self._submit_linked(call, prepared, link)
+        answer = await self._accepted(call, partial(self._submit_linked, call, replay=link))
+        if isinstance(answer, Rejected):
+            return await self._record_rejection(explained(answer, record, self._snapshot.find(record.tool)))
+        return answer
 
     @property
     @abstractmethod
     def _actor(self) -> str: ...
 
     @abstractmethod
-    async def _prepare(self, call: Call) -> Accepted | Rejected: ...
+    async def _accepted(self, call: Call, store: Callable[[Accepted], Awaitable[Handle]]) -> Handle | Rejected: ...
 
     @abstractmethod
     async def _submit_linked(self, call: Call, accepted: Accepted, replay: Replay | None = None) -> Handle: ...

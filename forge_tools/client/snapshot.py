@@ -9,7 +9,7 @@ from forge_tools.records import Schema, SealingKey, ServerState, ToolCategory, T
 from forge_tools.records.places import host_queue
 from forge_tools.schemas import render, require_format
 from forge_tools.secrecy import Sealer
-from forge_tools.storage import Store
+from forge_tools.storage import Store, ToolChangedError
 from forge_tools.validation import Validator, shown, suggestion
 
 NOWHERE = WorkspacePlaces()
@@ -52,10 +52,15 @@ class Snapshot:
         """What seals secrets for the workers; None where nobody made a key."""
         return None if self._sealing_key is None else Sealer(self._sealing_key.public)
 
-    @cached_property
-    def digests(self) -> dict[str, str]:
-        """Of each enabled tool, by name, the digest of the definition that counts."""
-        return {spec.name: spec.digest for spec in self.specs}
+    def after(self, changed: ToolChangedError) -> Self:
+        """The same with what an insert said of a tool."""
+        name, current = changed.tool_name, [] if changed.current is None else [changed.current]
+        enabled = [spec for spec in self.specs if spec.name != name]
+        disabled = [spec for called, spec in self._disabled.items() if called == spec.name != name]
+        (enabled if changed.is_enabled else disabled).extend(current)
+        snapshot = type(self)(enabled, self.places, disabled, self._sealing_key, self.servers)
+        snapshot.sessions = self.sessions
+        return snapshot
 
     def find(self, name: str) -> ToolSpec | None:
         return self._by_name.get(name)

@@ -36,7 +36,7 @@ from forge_tools.records.selection import Grouping, Selection
 from forge_tools.records.servers import ServerState, told_of
 from forge_tools.records.shells import ShellRecord, ShellStatus, host_of, shell_id
 from forge_tools.records.tools import Capabilities, Lane, Schema, ToolCategory, ToolParameter, ToolSpec
-from forge_tools.records.versions import Switches, ToolVersion
+from forge_tools.records.versions import ToolVersion
 from forge_tools.records.workspaces import Moved, NamedWorkspace, Stranded, WorkspacePlaces, WorkspaceRecord
 
 __all__ = [
@@ -100,7 +100,6 @@ __all__ = [
     "Stranded",
     "StuckCalls",
     "StuckReason",
-    "Switches",
     "Times",
     "Told",
     "ToolCategory",

@@ -21,15 +21,3 @@ class ToolVersion:
     is_pinned: bool
     is_enabled: bool
     demoted_reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """What operators said of tools: those that are disabled, (name, digest) of those that are pinned.
-
-    `seen` changes whenever a worker publishes a tool.
-    """
-
-    disabled: frozenset[str] = frozenset()
-    pinned: frozenset[tuple[str, str]] = frozenset()
-    seen: str = ""

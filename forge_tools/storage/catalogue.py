@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from sqlalchemy import Update, false, select, text, true, update
+from sqlalchemy import Update, false, or_, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.records import ExecutionStatus, Switches, ToolSpec, ToolVersion
+from forge_tools.records import ExecutionStatus, ToolSpec, ToolVersion
 from forge_tools.storage import alive
-from forge_tools.storage.definitions import Reader, chosen, defaults, keep_first, switches_query, version_of
+from forge_tools.storage.definitions import Reader, chosen, defaults, pin_defaults, settle_defaults, version_of
 from forge_tools.storage.engine import Database
 from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import execution_queue, from_now, tools, workers
@@ -44,7 +44,7 @@ class Catalogue:
         hosted = {spec.name: f"{spec.version} {spec.digest}" for spec in specs}
 
         statement = self._database.upsert(tools).values(
-            enabled=True, first_seen_at=from_now(0.0), last_seen_at=from_now(0.0)
+            enabled=True, is_default=False, first_seen_at=from_now(0.0), last_seen_at=from_now(0.0)
         )
         seen = statement.on_conflict_do_update(
             index_elements=["name", "version", "digest"], set_={"last_seen_at": from_now(0.0)}
@@ -54,11 +54,12 @@ class Catalogue:
             await _in_turn(connection)
             if specs:
                 if keeps_first:
-                    await connection.execute(keep_first(list(hosted)))
+                    await connection.execute(pin_defaults(list(hosted)))
                 await connection.execute(seen, [_values(spec) for spec in sorted(specs, key=_identity)])
                 await connection.execute(_kept_disabled())
+                await _settle_defaults(connection, list(hosted))
                 if keeps_first:
-                    await connection.execute(keep_first(list(hosted)))  # those that nobody ever published before
+                    await connection.execute(pin_defaults(list(hosted)))  # those that nobody ever published before
             before = await connection.scalar(select(workers.c.tools).where(workers.c.id == boot)) or {}
             await connection.execute(update(workers).where(workers.c.id == boot).values(tools={**before, **hosted}))
             return _disagreements(await _live(connection), boot) + await _left_alone(connection, specs)
@@ -133,6 +134,7 @@ class Catalogue:
             await connection.execute(of_tool.where(tools.c.pinned_at.is_not(None)).values(pinned_at=None))
             exactly = (tools.c.version == one.spec.version, tools.c.digest == one.digest)
             await connection.execute(of_tool.where(*exactly).values(pinned_at=from_now(0.0)))
+            await _settle_defaults(connection, [tool])
             return next(it for it in await self._versions(connection, tool) if it.is_pinned)
 
         return await self._database.write(work)
@@ -149,6 +151,7 @@ class Catalogue:
             await _in_turn(connection)
             of_tool = update(tools).where(tools.c.name == tool, tools.c.pinned_at.is_not(None))
             await connection.execute(of_tool.values(pinned_at=None))
+            await _settle_defaults(connection, [tool])
             return (await self._versions(connection, tool))[0]
 
         return await self._database.write(work)
@@ -168,18 +171,15 @@ class Catalogue:
         await self._database.write(work)
         return tool
 
-    async def switches(self) -> Switches:
-        """What operators said of tools, and when one was published last: what a client or worker must not miss."""
-        disabled, pinned, seen = set[str](), set[tuple[str, str]](), ""
+    async def switches(self) -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
+        """The names of tools that are disabled, and (name, digest) of definitions that are pinned."""
+        query = select(tools.c.name, tools.c.digest, tools.c.enabled, tools.c.pinned_at).where(
+            or_(tools.c.enabled == false(), tools.c.pinned_at.is_not(None))
+        )
         async with self._database.reading() as connection:
-            for kind, name, detail in await connection.execute(switches_query()):
-                if kind == "seen":
-                    seen = detail or ""
-                elif kind == "disabled":
-                    disabled.add(name)
-                else:
-                    pinned.add((name, detail))
-        return Switches(frozenset(disabled), frozenset(pinned), seen)
+            rows = (await connection.execute(query)).all()
+        disabled = frozenset(row.name for row in rows if not row.enabled)
+        return disabled, frozenset((row.name, row.digest) for row in rows if row.pinned_at is not None)
 
     async def _named(self, name: str) -> str:
         specs = [spec for part in await self.read() for spec in part]
@@ -195,11 +195,11 @@ class Catalogue:
             connection,
             select(tools)
             .where(tools.c.name == tool)
-            .order_by(tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc()),
+            .order_by(tools.c.is_default.desc(), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc()),
         )
         return [
-            version_of(row, spec, is_default=not place)
-            for place, row in enumerate(rows)
+            version_of(row, spec)
+            for row in rows
             if (spec := self._reader.spec_of(row, is_as_published=True)) is not None
         ]
 
@@ -239,6 +239,11 @@ async def _in_turn(connection: AsyncConnection) -> None:
     """Let no other writer of the catalogue in: a switch must find the definition that is published meanwhile, or be found."""
     if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
         await connection.execute(text("LOCK TABLE tools IN SHARE ROW EXCLUSIVE MODE"))
+
+
+async def _settle_defaults(connection: AsyncConnection, names: Sequence[str]) -> None:
+    for statement in settle_defaults(names):
+        await connection.execute(statement)
 
 
 def _kept_disabled() -> Update:

@@ -10,12 +10,21 @@ from sqlalchemy import ColumnElement, delete, exists, or_, select
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Holder, KeyClaim, LinkedExecution, Replay
 from forge_tools.storage.batching import Batcher, Limits
+from forge_tools.storage.definitions import refusal
 from forge_tools.storage.engine import Database, forge_now
 from forge_tools.storage.key_tables import idempotency_keys
 from forge_tools.storage.models import execution_attempts, execution_queue, from_now, seconds_between
-from forge_tools.storage.postgres import CHECKED, ENQUEUED, PostgresHotPath, array_parameters, cast_values, transposed
+from forge_tools.storage.postgres import (
+    CHECKED,
+    ENQUEUED,
+    REFUSED,
+    PostgresHotPath,
+    array_parameters,
+    cast_values,
+    transposed,
+)
 from forge_tools.storage.queue import bad_id, submit_failed
-from forge_tools.storage.rows import EXECUTION_COLUMNS, GIVEN_COLUMNS, clean, execution_values, skewed
+from forge_tools.storage.rows import EXECUTION_COLUMNS, GIVEN_COLUMNS, clean, execution_values
 from forge_tools.storage.sqlite import Clock, SqliteHotPath, submit_one
 
 Answer = Holder | ForgeError | None
@@ -97,7 +106,7 @@ _SUBMIT = f"""
 WITH new AS (
     SELECT * FROM unnest({array_parameters(GIVEN_COLUMNS)}, ${_WIDTH + 1}::float8[], {_LINKS})
       WITH ORDINALITY AS n({", ".join(GIVEN_COLUMNS)}, issued_at, {", ".join(_LINK_COLUMNS)}, ord)),
-  {CHECKED.strip()},
+  {CHECKED},
   claimed AS (
     INSERT INTO idempotency_keys (scope, key, execution_id, fingerprint, ttl, claimed_at, expires_at)
     SELECT f.scope, f.key, f.id, f.fingerprint::json, f.ttl, now(), now() + make_interval(secs => f.ttl) FROM fresh f
@@ -114,7 +123,7 @@ WITH new AS (
     CROSS JOIN LATERAL (VALUES (f.id, 'replay', f.as_replay), (f.replay_of, 'replayed', f.as_replayed))
       AS n(execution_id, kind, detail)
     WHERE f.replay_of IS NOT NULL AND {_IS_INSERTED} ON CONFLICT DO NOTHING)
-SELECT ord, skew FROM refused UNION ALL SELECT f.ord, NULL FROM fresh f WHERE {_IS_INSERTED}
+{REFUSED} UNION ALL SELECT f.ord, NULL, NULL, NULL, NULL, NULL, NULL FROM fresh f WHERE {_IS_INSERTED}
 """
 _HOLDERS = """
 SELECT a.ord, k.execution_id::text, k.fingerprint::text,
@@ -161,11 +170,12 @@ async def _submit_part(hot: PostgresHotPath, rows: Sequence[LinkedExecution]) ->
     """Store what can be stored; `_TAKEN` for a key that was freed meanwhile."""
     columns = transposed([execution_values(row.new) for row in rows])
     links = transposed([_link_values(row) for row in rows])
-    settled = dict(await hot.fetch(_SUBMIT, *columns, [row.new.issued_at for row in rows], *links))
+    settled = await hot.fetch(_SUBMIT, *columns, [row.new.issued_at for row in rows], *links)
     answers: list[Answer] = [None] * len(rows)
-    for ord_, skew in settled.items():
-        answers[ord_ - 1] = None if skew is None else skewed(rows[ord_ - 1].new, skew)
-    held = [index for index, row in enumerate(rows) if row.claim is not None and index + 1 not in settled]
+    for ord_, skew, *current in settled:
+        answers[ord_ - 1] = None if skew is None else refusal(rows[ord_ - 1].new, skew, *current)
+    known = {row[0] - 1 for row in settled}
+    held = [index for index, row in enumerate(rows) if row.claim is not None and index not in known]
     if held:
         for index, answer in zip(held, await _holders(hot, [rows[index] for index in held]), strict=True):
             answers[index] = answer

@@ -311,17 +311,20 @@ tools = Table(
     Column("timeout", Float),
     Column("spec", JsonText, nullable=False),
     Column("enabled", Boolean, nullable=False),
+    Column("is_default", Boolean, nullable=False),
     Column("first_seen_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
     Column("demoted_at", Moment),
     Column("demoted_reason", Text),
     Column("pinned_at", Moment),
-    Index("tools_seen", "last_seen_at"),
 )
 """The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares.
 
-Of a tool with a pinned one, no other is offered or run.
+The default of a tool is the pinned definition, else the one seen last: calls are accepted by it alone. Of a tool with a pinned one, no other is run.
 """
+
+_IS_DEFAULT = tools.c.is_default
+Index("tools_default", tools.c.name, unique=True, postgresql_where=_IS_DEFAULT, sqlite_where=_IS_DEFAULT)
 
 Index(
     "tools_demoted",

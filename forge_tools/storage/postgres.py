@@ -9,6 +9,7 @@ from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
 from forge_tools.storage.batching import SENT, UnreachableError
 from forge_tools.storage.deadline import alarm
+from forge_tools.storage.definitions import refusal
 from forge_tools.storage.engine import CLIENT_SECONDS, Address, connect_postgres
 from forge_tools.storage.faults import translated
 from forge_tools.storage.looks import POSTGRES_DUE, POSTGRES_LOOK, Look, Question, postgres_arguments, postgres_look
@@ -23,7 +24,6 @@ from forge_tools.storage.rows import (
     execution_values,
     late_detail,
     outcome_values,
-    skewed,
     status_of,
     stored_result,
 )
@@ -70,24 +70,28 @@ def cast_values(columns: Sequence[str], alias: str) -> str:
 
 _WIDTH = len(GIVEN_COLUMNS)
 
-# Rows whose id is off the clock are refused, unless they were stored before: this may be a late repetition.
-# One id twice in a batch is inserted once.
-CHECKED = f"""
+# A row is refused if its id is off the clock, or if its tool is disabled or defined otherwise than its call was checked by; but
+# not if it was stored before: this may be a late repetition. One id twice in a batch is inserted once.
+_CHECKED = f"""
   clocked AS (
     SELECT n.*, n.issued_at - extract(epoch FROM now())::float8 AS skew FROM new n),
-  refused AS (
-    SELECT c.ord, c.skew FROM clocked c
-    WHERE abs(c.skew) > {MAX_SKEW} AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id)),
+  refused AS MATERIALIZED (
+    SELECT c.ord, c.skew, t.name, t.spec, t.digest, t.enabled, t.demoted_at
+    FROM clocked c LEFT JOIN tools t ON t.name = ANY (ARRAY[c.tool]) AND t.is_default AND {{is_judged}}
+    WHERE (abs(c.skew) > {MAX_SKEW} OR NOT t.enabled OR t.digest <> c.tool_digest)
+      AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id)),
   fresh AS (
-    SELECT DISTINCT ON (c.id) c.* FROM clocked c WHERE abs(c.skew) <= {MAX_SKEW} ORDER BY c.id)
+    SELECT DISTINCT ON (c.id) c.* FROM clocked c
+    WHERE abs(c.skew) <= {MAX_SKEW} AND c.ord NOT IN (SELECT ord FROM refused) ORDER BY c.id)
 """
-_ASKED = f"""
-  {CHECKED.strip()},
+CHECKED = _CHECKED.format(is_judged=True).strip()
+_INSERTED = f"""
   inserted AS (
     INSERT INTO executions ({", ".join(EXECUTION_COLUMNS)}, queued_at)
     SELECT {cast_values(EXECUTION_COLUMNS, "f")}, now() FROM fresh f
     ON CONFLICT (id) DO NOTHING RETURNING *)
 """
+REFUSED = "SELECT ord, skew, name, spec::text, digest, enabled, demoted_at IS NOT NULL FROM refused"
 # What is sealed is looked up for those rows alone that hide something: joining all of them would cost as much as the rest.
 ENQUEUED = """
   enqueued AS (
@@ -101,9 +105,10 @@ _SUBMIT = f"""
 WITH new AS (
     SELECT * FROM unnest({array_parameters(GIVEN_COLUMNS)}, ${_WIDTH + 1}::float8[])
       WITH ORDINALITY AS n({", ".join(GIVEN_COLUMNS)}, issued_at, ord)),
-  {_ASKED},
+  {CHECKED},
+  {_INSERTED.strip()},
   {ENQUEUED.strip()}
-SELECT ord, skew FROM refused
+{REFUSED}
 """
 _ATTEMPT_COLUMNS = ", ".join(_OUTCOME_COLUMNS)
 _RECORD = f"""
@@ -111,12 +116,13 @@ WITH new AS (
     SELECT * FROM unnest({array_parameters(GIVEN_COLUMNS)}, ${_WIDTH + 1}::float8[],
       {array_parameters(_OUTCOME_COLUMNS, _WIDTH + 2)})
       WITH ORDINALITY AS n({", ".join(GIVEN_COLUMNS)}, issued_at, {_ATTEMPT_COLUMNS}, ord)),
-  {_ASKED},
+  {_CHECKED.format(is_judged=False).strip()},
+  {_INSERTED.strip()},
   ended AS (
     INSERT INTO execution_attempts (execution_id, attempt, final, completed_at, {_ATTEMPT_COLUMNS})
     SELECT f.id, 0, true, now(), {cast_values(_OUTCOME_COLUMNS, "f")} FROM fresh f
     WHERE (f.id IN (SELECT id FROM inserted)) IS TRUE)
-SELECT ord, skew FROM refused
+{REFUSED}
 """
 
 # A token that is there already is this very claim: the reply to its commit was lost. The repetition waits for locks
@@ -347,8 +353,8 @@ def _flags(count: int, rows: Sequence[Any]) -> list[bool]:
 
 def _refusals(rows: Sequence[NewExecution], refused: Sequence[Any]) -> list[ForgeError | None]:
     errors: list[ForgeError | None] = [None] * len(rows)
-    for ord_, skew in refused:
-        errors[ord_ - 1] = skewed(rows[ord_ - 1], skew)
+    for ord_, *why in refused:
+        errors[ord_ - 1] = refusal(rows[ord_ - 1], *why)
     return errors
 
 

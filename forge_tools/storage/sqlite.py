@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
+from forge_tools.storage.definitions import refusal
 from forge_tools.storage.engine import BUSY_SECONDS, SQLITE_SETUP, Address, forge_now
 from forge_tools.storage.faults import translated
 from forge_tools.storage.foreign import lenient
@@ -37,6 +38,10 @@ Clock = Callable[[float], str]
 _INSERT_EXECUTION = f"""
 INSERT INTO executions ({", ".join(EXECUTION_COLUMNS)}, queued_at)
 VALUES ({", ".join("?" * len(EXECUTION_COLUMNS))}, ?) ON CONFLICT (id) DO NOTHING
+"""
+_CHANGED = """
+SELECT name, spec, digest, enabled, demoted_at IS NOT NULL FROM tools
+WHERE name = ? AND is_default AND NOT (enabled AND digest = ?) AND NOT EXISTS (SELECT 1 FROM executions WHERE id = ?)
 """
 _ENQUEUE = """
 INSERT INTO execution_queue (id, tool_key, queue, lane, max_attempts, idempotent, status, attempt,
@@ -190,10 +195,11 @@ def _submit(rows: Sequence[NewExecution], connection: sqlite3.Connection) -> lis
 
 
 def submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
-    refusal = _insert_execution(connection, new, clock(0.0))
-    if refusal is None:
+    changed = connection.execute(_CHANGED, (new.tool, new.tool_digest, new.id)).fetchone()
+    refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock(0.0))
+    if refused is None:
         connection.execute(_ENQUEUE, (clock(new.delay), clock(new.expires_in), new.sealed, new.id))
-    return None if refusal is _ALREADY_THERE else refusal
+    return None if refused is _ALREADY_THERE else refused
 
 
 _ALREADY_THERE = ForgeError("this execution was inserted before")
@@ -215,11 +221,11 @@ def _record(rows: Sequence[Record], connection: sqlite3.Connection) -> list[Forg
 
 
 def _record_one(connection: sqlite3.Connection, row: Record, now: str) -> ForgeError | None:
-    refusal = _insert_execution(connection, row.new, now)
-    if refusal is None:
+    refused = _insert_execution(connection, row.new, now)
+    if refused is None:
         never_started = (row.new.id, 0, True, None, None, None, None, None, now)
         connection.execute(_INSERT_ATTEMPT, (*never_started, *outcome_values(row.outcome)))
-    return None if refusal is _ALREADY_THERE else refusal
+    return None if refused is _ALREADY_THERE else refused
 
 
 def _is_no_text(error: sqlite3.OperationalError) -> bool:

@@ -1,20 +1,15 @@
 """How a client hears of tools that are switched off or on while it is connected."""
 
-import asyncio
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from forge_tools.client import Call, ExecutorClient
 from forge_tools.client.intake import Intake, Rejected
 from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError
-from forge_tools.records import ExecutionContext, NewExecution, Switches, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
+from forge_tools.records import ExecutionContext, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import open_store
-from forge_tools.storage.catalogue import Catalogue
-from forge_tools.storage.queue import ExecutionQueue
+from forge_tools.storage.engine import Database
 from tests.unit.client.conftest import ECHO, publish
 
 LOGIN = ToolSpec(
@@ -34,7 +29,7 @@ async def switch(settings: Settings, name: str, *, is_enabled: bool) -> None:
 
 def age(client: ExecutorClient) -> None:
     """Let everything the client read be too old to be relied on."""
-    client._refreshed_at = client._heeded_at = 0.0
+    client._refreshed_at = 0.0
 
 
 @pytest.mark.parametrize("name", ["Login", "sign_in"])
@@ -63,80 +58,19 @@ async def test_a_switch_elsewhere_is_heard_by_the_next_call(settings: Settings) 
         assert (await handle.status()).value == "queued", "what was refused is looked up again at once"
 
 
-async def test_calls_of_one_moment_look_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
-    switches = Catalogue.switches
-
-    async def counted(self: Catalogue) -> Switches:
-        looks.append(1)
-        return await switches(self)
-
-    monkeypatch.setattr(Catalogue, "switches", counted)
-    async with ExecutorClient(settings) as client:
-        for _ in range(3):
-            await client.submit("Echo", parameters={"message": "x"})
-        assert looks == [], "what was read at the start is fresh"
-
-        age(client)
-        await asyncio.gather(*(client.submit("Echo", parameters={"message": "x"}) for _ in range(20)))
-        await client.submit_many([Call("Echo", {"message": "x"})] * 20)
-
-    assert looks == [1]
-
-
-async def test_calls_that_waited_for_the_look_are_stored_together(
+async def test_a_call_after_a_pause_asks_the_database_for_nothing_but_to_be_stored(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored: list[int] = []
-    submit_many = ExecutionQueue.submit_many
+    def away(_: Database) -> None:
+        raise DatabaseUnavailableError("away")
 
-    async def counted(self: ExecutionQueue, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        stored.append(len(rows))
-        return await submit_many(self, rows)
-
-    monkeypatch.setattr(ExecutionQueue, "submit_many", counted)
     async with ExecutorClient(settings) as client:
         age(client)
-        await asyncio.gather(*(client.submit("Echo", parameters={"message": "x"}) for _ in range(200)))
-
-    assert stored == [200]
-
-
-@pytest.mark.parametrize("trouble", ["refuses", "hangs"])
-async def test_a_call_does_not_fail_because_nobody_can_say_what_is_disabled(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, trouble: str
-) -> None:
-    async def troubled(self: Catalogue) -> Any:
-        if trouble == "refuses":
-            raise DatabaseUnavailableError("away")
-        await asyncio.sleep(60)
-
-    monkeypatch.setattr(Catalogue, "switches", troubled)
-    monkeypatch.setattr("forge_tools.client.directory.HEED_SECONDS", 0.05)
-    async with ExecutorClient(settings) as client:
-        age(client)
-        handle = await client.submit("Echo", parameters={"message": "x"})
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "reading", away)
+            handle = await client.submit("Echo", parameters={"message": "x"})
 
         assert (await handle.status()).value == "queued"
-
-
-async def test_calls_that_wait_for_a_database_that_hangs_wait_once(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks: list[int] = []
-
-    async def hang(self: Catalogue) -> frozenset[str]:
-        looks.append(1)
-        await asyncio.sleep(60)
-        return frozenset()
-
-    monkeypatch.setattr(Catalogue, "switches", hang)
-    monkeypatch.setattr("forge_tools.client.directory.HEED_SECONDS", 1.2)  # longer than an answer counts for
-    async with ExecutorClient(settings) as client:
-        age(client)
-        await asyncio.gather(*(client.submit("Echo", parameters={"message": "x"}) for _ in range(20)))
-
-    assert looks == [1]
 
 
 async def test_a_client_switches_tools_and_knows_it_at_once(settings: Settings) -> None:

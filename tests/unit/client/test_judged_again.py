@@ -1,10 +1,9 @@
-"""Calls whose tool is switched, pinned or replaced while they are on their way to SQL: none is lost, doubled or left hanging."""
+"""Calls whose tool is disabled, pinned or replaced while they are on their way to SQL: none is lost, doubled or left hanging."""
 
 import asyncio
-import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +11,12 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
-from forge_tools.records import ExecutionContext, ExecutionStatus, Switches, ToolParameter, ToolSpec
+from forge_tools.records import ExecutionContext, NewExecution, ToolParameter, ToolSpec
 from forge_tools.storage import open_store
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.models import executions
+from forge_tools.storage.queue import ExecutionQueue
 from tests.unit.client.conftest import ECHO, publish
-from tests.waiting import reached
 
 CONTEXT = ExecutionContext(working_dir=".")
 BURST = 2_000
@@ -30,11 +29,6 @@ STRICTER = ECHO.model_copy(update={"version": "1.2.0", "parameters": (*ECHO.para
 async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
     async with ExecutorClient.connect(settings) as client:
         yield client
-
-
-def age(client: ExecutorClient) -> None:
-    """Let everything the client read be too old to be relied on."""
-    client._refreshed_at = client._heeded_at = 0.0
 
 
 async def disable(settings: Settings) -> None:
@@ -62,84 +56,78 @@ async def stored(client: ExecutorClient) -> Counter[tuple[str, str]]:
     return Counter((digests[id_], status.value) for id_, status in statuses.items())
 
 
-class HeldLook:
-    """A look at the switches that has been taken, and whose answer is on its way."""
+class HeldInsert:
+    """An insert that its client has begun, and that has not reached the database."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.go_on = asyncio.Event(), asyncio.Event()
-        self._switches = Catalogue.switches
+        submit_many = ExecutionQueue.submit_many
 
-        async def look(catalogue: Catalogue) -> Switches:
-            return await self.answer(catalogue)
+        async def held(queue: ExecutionQueue, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+            self.began.set()
+            await self.go_on.wait()
+            return await submit_many(queue, rows)
 
-        monkeypatch.setattr(Catalogue, "switches", look)
-        monkeypatch.setattr("forge_tools.client.directory.HEED_SECONDS", 20.0)
-
-    async def answer(self, catalogue: Catalogue) -> Switches:
-        self.began.set()
-        await self.go_on.wait()
-        return await self._switches(catalogue)
+        monkeypatch.setattr(ExecutionQueue, "submit_many", held)
 
 
 @pytest.fixture
-def look(monkeypatch: pytest.MonkeyPatch) -> HeldLook:
-    return HeldLook(monkeypatch)
+def insert(monkeypatch: pytest.MonkeyPatch) -> HeldInsert:
+    return HeldInsert(monkeypatch)
 
 
-async def burst(client: ExecutorClient, look: HeldLook, change: Callable[[], Any]) -> list[Handle]:
+async def burst(client: ExecutorClient, insert: HeldInsert, change: Callable[[], Any]) -> list[Handle]:
     """Accept many calls, change their tool while they are on their way, and see each of them settled."""
-    age(client)
     submitting = asyncio.gather(*(client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(BURST)))
-    await look.began.wait()
+    await insert.began.wait()
     await change()
-    look.go_on.set()
+    insert.go_on.set()
     async with asyncio.timeout(60):
         return await submitting
 
 
 async def test_a_burst_whose_tool_is_disabled_meanwhile_is_refused_and_recorded(
-    settings: Settings, client: ExecutorClient, look: HeldLook
+    settings: Settings, client: ExecutorClient, insert: HeldInsert
 ) -> None:
-    handles = await burst(client, look, lambda: disable(settings))
+    handles = await burst(client, insert, lambda: disable(settings))
 
     assert {(await handle.result(30)).error_code for handle in handles} == {ErrorCode.TOOL_DISABLED}
     assert await stored(client) == {(ECHO.digest, "rejected"): BURST}
 
 
 async def test_a_burst_whose_tool_is_replaced_meanwhile_is_stored_once_by_the_new_definition(
-    settings: Settings, client: ExecutorClient, look: HeldLook
+    settings: Settings, client: ExecutorClient, insert: HeldInsert
 ) -> None:
-    handles = await burst(client, look, lambda: publish(settings, NEWER))
+    handles = await burst(client, insert, lambda: publish(settings, NEWER))
 
     assert len({handle.id for handle in handles}) == BURST
     assert await stored(client) == {(NEWER.digest, "queued"): BURST}
 
 
 async def test_a_burst_is_judged_by_the_parameters_of_the_new_definition(
-    settings: Settings, client: ExecutorClient, look: HeldLook
+    settings: Settings, client: ExecutorClient, insert: HeldInsert
 ) -> None:
-    handles = await burst(client, look, lambda: publish(settings, STRICTER))
+    handles = await burst(client, insert, lambda: publish(settings, STRICTER))
 
     assert {(await handle.result(30)).error_code for handle in handles} == {ErrorCode.VALIDATION_ERROR}
     assert await stored(client) == {(STRICTER.digest, "rejected"): BURST}
 
 
 async def test_a_burst_whose_tool_is_published_and_pinned_back_goes_as_it_was_accepted(
-    settings: Settings, client: ExecutorClient, look: HeldLook
+    settings: Settings, client: ExecutorClient, insert: HeldInsert
 ) -> None:
-    await burst(client, look, lambda: pin(settings))
+    await burst(client, insert, lambda: pin(settings))
 
     assert await stored(client) == {(ECHO.digest, "queued"): BURST}
 
 
 async def test_a_burst_of_awaited_calls_is_refused_and_recorded_as_well(
-    settings: Settings, client: ExecutorClient, look: HeldLook
+    settings: Settings, client: ExecutorClient, insert: HeldInsert
 ) -> None:
-    age(client)
     calling = asyncio.gather(*(client.execute("Echo", CONTEXT, message=str(n)) for n in range(BURST)))
-    await look.began.wait()
+    await insert.began.wait()
     await disable(settings)
-    look.go_on.set()
+    insert.go_on.set()
     async with asyncio.timeout(60):
         results = await calling
 
@@ -149,23 +137,10 @@ async def test_a_burst_of_awaited_calls_is_refused_and_recorded_as_well(
     assert not client._waiter._waiting
 
 
-async def test_a_call_is_judged_by_what_was_read_between_its_acceptance_and_its_storing(
+async def test_many_calls_at_once_are_each_judged_where_they_are_stored(
     settings: Settings, client: ExecutorClient
 ) -> None:
     await disable(settings)
-    async with ExecutorClient(settings) as other:
-        submitting = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "x"}))
-        await asyncio.sleep(0)  # accepted by now
-        client._snapshot, client._refreshed_at = other._snapshot, time.monotonic()
-
-        assert (await (await submitting).result(30)).error_code == ErrorCode.TOOL_DISABLED
-
-
-async def test_many_calls_at_once_are_judged_by_what_was_read_while_they_were_prepared(
-    settings: Settings, client: ExecutorClient
-) -> None:
-    await disable(settings)
-    client._refreshed_at, client._heeded_at = 0.0, time.monotonic()  # the invalid call has the catalogue read
 
     good, _ = await client.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Echo", {}, CONTEXT)])
 
@@ -173,11 +148,37 @@ async def test_many_calls_at_once_are_judged_by_what_was_read_while_they_were_pr
     assert (await good.result(30)).error_code == ErrorCode.TOOL_DISABLED
 
 
+async def test_a_call_whose_tool_changes_again_and_again_is_told_so_and_recorded(
+    settings: Settings, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_many, versions = ExecutionQueue.submit_many, iter((NEWER, STRICTER.model_copy(), NEWER))
+
+    async def published_first(queue: ExecutionQueue, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+        await publish(settings, next(versions))
+        return await submit_many(queue, rows)
+
+    monkeypatch.setattr(ExecutionQueue, "submit_many", published_first)
+
+    result = await client.execute("Echo", CONTEXT, message="x")
+
+    assert (result.error_code, result.metadata["retryable"]) == (ErrorCode.TOOL_CHANGED, True)
+    assert [status for _, status in await stored(client)] == ["rejected"]
+    assert next(versions), "it is stored once more, and no more"
+
+
+async def test_a_keyed_call_is_judged_by_the_definition_that_counts(settings: Settings, client: ExecutorClient) -> None:
+    await publish(settings, NEWER)
+
+    first, again = [await client.submit("Echo", CONTEXT, {"message": "x"}, idempotency_key="k") for _ in range(2)]
+
+    assert (first.id, again.is_repeat) == (again.id, True)
+    assert await stored(client) == {(NEWER.digest, "queued"): 1}
+
+
 async def test_a_replay_hears_that_its_tool_was_disabled(settings: Settings, client: ExecutorClient) -> None:
     handle = await client.submit("Echo", CONTEXT, {"message": "x"})
     await handle.cancel()
     await disable(settings)
-    age(client)
 
     again = await client.replay(handle.id)
 
@@ -185,17 +186,16 @@ async def test_a_replay_hears_that_its_tool_was_disabled(settings: Settings, cli
 
 
 async def test_a_client_that_is_closed_meanwhile_says_of_no_call_that_it_goes_on_unless_it_is_stored(
-    settings: Settings, look: HeldLook
+    settings: Settings, insert: HeldInsert
 ) -> None:
     client = ExecutorClient(settings)
     await client.open()
-    age(client)
     calling = [asyncio.ensure_future(client.execute("Echo", CONTEXT, message=str(n))) for n in range(20)]
-    await look.began.wait()
+    await insert.began.wait()
     await disable(settings)
     closing = asyncio.ensure_future(client.close())
     await asyncio.sleep(0)
-    look.go_on.set()
+    insert.go_on.set()
     async with asyncio.timeout(20):
         await closing
         results = await asyncio.gather(*calling)
@@ -207,17 +207,16 @@ async def test_a_client_that_is_closed_meanwhile_says_of_no_call_that_it_goes_on
 
 
 async def test_a_client_that_is_being_closed_takes_no_more_calls_and_says_so(
-    settings: Settings, look: HeldLook
+    settings: Settings, insert: HeldInsert
 ) -> None:
     client = ExecutorClient(settings)
     await client.open()
-    age(client)
     before = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "before"}))
-    await look.began.wait()
+    await insert.began.wait()
     closing = asyncio.ensure_future(client.close())
     await asyncio.sleep(0)
     late = await client.execute("Echo", CONTEXT, message="late")
-    look.go_on.set()
+    insert.go_on.set()
     async with asyncio.timeout(20):
         await closing
 
@@ -227,22 +226,20 @@ async def test_a_client_that_is_being_closed_takes_no_more_calls_and_says_so(
         assert [record.id for record in await other.history()] == [(await before).id]
 
 
-@pytest.mark.parametrize(("detached", "expected"), [(False, ExecutionStatus.CANCELLED), (True, ExecutionStatus.QUEUED)])
-async def test_a_call_that_is_cancelled_while_it_waits_to_be_judged_is_kept_once(
-    settings: Settings, client: ExecutorClient, look: HeldLook, detached: bool, expected: ExecutionStatus
+@pytest.mark.parametrize(("detached", "expected"), [(False, {}), (True, {(ECHO.digest, "rejected"): 1})])
+async def test_a_call_that_is_cancelled_while_it_is_stored_is_recorded_only_if_it_is_detached(
+    settings: Settings, client: ExecutorClient, insert: HeldInsert, detached: bool, expected: dict[tuple[str, str], int]
 ) -> None:
-    age(client)
     running = asyncio.ensure_future(client.run(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
-    await look.began.wait()
+    await insert.began.wait()
     await disable(settings)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    look.go_on.set()
+    insert.go_on.set()
 
-    await reached(lambda: stored(client), 30, when=lambda rows: rows == {(ECHO.digest, expected.value): 1})
-    await client._outbox.settle()
-    assert await stored(client) == {(ECHO.digest, expected.value): 1}
+    await client._background.until_done()
+    assert await stored(client) == expected
 
 
 ENTRIES: dict[str, Callable[[ExecutorClient, Call], Any]] = {
@@ -254,12 +251,11 @@ ENTRIES: dict[str, Callable[[ExecutorClient, Call], Any]] = {
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("detached", [True, False])
 async def test_a_call_that_is_cancelled_in_the_turn_in_which_it_is_told_to_be_judged_again_is_not_dropped(
-    settings: Settings, client: ExecutorClient, look: HeldLook, entry: str, detached: bool
+    settings: Settings, client: ExecutorClient, insert: HeldInsert, entry: str, detached: bool
 ) -> None:
-    age(client)
     call = Call("Echo", {"message": "x"}, CONTEXT, detached=detached)
     running = asyncio.ensure_future(ENTRIES[entry](client, call))
-    await look.began.wait()
+    await insert.began.wait()
     await disable(settings)
     settle = client._outbox._settle
 
@@ -268,39 +264,12 @@ async def test_a_call_that_is_cancelled_in_the_turn_in_which_it_is_told_to_be_ju
         running.cancel()  # its waiter has its answer, and has not run yet
 
     client._outbox._settle = settle_and_cancel  # type: ignore[method-assign]  # the moment cannot be met from outside
-    look.go_on.set()
+    insert.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await running
     await client._background.until_done()
 
-    assert (await stored(client)).get((ECHO.digest, "queued"), 0) == detached
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-async def test_a_detached_call_that_is_cancelled_while_it_is_judged_again_is_stored_as_it_was_accepted(
-    settings: Settings, client: ExecutorClient, look: HeldLook, monkeypatch: pytest.MonkeyPatch, entry: str
-) -> None:
-    await client.bind_session("another", "repo")  # so that sessions are asked after
-    age(client)
-    running = asyncio.ensure_future(ENTRIES[entry](client, Call("Echo", {"message": "x"}, CONTEXT, detached=True)))
-    await look.began.wait()
-    await publish(settings, NEWER)
-    judging = asyncio.Event()
-
-    async def slow(*_: object) -> Call:
-        judging.set()
-        await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
-
-    monkeypatch.setattr("forge_tools.client.executor.in_workspace_of_session", slow)
-    look.go_on.set()
-    await judging.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    await client._background.until_done()
-
-    assert await stored(client) == {(ECHO.digest, "queued"): 1}
+    assert await stored(client) == ({(ECHO.digest, "rejected"): 1} if detached else {})
 
 
 async def test_an_answer_that_was_asked_for_earlier_does_not_replace_one_that_was_asked_for_later(

@@ -95,11 +95,11 @@ def failing_once(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable
     """What has a defect that the first who use it meet."""
     used: list[object] = []
 
-    async def fail_once(*args: Any) -> Any:
+    async def fail_once(*args: Any, **more: Any) -> Any:
         used.append(args)
         if len(used) == 1:
             raise ZeroDivisionError("division by zero")
-        return await work(*args)
+        return await work(*args, **more)
 
     return fail_once
 
@@ -128,7 +128,7 @@ async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
 async def test_a_defect_before_storing_says_that_nothing_was_stored(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client._outbox, "_outdated", failing_once(client._outdated))
+    monkeypatch.setattr(client._outbox, "commit", failing_once(client._outbox.commit))
     async with asyncio.timeout(20):
         result, error = await asyncio.gather(
             client.execute("Echo", CONTEXT, message="x"),
