@@ -104,9 +104,8 @@ async def test_another_definition_of_a_demoted_tool_starts_afresh(store: Store) 
 
 async def test_demoting_a_tool_moves_its_waiting_calls_and_no_other(store: Store) -> None:
     await store.catalogue.publish([GREP], "boot-1")
-    waiting = await submitted(store, tool_digest=GREP.digest)
-    other = await submitted(store, tool="Read", tool_key="Read@1")
-    at_work = await running(store, tool_digest=GREP.digest)
+    waiting, other = await submitted(store), await submitted(store, tool="Read", tool_key="Read@1")
+    at_work = await running(store)
 
     await store.catalogue.demote(GREP, "held the event loop")
 

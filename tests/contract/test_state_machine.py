@@ -205,7 +205,7 @@ class Lives(RuleBasedStateMachine):
     @initialize(facts=st.lists(CALLS, min_size=3, max_size=3))
     def submit(self, facts: Sequence[dict[str, Any]]) -> None:
         """Few calls at a time, so that many steps meet in each."""
-        news = [call(**one, expires_in=one["delay"] + 600) for one in facts]
+        news = [call(**one, tool_digest=SPEC.digest, expires_in=one["delay"] + 600) for one in facts]
         assert self.run(self.store.queue.submit_many(news)) == [None] * len(news)
         self.lives |= {new.id: Life(new, is_due=not new.delay, lane=new.lane) for new in news}
         self.places += [new.id for new in news]
