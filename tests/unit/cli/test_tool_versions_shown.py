@@ -151,8 +151,10 @@ def test_what_is_not_there_is_said_with_what_is(run: Run, words: tuple[str, ...]
 def test_show_names_the_definition_and_prints_its_schema(run: Run, is_new_there: bool) -> None:
     async def called(store: Any) -> str:
         await store.workers.register(boot("boot-1"))
-        id_ = await submitted(store, tool_digest=FIRST.digest)
-        await store.catalogue.publish([SECOND if is_new_there else FIRST], "boot-1")
+        await store.catalogue.publish([FIRST], "boot-1")
+        id_ = await submitted(store)
+        if is_new_there:
+            await store.catalogue.publish([SECOND], "boot-1")
         await store.queue.finish(ended(await claimed(store, id_)))
         return id_
 
