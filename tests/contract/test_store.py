@@ -60,7 +60,7 @@ async def test_a_database_of_another_version_is_refused_with_the_ways_out(migrat
 async def test_a_database_of_the_same_number_without_todays_tables_is_refused(migrated_url: str) -> None:
     async with await open_store(migrated_url) as store:
         await store._database.write(lambda connection: connection.exec_driver_sql("DROP TABLE rollup_figures"))
-    with pytest.raises(SchemaVersionError, match="never released.*forge-tools export"):
+    with pytest.raises(SchemaVersionError, match=r"never released.*forge-tools export"):
         migrate.upgrade(migrated_url)
 
 

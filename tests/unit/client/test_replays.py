@@ -136,7 +136,7 @@ async def test_a_replay_hears_that_its_tool_was_switched_off_elsewhere(
     first = await _over(client, "Echo", {"message": "x"})
     async with ExecutorClient(settings) as other:
         await other.disable("Echo")
-    client._refreshed_at = client._heeded_at = 0.0
+    client._refreshed_at = 0.0
 
     assert (await refusal(await client.replay(first))).error_code == ErrorCode.TOOL_DISABLED
 
