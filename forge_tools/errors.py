@@ -11,7 +11,7 @@ ForgeError
 ├── StorageError                the database said no
 │   ├── DatabaseUnavailableError
 │   ├── DatabaseCorruptError
-│   ├── SchemaVersionError      not migrated, or newer than this code
+│   ├── SchemaVersionError      not migrated, or of an unknown version
 │   ├── ArtifactDamagedError    its bytes are not those that were kept
 │   ├── ArtifactFolderError     the folder of artifacts cannot be used
 │   ├── ForeignRowError         a row that no forge-tools wrote

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from forge_tools.storage import engine, keys, sqlite
-from forge_tools.storage.models import MOMENT_FORMAT
+from forge_tools.storage.columns import MOMENT_FORMAT
 from tests.services import admin
 
 SetClock = Callable[[float], None]

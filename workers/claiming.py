@@ -9,9 +9,8 @@ from dataclasses import replace
 from forge_tools.config import Settings
 from forge_tools.dispatch import Bells, Dispatcher, Limits
 from forge_tools.errors import ForgeError
-from forge_tools.records import DEFAULT_TIMEOUT, Claim, Ring, Scope, ToolResult
+from forge_tools.records import DEFAULT_TIMEOUT, Claim, Ring, Scope
 from forge_tools.storage import Store
-from forge_tools.storage.foreign import misfit, unreadable
 from forge_tools.storage.looks import Look, Question, Reach
 from workers.affinity import Affinity
 from workers.changes import Changes
@@ -19,7 +18,7 @@ from workers.demotion import Demotion
 from workers.fitness import Fitness
 from workers.lanes.base import BodyLane
 from workers.opening import Opening
-from workers.outcomes import handed_back, not_run
+from workers.outcomes import handed_back
 from workers.recorder import Recorder
 from workers.sharing import Sharing
 from workers.withdrawal import Withdrawal
@@ -169,7 +168,7 @@ class Claiming:
             return []
         self._under_way += 1
         try:
-            claims = self._ours(await self._store.queue.claim(rings, self._claimable))
+            claims = await self._store.queue.claim(rings, self._claimable)
             self._recorder.claimed(claims)
             if self._may_claim():
                 return self._opened(self._kept_here(claims))
@@ -179,18 +178,6 @@ class Claiming:
             self._under_way -= 1
             if self._is_closed:
                 await self._changes.announce()
-
-    def _ours(self, claims: list[Claim]) -> list[Claim]:
-        """What clients of ours have written; other rows end here, and say why."""
-        found = []
-        for claim in claims:
-            if (why := misfit(claim)) is None:
-                found.append(claim)
-                continue
-            error = unreadable("executions", claim.id, why)
-            logger.error("A call cannot be run", extra={"execution_id": claim.id, "error": error.message})
-            self._recorder.add(not_run(claim, ToolResult.fail(error.message, error_code=error.code)))
-        return found
 
     def _opened(self, claims: list[Claim]) -> list[Claim]:
         """What may run; the others end here, because this worker cannot open what they hide."""

@@ -55,12 +55,13 @@ BEGIN
   SELECT array_agg(pg_get_indexdef(indexrelid)) INTO definitions
     FROM pg_index WHERE indrelid = parent::regclass AND NOT indisprimary;
   SELECT pg_get_constraintdef(oid) INTO primary_key FROM pg_constraint WHERE conrelid = parent::regclass AND contype = 'p';
-  EXECUTE format('ALTER TABLE %I ADD CONSTRAINT %I CHECK (%I < %L)', parent, parent || '_is_before', key, ceiling);
   EXECUTE format('ALTER TABLE %I RENAME TO %I', parent, old);
   FOR one IN SELECT indexrelid::regclass::text AS name FROM pg_index WHERE indrelid = old::regclass LOOP
     EXECUTE format('ALTER INDEX %I RENAME TO %I', one.name, one.name || '_before');
   END LOOP;
-  EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING STORAGE) PARTITION BY RANGE (%I)', parent, old, key);
+  EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING STORAGE INCLUDING CONSTRAINTS) PARTITION BY RANGE (%I)',
+    parent, old, key);
+  EXECUTE format('ALTER TABLE %I ADD CONSTRAINT %I CHECK (%I < %L)', old, parent || '_is_before', key, ceiling);
   EXECUTE format('ALTER TABLE %I ADD CONSTRAINT %I %s', parent, parent || '_pkey', primary_key);
   FOREACH definition IN ARRAY coalesce(definitions, '{}') LOOP
     EXECUTE definition;

@@ -4,26 +4,18 @@ import json
 from collections.abc import Iterable
 from typing import Any, Self
 
-from sqlalchemy import Boolean, ColumnElement, Dialect, LargeBinary, Text, cast, literal
+from sqlalchemy import Boolean, ColumnElement, Dialect, Text, literal
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.operators import OperatorType
-from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
-
-from forge_tools.storage.foreign import NoText
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
 def among(column: ColumnElement[Any], keys: Iterable[Any]) -> ColumnElement[bool]:
     """Whether a column has one of these keys: as `column.in_(keys)`, which compiles and binds each of them by itself."""
-    listed = list(keys)
-    if not any(isinstance(key, bytes | NoText) for key in listed):
-        return _Among(column, literal(listed, _Keys(column.type)))
-    # SQLite takes them from a forger, and JSON has none: such a key is worth a look through the whole table.
-    blobs = [key for key in listed if isinstance(key, bytes | NoText)]
-    rest = among(column, (key for key in listed if not isinstance(key, bytes | NoText)))
-    return rest | cast(column, LargeBinary).in_([literal(key, NullType()) for key in blobs])
+    return _Among(column, literal(list(keys), _Keys(column.type)))
 
 
 class _Keys(TypeDecorator[list[Any]]):
@@ -42,7 +34,7 @@ class _Keys(TypeDecorator[list[Any]]):
         return dialect.type_descriptor(Text())
 
     def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> Any:
-        return value if dialect.name == "postgresql" else json.dumps(value)
+        return value if dialect.name == "postgresql" else json.dumps(value, default=repr)  # bytes are no row's key
 
 
 class _Among(FunctionElement[bool]):

@@ -2,45 +2,42 @@
 
 from hashlib import blake2b
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text
+from sqlalchemy import Column, Index, LargeBinary, Text
 
-from forge_tools.storage.models import Moment, metadata
+from forge_tools.storage.columns import Count, Flag, LargeCount, Moment, table
 
-artifacts = Table(
+artifacts = table(
     "artifacts",
-    metadata,
     Column("id", Text, primary_key=True),
-    Column("size", BigInteger, nullable=False),
+    Column("size", LargeCount, nullable=False),
     Column("media_type", Text, nullable=False),
-    Column("is_whole", Boolean, nullable=False),
+    Column("is_whole", Flag, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
     Index("artifacts_expiry", "expires_at"),
 )
 """One row for the same bytes, whoever kept them; nobody sees it before it `is_whole`."""
 
-artifact_parts = Table(
+artifact_parts = table(
     "artifact_parts",
-    metadata,
     Column("artifact_id", Text, primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("start", BigInteger, nullable=False),
+    Column("number", Count, primary_key=True, autoincrement=False),
+    Column("start", LargeCount, nullable=False),
     Column("data", LargeBinary, nullable=False),
-    Column("breaks", Integer),
+    Column("breaks", Count),
 )
 """Bytes from `start` on, each part compressed by itself, so that a page needs only the parts that it lies in.
 
 `breaks` counts the lines that end in it. Where artifacts are kept in a folder `data` is empty: the bytes are in a file.
 """
 
-artifact_owners = Table(
+artifact_owners = table(
     "artifact_owners",
-    metadata,
     Column("artifact_id", Text, primary_key=True),
     Column("session_key", Text, primary_key=True),
     Column("session_id", Text),
     Column("execution_id", Text),
-    Column("size", BigInteger, nullable=False),
+    Column("size", LargeCount, nullable=False),
     Column("kept_at", Moment, nullable=False),
     Index("artifact_owners_session", "session_key", "kept_at"),
     Index("artifact_owners_execution", "execution_id"),

@@ -19,7 +19,6 @@ from forge_tools.records.artifacts import SCHEME
 from forge_tools.storage.artifact_parts import Parts
 from forge_tools.storage.artifact_tables import artifact_owners, artifacts, session_key
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import from_now
 from forge_tools.storage.rows import clean
 
@@ -263,7 +262,7 @@ class StoredArtifacts:
             .order_by(owner.kept_at, kept.id)
         )
         async with self._database.reading() as connection:
-            rows = await fitting(artifacts, connection, query)
+            rows = (await connection.execute(query)).all()
         return [_artifact(row, row.execution_id, row.session_id) for row in rows]
 
     async def _own(self, connection: AsyncConnection, row: Row[Any], new: Artifact) -> Artifact:

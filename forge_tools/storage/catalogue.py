@@ -12,7 +12,6 @@ from forge_tools.records import ExecutionStatus, ToolSpec, ToolVersion
 from forge_tools.storage import alive
 from forge_tools.storage.definitions import Reader, chosen, defaults, pin_defaults, settle_defaults, version_of
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import execution_queue, from_now, tools, workers
 from forge_tools.storage.rows import clean
 from forge_tools.validation import shown, suggestion
@@ -82,7 +81,7 @@ class Catalogue:
         Of several definitions the one that the tool is pinned to counts, else the one seen last.
         """
         async with self._database.reading() as connection:
-            rows = await fitting(tools, connection, defaults())
+            rows = (await connection.execute(defaults())).all()
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
         for row in rows:
             if (spec := self._reader.spec_of(row)) is not None:
@@ -103,14 +102,14 @@ class Catalogue:
         """One definition as it was published, such as the one that an execution was accepted with; None if none was."""
         found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
         async with self._database.reading() as connection:
-            row = next(iter(await fitting(tools, connection, select(tools).where(*found))), None)
+            row = next(iter((await connection.execute(select(tools).where(*found))).all()), None)
         return None if row is None else self._reader.spec_of(row, is_as_published=True)
 
     async def hosted(self, boot: str, name: str) -> tuple[str, str] | None:
         """Version and digest of a tool as that boot of a worker hosts it; None if it is not known."""
         async with self._database.reading() as connection:
             query = select(workers.c.id, workers.c.tools).where(workers.c.id == boot)
-            known: dict[str, str] = next((row.tools for row in await fitting(workers, connection, query)), {})
+            known: dict[str, str] = next((row.tools for row in (await connection.execute(query)).all()), {})
         version, _, digest = str(known.get(name, "")).partition(" ")
         return (version, digest) if digest else None
 
@@ -190,13 +189,13 @@ class Catalogue:
         return known[name]
 
     async def _versions(self, connection: AsyncConnection, tool: str) -> list[ToolVersion]:
-        rows = await fitting(
-            tools,
-            connection,
-            select(tools)
-            .where(tools.c.name == tool)
-            .order_by(tools.c.is_default.desc(), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc()),
-        )
+        rows = (
+            await connection.execute(
+                select(tools)
+                .where(tools.c.name == tool)
+                .order_by(tools.c.is_default.desc(), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc())
+            )
+        ).all()
         return [
             version_of(row, spec)
             for row in rows
@@ -265,7 +264,7 @@ def _diverted(keys: Sequence[str]) -> Update:
 
 async def _live(connection: AsyncConnection) -> list[_Host]:
     rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(alive.is_alive(LIVE_SECONDS))
-    hosts = await fitting(workers, connection, rows.order_by(workers.c.id))
+    hosts = (await connection.execute(rows.order_by(workers.c.id))).all()
     return [_Host(row.id, row.hostname, row.tools) for row in hosts]
 
 

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -26,7 +25,6 @@ from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, is_id, mom
 from forge_tools.records.places import serving_command
 from forge_tools.storage.among import among
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import form_of, sparing, tell, unreadable
 from forge_tools.storage.models import (
     execution_attempts,
     execution_events,
@@ -204,16 +202,9 @@ def _is_over(limit: int) -> ColumnElement[bool]:
 async def _lock(
     connection: AsyncConnection, condition: ColumnElement[bool], *, limit: int | None = None
 ) -> Sequence[Row[Any]]:
-    """Lock the rows in id order; with a limit, skip those that someone else holds. What somebody else wrote ends at once."""
+    """Lock the rows in id order; with a limit, skip those that someone else holds."""
     query = select(execution_queue).where(condition).order_by(live.id).limit(limit)
-    with sparing():
-        rows = (await connection.execute(query.with_for_update(skip_locked=limit is not None))).all()
-    misfits = [(row, why) for row in rows if (why := form_of(execution_queue).misfit(row)) is not None]
-    if not misfits:
-        return rows
-    await _end_unstarted(connection, [_misfit(row, why) for row, why in misfits])
-    gone = {row.id for row, _ in misfits}
-    return [row for row in rows if row.id not in gone]
+    return (await connection.execute(query.with_for_update(skip_locked=limit is not None))).all()
 
 
 async def _require(connection: AsyncConnection, execution_id: str) -> None:
@@ -251,7 +242,7 @@ async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]])
     there: dict[Any, set[int]] = defaultdict(set)
     has_ended = set()
     for row in await connection.execute(query.where(among(ended.execution_id, [end["execution_id"] for end in ends]))):
-        there[row.execution_id].add(row.attempt if _is_count(row.attempt) else 0)
+        there[row.execution_id].add(row.attempt)
         if row.final:
             has_ended.add(row.execution_id)
     return [
@@ -281,9 +272,8 @@ async def _beat(connection: AsyncConnection, boot: str) -> int:
 
 async def _silence(connection: AsyncConnection, boot: str, reason: str) -> str:
     """What is known of the end of a worker."""
-    with sparing():
-        seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == boot))
-    return f"its last heartbeat was at {moment(seen)}" if isinstance(seen, datetime) else reason
+    seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == boot))
+    return reason if seen is None else f"its last heartbeat was at {moment(seen)}"
 
 
 async def _add_events(
@@ -308,19 +298,6 @@ def _lost(row: Row[Any], loss: Loss) -> dict[str, Any]:
     started = {"started_at": row.started_at, "worker_id": row.owner, "hostname": row.hostname, "pid": row.pid}
     end = _attempt(row, row.attempt, ExecutionStatus.LOST, str(loss), ErrorCode.LOST)
     return end | started | {"final": not loss.may_run_again}
-
-
-def _misfit(row: Row[Any], why: str) -> dict[str, Any]:
-    """The end of what no worker could run, and nobody knows whether one did."""
-    attempt = row.attempt if _is_count(row.attempt) else 0
-    error = unreadable("execution_queue", row.id, why)
-    tell(error)
-    return _attempt(row, attempt + 1, ExecutionStatus.LOST, error.message, ErrorCode.LOST)
-
-
-def _is_count(attempt: Any) -> bool:
-    """Whether there can be a number above it."""
-    return isinstance(attempt, int) and 0 <= attempt < 2**31 - 1
 
 
 _WAITED_FOR = {QUEUED: "before it started", AWAITING: "before anybody approved it"}

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -18,10 +20,9 @@ from sqlalchemy.pool import NullPool
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError
+from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.deadline import alarm, answered_within
 from forge_tools.storage.faults import translated, unreachable
-from forge_tools.storage.foreign import lenient
-from forge_tools.storage.models import MOMENT_FORMAT
 from forge_tools.urls import require_readable, without_passwords
 
 T = TypeVar("T")
@@ -39,8 +40,6 @@ CLIENT_SECONDS = STATEMENT_SECONDS + ANSWER_SECONDS
 LONG_SECONDS = 300.0
 """What one statement may take that reads calls of years, on the server; the client waits a little longer."""
 
-FIRST_MOMENT, LAST_MOMENT = "0001-01-01 00:00:00.000000", "9999-12-31 23:59:59.999999"
-
 PARTING_SECONDS = 3.0
 """How long a close waits for statements under way; their connections are closed when they end."""
 
@@ -48,6 +47,12 @@ FAREWELL_SECONDS = 1.0
 """How long it waits for the server to take leave."""
 
 SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+
+READ_TEXT = partial(str, encoding="utf-8", errors="replace")
+"""Reads a text of SQLite, which keeps any bytes as one: no row of others fails by them."""
+
+LEAST_SQLITE = (3, 37)
+"""Older ones know no STRICT tables."""
 
 CONFLICT_TRIES = 5
 
@@ -76,6 +81,7 @@ class Address:
         scheme, _, rest = url.partition("://")
         family = scheme.partition("+")[0]
         if family == "sqlite":
+            _require_sqlite(sqlite3.sqlite_version_info)
             path = rest.removeprefix("/")
             if not path or ":memory:" in path or not rest.startswith("/"):
                 raise ConfigurationError(
@@ -100,6 +106,15 @@ class Address:
     def file_uri(self) -> str:
         """The file as SQLite opens it, without making one."""
         return f"file:{quote(self.target)}?mode=rw"
+
+
+def _require_sqlite(version: tuple[int, ...]) -> None:
+    if version < LEAST_SQLITE:
+        have, least = (".".join(map(str, numbers)) for numbers in (version, LEAST_SQLITE))
+        raise ConfigurationError(
+            f"This Python comes with SQLite {have}; forge_tools needs {least} or later. Run it with another Python, such as one that "
+            "`uv python install` brings, or name a PostgreSQL database: FORGE_DATABASE_URL=postgresql://..."
+        )
 
 
 class Database:
@@ -332,8 +347,9 @@ def _sqlite_engine(address: Address, *, create: bool) -> AsyncEngine:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.create_function("forge_now", 1, _now_of_row)
-    connection.driver_connection.text_factory = lenient
+    connection.create_function("forge_now", 1, forge_now)
+    connection.create_function("forge_is_text", 1, _is_text)
+    connection.driver_connection.text_factory = READ_TEXT
     cursor = connection.cursor()
     for statement in SQLITE_SETUP:
         cursor.execute(statement)
@@ -385,14 +401,14 @@ async def connect_postgres(
             ) from error
 
 
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def forge_now(seconds: float = 0.0) -> str:
     """SQLite's clock is its process's; its own functions stop at milliseconds."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(MOMENT_FORMAT)
-
-
-def _now_of_row(seconds: float) -> str:
-    """The same for seconds that are in a row: whoever wrote those, a statement over many rows does not fail by one of them."""
-    try:
-        return forge_now(seconds)
-    except OverflowError:
-        return LAST_MOMENT if seconds > 0 else FIRST_MOMENT

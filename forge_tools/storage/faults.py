@@ -115,7 +115,7 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
     if state in _CORRUPT:
         return DatabaseCorruptError(f"{shown} is damaged ({error}). Restore it from a backup.")
     if state.startswith(_VALUES):
-        return RefusedError(f"{shown} refuses a value: {error}")
+        return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # the others quote the row
     if state.startswith(_NEVER_BEGAN):
         return unreachable(shown, error, maybe_committed=False)
     if state.startswith(_GONE):

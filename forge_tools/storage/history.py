@@ -25,7 +25,6 @@ from forge_tools.records import (
 )
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
-from forge_tools.storage.foreign import fitting, readable, sparing, unreadable
 from forge_tools.storage.listing import (
     Listing,
     R,
@@ -68,13 +67,10 @@ class History:
         """
         query = select(tool_executions).where(*_id_range(execution_id)).order_by(seen.id).limit(2)
         async with self._database.reading() as connection:
-            with sparing():
-                rows = (await connection.execute(query)).all()
+            rows = (await connection.execute(query)).all()
         if not rows:
             raise ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
-        if len(rows) > 1 and rows[0].id == rows[1].id:
-            raise unreadable("execution_attempts", rows[0].id, "more than one of them is final")
-        if len(rows) > 1:
+        if len({row.id for row in rows}) > 1:
             raise ExecutionNotFoundError(
                 f"Several executions begin with {execution_id}; give more characters of the id."
             )
@@ -84,13 +80,13 @@ class History:
         """The attempts of one execution that have ended, in order."""
         columns = execution_attempts.c
         query = select(execution_attempts).where(columns.execution_id == execution_id).order_by(columns.attempt)
-        return readable(await self._rows(execution_id, query), attempt)
+        return [attempt(row) for row in await self._rows(execution_id, query)]
 
     async def events(self, execution_id: str) -> list[Event]:
         """What was done to one execution, in order."""
         columns = execution_events.c
         query = select(execution_events).where(columns.execution_id == execution_id).order_by(columns.id)
-        return readable(await self._rows(execution_id, query), event)
+        return [event(row) for row in await self._rows(execution_id, query)]
 
     async def figures(
         self, by: Grouping = Grouping.TOOL, *, from_rows: bool = False, **filters: Any
@@ -120,7 +116,7 @@ class History:
             .order_by(live.queue, live.lane)
         )
         async with self._database.reading() as connection:
-            return [QueueDepth(**row._asdict()) for row in await fitting(execution_queue, connection, query)]
+            return [QueueDepth(**row._asdict()) for row in (await connection.execute(query)).all()]
 
     async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
         """Calls that do not move though they should, the worst first.
@@ -178,8 +174,7 @@ class History:
         if not is_id(execution_id):
             return []
         async with self._database.reading() as connection:
-            with sparing():
-                rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
+            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
         return rows
 
     async def list(

@@ -1,17 +1,16 @@
 """The table of idempotency keys."""
 
-from sqlalchemy import Column, Float, Index, Table, Text
+from sqlalchemy import Column, Index, Text
 
-from forge_tools.storage.models import Identifier, JsonText, Moment, metadata
+from forge_tools.storage.columns import Identifier, JsonObject, Moment, Seconds, table
 
-idempotency_keys = Table(
+idempotency_keys = table(
     "idempotency_keys",
-    metadata,
     Column("scope", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("execution_id", Identifier, nullable=False),
-    Column("fingerprint", JsonText, nullable=False),
-    Column("ttl", Float, nullable=False),
+    Column("fingerprint", JsonObject, nullable=False),
+    Column("ttl", Seconds, nullable=False),
     Column("claimed_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
     Index("idempotency_keys_execution", "execution_id", unique=True),

@@ -25,8 +25,7 @@ from forge_tools.records import (
     id_time,
     is_id,
 )
-from forge_tools.storage.foreign import NO_STATUS, Form, unreadable
-from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
+from forge_tools.storage.models import execution_events
 from forge_tools.storage.rows import clean
 from forge_tools.storage.selecting import conditions, id_bounds
 from forge_tools.storage.view import asked, joined, last, live
@@ -94,11 +93,9 @@ class Listing(Generic[R]):
 
 
 def moment_of(place: Place) -> datetime:
-    """The time at which a place is; that of what has none, since somebody else wrote it, is over all others."""
-    major: Any = place[0]
-    if isinstance(major, str) and is_id(major):
-        return datetime.fromtimestamp(id_time(major), UTC)
-    return major if isinstance(major, datetime) else datetime.max.replace(tzinfo=UTC)
+    """The time at which a place is."""
+    major: datetime | str = place[0]
+    return datetime.fromtimestamp(id_time(major), UTC) if isinstance(major, str) else major
 
 
 def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
@@ -138,33 +135,19 @@ def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord
 
 
 def execution_record(row: Row[Any]) -> ExecutionRecord:
-    """One row of the view.
-
-    Raises:
-        ForeignRowError: somebody else wrote it.
-    """
-    if row.status is None:
-        raise unreadable("executions", row.id, NO_STATUS)
-    _EXECUTION.require(row, _EXECUTION_FIELDS)
+    """One row of the view; what has neither ended nor waits in the queue, as a careless restore may leave it, is lost."""
     values = {name: getattr(row, name) for name in _EXECUTION_FIELDS}
-    return ExecutionRecord(**values | {"status": ExecutionStatus(row.status), "metadata": row.metadata or {}})
+    status = ExecutionStatus(row.status or ExecutionStatus.LOST)
+    return ExecutionRecord(**values | {"status": status, "metadata": row.metadata or {}})
 
 
 def attempt(row: Row[Any]) -> Attempt:
-    """One attempt.
-
-    Raises:
-        ForeignRowError: somebody else wrote it.
-    """
+    """One attempt."""
     return Attempt(**_attempt_values(row, _BARE_ATTEMPT_FIELDS))
 
 
 def event(row: Row[Any]) -> Event:
-    """One event.
-
-    Raises:
-        ForeignRowError: somebody else wrote it.
-    """
+    """One event."""
     return Event(**_event_values(row, _BARE_EVENT_FIELDS))
 
 
@@ -172,9 +155,6 @@ _EXECUTION_FIELDS, _ATTEMPT_FIELDS, _EVENT_FIELDS, _BARE_ATTEMPT_FIELDS, _BARE_E
     tuple(field.name for field in fields(record))
     for record in (ExecutionRecord, AttemptRecord, EventRecord, Attempt, Event)
 )
-_EXECUTION = Form(executions.c, optional=(*execution_queue.c, *execution_attempts.c))
-_ATTEMPT = Form((*execution_attempts.c, *executions.c))
-_EVENT = Form(execution_events.c, optional=executions.c)
 
 
 def _of_events(selection: Selection, kind: str | None) -> Iterator[ColumnElement[bool]]:
@@ -229,7 +209,6 @@ def _attempt_record(row: Row[Any]) -> AttemptRecord:
 
 
 def _attempt_values(row: Row[Any], names: Sequence[str]) -> dict[str, Any]:
-    _ATTEMPT.require(row, names)
     return {name: getattr(row, name) for name in names} | {"status": ExecutionStatus(row.status)}
 
 
@@ -238,5 +217,4 @@ def _event_record(row: Row[Any]) -> EventRecord:
 
 
 def _event_values(row: Row[Any], names: Sequence[str]) -> dict[str, Any]:
-    _EVENT.require(row, names)
     return {name: getattr(row, name) for name in names}

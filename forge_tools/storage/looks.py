@@ -9,7 +9,6 @@ from typing import Any
 
 from forge_tools.errors import StorageError
 from forge_tools.records import Ring, Scope
-from forge_tools.storage.foreign import is_sound
 
 OVERLAP = timedelta(seconds=30)
 """By how much an end may come to light after a later one: the longest that a transaction of ours takes to commit."""
@@ -123,10 +122,8 @@ SQLITE_LOOK = f"""
 UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped, answering = :answering
 WHERE id = :boot RETURNING
   (SELECT json_group_array(json_array(id, attempt)) FROM execution_queue INDEXED BY execution_queue_cancels
-   WHERE cancel_requested_at IS NOT NULL AND owner = :boot AND status = 'running' AND typeof(id) = 'text'
-     AND typeof(attempt) = 'integer'),
-  (SELECT json_group_object(id, beat) FROM workers
-   WHERE stopped_at IS NULL AND typeof(id) = 'text' AND typeof(beat) = 'integer'),
+   WHERE cancel_requested_at IS NOT NULL AND owner = :boot AND status = 'running'),
+  (SELECT json_group_object(id, beat) FROM workers WHERE stopped_at IS NULL),
   :asks_due AND EXISTS (
     SELECT 1 FROM json_each(:queues) AS s CROSS JOIN json_each(:keys) AS k
     CROSS JOIN execution_queue INDEXED BY execution_queue_due WHERE {_CLAIMABLE}),
@@ -136,13 +133,11 @@ WHERE id = :boot RETURNING
                WHERE cancel_requested_at IS NOT NULL AND status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_hopeless
                WHERE max_attempts < 1 AND status = 'queued'),
-  (SELECT json_group_array(json_array(name, digest)) FROM tools
-   WHERE demoted_at IS NOT NULL AND typeof(name) = 'text' AND typeof(digest) = 'text'),
-  (SELECT json_group_array(name) FROM tools WHERE enabled = false AND typeof(name) = 'text'),
+  (SELECT json_group_array(json_array(name, digest)) FROM tools WHERE demoted_at IS NOT NULL),
+  (SELECT json_group_array(name) FROM tools WHERE enabled = false),
   EXISTS (SELECT 1 FROM execution_queue INDEXED BY execution_queue_due
           WHERE lane = 'async' AND tool_key IN (SELECT value FROM json_each(:banned)) AND status = 'queued'),
-  (SELECT json_group_array(json_array(name, digest)) FROM tools
-   WHERE pinned_at IS NOT NULL AND typeof(name) = 'text' AND typeof(digest) = 'text'),
+  (SELECT json_group_array(json_array(name, digest)) FROM tools WHERE pinned_at IS NOT NULL),
   EXISTS (SELECT 1 FROM idempotency_keys INDEXED BY idempotency_keys_expiry WHERE expires_at <= :now),
   :asks_unsealed AND (
     EXISTS (SELECT 1 FROM execution_attempts AS a INDEXED BY execution_attempts_completed
@@ -213,7 +208,7 @@ def sqlite_look(question: Question, now: str, connection: sqlite3.Connection) ->
     return Look(
         datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp(),
         tuple(Ring(id_, attempt) for id_, attempt in sorted(json.loads(cancels))),
-        {boot: beat for boot, beat in json.loads(beats).items() if is_sound(boot)},
+        json.loads(beats),
         bool(is_due),
         bool(is_over),
         frozenset((name, digest) for name, digest in json.loads(demoted)),

@@ -1,102 +1,34 @@
 """The tables: what is history is insert-only, what moves is narrow."""
 
-import json
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
+from typing import Any, get_args
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Boolean,
-    Column,
-    Dialect,
-    Float,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    text,
-)
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Column, Index, Text, text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from forge_tools.storage.foreign import Foreign, foreign
+from forge_tools.records import TERMINAL, ExecutionStatus, Lane
+from forge_tools.storage.columns import (
+    Choice,
+    Count,
+    Flag,
+    Identifier,
+    JsonList,
+    JsonObject,
+    JsonText,
+    LargeCount,
+    Moment,
+    Real,
+    Seconds,
+    table,
+)
 
 SCHEMA_REVISION = "0001"
 """The newest migration; revisions are numbers, so they compare as text."""
 
 DEFAULT_QUEUE = "default"
 """Where most calls are, so that an index which leaves them out is small."""
-
-MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
-"""How SQLite holds a time: UTC text of fixed width, so that it sorts, and SQLite's own functions read it."""
-
-
-class Moment(TypeDecorator[datetime]):
-    """An aware UTC time: `timestamptz` on PostgreSQL, text in `MOMENT_FORMAT` on SQLite."""
-
-    impl = Text
-    cache_ok = True
-    holds: tuple[type[Any], ...] = (datetime,)
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(postgresql.TIMESTAMP(timezone=True))
-        return dialect.type_descriptor(Text())
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        if isinstance(value, Foreign):
-            return value.value
-        if value is None or dialect.name == "postgresql":
-            return value
-        return value.astimezone(UTC).strftime(MOMENT_FORMAT)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        try:
-            if isinstance(value, str):
-                return datetime.fromisoformat(value).replace(tzinfo=UTC)
-            if value.tzinfo is not None:  # as PostgreSQL's infinite ones have none
-                return value.astimezone(UTC)
-        except (AttributeError, OverflowError, ValueError):
-            pass
-        return foreign(value, "a time")
-
-
-class JsonText(TypeDecorator[Any]):
-    r"""JSON kept as the text it came in: `json` on PostgreSQL (`jsonb` refuses \u0000), TEXT on SQLite.
-
-    SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`.
-    """
-
-    impl = Text
-    cache_ok = True
-    holds: tuple[type[Any], ...] = (dict, list, str, int, float, bool)
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(JSON(none_as_null=True))
-        return dialect.type_descriptor(Text())
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return value if value is None or dialect.name == "postgresql" else json.dumps(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        if value is None or dialect.name == "postgresql":
-            return value
-        try:
-            return json.loads(value)
-        except (RecursionError, TypeError, ValueError):
-            return foreign(value, "JSON")
-
-
-Identifier = Text(36).with_variant(postgresql.UUID(as_uuid=False), "postgresql")
-"""A UUID that Python sees as text."""
 
 
 class from_now(FunctionElement[datetime]):  # noqa: N801 it reads as the SQL function it is
@@ -119,7 +51,7 @@ def _from_now_on_sqlite(element: from_now, compiler: SQLCompiler, **kw: Any) -> 
 class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL function it is
     """Seconds from the first moment to the second."""
 
-    type = Float()
+    type = Real()
     inherit_cache = True
 
 
@@ -136,33 +68,32 @@ def _seconds_on_sqlite(element: seconds_between, compiler: SQLCompiler, **kw: An
     return f"((julianday({compiler.process(end, **kw)}) - julianday({compiler.process(start, **kw)})) * 86400.0)"
 
 
-metadata = MetaData()
+LANE = Choice(get_args(Lane))
 
-executions = Table(
+executions = table(
     "executions",
-    metadata,
     Column("id", Identifier, primary_key=True),
     Column("tool", Text, nullable=False),
     Column("tool_key", Text, nullable=False),
     Column("tool_version", Text, nullable=False),
     Column("tool_digest", Text, nullable=False),
     Column("category", Text, nullable=False),
-    Column("parameters", JsonText, nullable=False),
-    Column("sealed_names", JsonText),
-    Column("context", JsonText, nullable=False),
-    Column("options", JsonText, nullable=False),
+    Column("parameters", JsonObject, nullable=False),
+    Column("sealed_names", JsonList),
+    Column("context", JsonObject, nullable=False),
+    Column("options", JsonObject, nullable=False),
     Column("agent_id", Text),
     Column("session_id", Text),
     Column("queue", Text, nullable=False),
-    Column("lane", Text, nullable=False),
-    Column("timeout", Float, nullable=False),
+    Column("lane", LANE, nullable=False),
+    Column("timeout", Seconds, nullable=False),
     Column("timeout_source", Text, nullable=False),
-    Column("soft_time_limit", Float, nullable=False),
-    Column("time_limit", Float, nullable=False),
-    Column("max_attempts", Integer, nullable=False),
-    Column("idempotent", Boolean, nullable=False),
-    Column("delay", Float, nullable=False),
-    Column("expires_in", Float, nullable=False),
+    Column("soft_time_limit", Seconds, nullable=False),
+    Column("time_limit", Seconds, nullable=False),
+    Column("max_attempts", Count, nullable=False),
+    Column("idempotent", Flag, nullable=False),
+    Column("delay", Seconds, nullable=False),
+    Column("expires_in", Seconds, nullable=False),
     Column("reply_to", Text),
     Column("idempotency_key", Text),
     Column("replay_of", Identifier),
@@ -186,24 +117,23 @@ Index(
     sqlite_where=_IS_ELSEWHERE,
 )
 
-execution_queue = Table(
+execution_queue = table(
     "execution_queue",
-    metadata,
     Column("id", Identifier, primary_key=True),
     Column("tool_key", Text, nullable=False),
     Column("queue", Text, nullable=False),
-    Column("lane", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("max_attempts", Integer, nullable=False),
-    Column("idempotent", Boolean, nullable=False),
+    Column("lane", LANE, nullable=False),
+    Column("status", Choice(status for status in ExecutionStatus if status not in TERMINAL), nullable=False),
+    Column("attempt", Count, nullable=False),
+    Column("max_attempts", Count, nullable=False),
+    Column("idempotent", Flag, nullable=False),
     Column("token", Identifier),
     Column("owner", Text),
     Column("hostname", Text),
-    Column("pid", Integer),
+    Column("pid", Count),
     Column("not_before", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
-    Column("expires_in", Float, nullable=False),
+    Column("expires_in", Seconds, nullable=False),
     Column("started_at", Moment),
     Column("cancel_requested_at", Moment),
     Column("sealed", Text),
@@ -233,25 +163,24 @@ Index(
     sqlite_where=execution_queue.c.max_attempts < 1,
 )
 
-execution_attempts = Table(
+execution_attempts = table(
     "execution_attempts",
-    metadata,
     Column("execution_id", Identifier, primary_key=True),
-    Column("attempt", Integer, primary_key=True, autoincrement=False),
-    Column("final", Boolean, nullable=False),
-    Column("status", Text, nullable=False),
+    Column("attempt", Count, primary_key=True, autoincrement=False),
+    Column("final", Flag, nullable=False),
+    Column("status", Choice(sorted(TERMINAL)), nullable=False),
     Column("token", Identifier),
     Column("worker_id", Text),
     Column("hostname", Text),
-    Column("pid", Integer),
+    Column("pid", Count),
     Column("started_at", Moment),
     Column("completed_at", Moment, nullable=False),
-    Column("duration_ms", Float),
+    Column("duration_ms", Real),
     Column("output", JsonText),
     Column("error", Text),
     Column("error_code", Text),
     Column("error_details", JsonText),
-    Column("metadata", JsonText, nullable=False),
+    Column("metadata", JsonObject, nullable=False),
     Index("execution_attempts_completed", "completed_at"),
 )
 """One row a body start, inserted when it ends; or the end of an execution that never started one (`started_at` NULL).
@@ -283,15 +212,14 @@ Index(
     sqlite_where=_HAS_CODE,
 )
 
-execution_events = Table(
+execution_events = table(
     "execution_events",
-    metadata,
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("id", LargeCount, primary_key=True),
     Column("execution_id", Identifier, nullable=False),
     Column("at", Moment, nullable=False),
     Column("kind", Text, nullable=False),
     Column("actor", Text, nullable=False),
-    Column("detail", JsonText, nullable=False),
+    Column("detail", JsonObject, nullable=False),
     Column("token", Identifier),
     Index("execution_events_once", "execution_id", "kind", "token", unique=True),
     Index("execution_events_by_time", "at", "id"),
@@ -300,18 +228,17 @@ execution_events = Table(
 )
 """What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""
 
-tools = Table(
+tools = table(
     "tools",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("version", Text, primary_key=True),
     Column("digest", Text, primary_key=True),
     Column("category", Text, nullable=False),
-    Column("lane", Text, nullable=False),
-    Column("timeout", Float),
-    Column("spec", JsonText, nullable=False),
-    Column("enabled", Boolean, nullable=False),
-    Column("is_default", Boolean, nullable=False),
+    Column("lane", LANE, nullable=False),
+    Column("timeout", Seconds),
+    Column("spec", JsonObject, nullable=False),
+    Column("enabled", Flag, nullable=False),
+    Column("is_default", Flag, nullable=False),
     Column("first_seen_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
     Column("demoted_at", Moment),
@@ -343,25 +270,24 @@ Index(
 _IS_PINNED = tools.c.pinned_at.is_not(None)
 Index("tools_pinned", tools.c.name, unique=True, postgresql_where=_IS_PINNED, sqlite_where=_IS_PINNED)
 
-workers = Table(
+workers = table(
     "workers",
-    metadata,
     Column("id", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
-    Column("pid", Integer, nullable=False),
-    Column("lane", Text, nullable=False),
-    Column("queues", JsonText, nullable=False),
-    Column("concurrency", Integer, nullable=False),
-    Column("answering", Integer),
+    Column("pid", Count, nullable=False),
+    Column("lane", LANE, nullable=False),
+    Column("queues", JsonList, nullable=False),
+    Column("concurrency", Count, nullable=False),
+    Column("answering", Count),
     Column("version", Text, nullable=False),
-    Column("tools", JsonText, nullable=False),
-    Column("servers", JsonText, nullable=False),
+    Column("tools", JsonObject, nullable=False),
+    Column("servers", JsonList, nullable=False),
     Column("started_at", Moment, nullable=False),
     Column("last_seen_at", Moment, nullable=False),
     Column("stopped_at", Moment),
-    Column("beat", BigInteger, nullable=False),
+    Column("beat", LargeCount, nullable=False),
     Column("unfit", Text),
-    Column("dropped_messages", BigInteger, nullable=False),
+    Column("dropped_messages", LargeCount, nullable=False),
     postgresql_with={"fillfactor": 50},
 )
 """One row a boot of a worker process; `tools` maps each name it hosts to `version digest`, `servers` is how its MCP servers
@@ -375,9 +301,8 @@ Index(
     sqlite_where=workers.c.stopped_at.is_(None),
 )
 
-leases = Table(
+leases = table(
     "leases",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("expires_at", Moment, nullable=False),

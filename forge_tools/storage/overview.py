@@ -21,7 +21,6 @@ from forge_tools.records import (
 from forge_tools.records.places import HOST_PREFIX
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import summed
-from forge_tools.storage.foreign import fitting
 from forge_tools.storage.load import Load, read_load
 from forge_tools.storage.models import execution_attempts, executions, from_now, seconds_between, tools, workers
 from forge_tools.storage.stuck import stuck_among
@@ -106,12 +105,12 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
 
 async def _demoted(connection: AsyncConnection) -> tuple[DemotedTool, ...]:
     """Those that a worker which has not stopped hosts in that very definition."""
-    rows = await fitting(tools, connection, select(tools).where(tools.c.demoted_at.is_not(None)))
+    rows = (await connection.execute(select(tools).where(tools.c.demoted_at.is_not(None)))).all()
     if not rows:
         return ()
     hosting = select(workers.c.id, workers.c.tools).where(workers.c.stopped_at.is_(None))
     hosted = {
-        (name, str(told)) for row in await fitting(workers, connection, hosting) for name, told in row.tools.items()
+        (name, str(told)) for row in (await connection.execute(hosting)).all() for name, told in row.tools.items()
     }
     return tuple(
         DemotedTool(tool=row.name, version=row.version, reason=row.demoted_reason or "", at=row.demoted_at)

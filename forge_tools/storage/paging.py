@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import TERMINAL, ExecutionStatus, Selection
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import readable, sparing
 from forge_tools.storage.listing import NEWEST_FIRST, OLDEST_FIRST, Direction, Listing, Place, R, done, moment_of
 from forge_tools.storage.models import DEFAULT_QUEUE, execution_attempts, execution_events, execution_queue, executions
 from forge_tools.storage.rows import clean
@@ -119,13 +118,11 @@ class _Walk(Generic[R]):
         entries = select(self._index.place).where(*self._index.entries, *self._index.bounds, *self._reached())
         entries = entries.order_by(self._direction.orders(self._index.place))
         count = self._entries + self._is_whole  # the one that the place is at was counted before
-        with sparing():
-            edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
+        edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
         window = self._window(entries.limit(count), edge, connection.dialect)
-        with sparing():
-            found = (await connection.execute(self._listing.first(limit, self._direction).where(*window))).all()
+        found = (await connection.execute(self._listing.first(limit, self._direction).where(*window))).all()
         self._move(found, edge, is_full=len(found) == limit)
-        return readable(found, self._listing.record)
+        return [self._listing.record(row) for row in found]
 
     @property
     def _is_whole(self) -> bool:

@@ -1,21 +1,20 @@
 """The table of reports: what the tools of executions told while they ran."""
 
-from sqlalchemy import BigInteger, Column, Float, Integer, Table, Text
+from sqlalchemy import Column, Text
 
-from forge_tools.storage.models import Identifier, Moment, metadata
+from forge_tools.storage.columns import Count, Identifier, LargeCount, Moment, Real, table
 
-execution_reports = Table(
+execution_reports = table(
     "execution_reports",
-    metadata,
     Column("execution_id", Identifier, primary_key=True),
-    Column("attempt", Integer, primary_key=True, autoincrement=False),
-    Column("slot", Integer, primary_key=True, autoincrement=False),
-    Column("number", Integer, nullable=False),
+    Column("attempt", Count, primary_key=True, autoincrement=False),
+    Column("slot", Count, primary_key=True, autoincrement=False),
+    Column("number", Count, nullable=False),
     Column("at", Moment, nullable=False),
-    Column("done", Float),
-    Column("total", Float),
+    Column("done", Real),
+    Column("total", Real),
     Column("text", Text),
-    Column("left_out", BigInteger, nullable=False),
+    Column("left_out", LargeCount, nullable=False),
     postgresql_with={"fillfactor": 80},
     sqlite_with_rowid=False,
 )

@@ -23,7 +23,6 @@ from forge_tools.records import (
 )
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, from_now
 from forge_tools.storage.report_tables import execution_reports
 from forge_tools.storage.rows import clean
@@ -66,7 +65,7 @@ class Reports:
             select(execution_reports).where(told.execution_id.in_(known), told.slot == 0).order_by(told.attempt.asc())
         )
         async with self._database.reading() as connection:
-            rows = await fitting(execution_reports, connection, query)
+            rows = (await connection.execute(query)).all()
         return {row.execution_id: _progress(row, "") for row in rows}
 
     async def close(self) -> None:
@@ -152,7 +151,7 @@ async def _behind(connection: AsyncConnection, positions: Iterable[Position]) ->
         .order_by(told.execution_id, told.attempt, told.number)
         .limit(MOST_READ)
     )
-    return await fitting(execution_reports, connection, query)
+    return (await connection.execute(query)).all()
 
 
 def _is_behind(position: Position) -> ColumnElement[bool]:
@@ -175,9 +174,7 @@ async def _notes(connection: AsyncConnection, positions: Sequence[Position]) -> 
     if not positions:
         return found
     behind = [and_(event.execution_id == one.execution_id, event.id > one.note) for one in positions]
-    for row in await fitting(
-        execution_events, connection, select(execution_events).where(or_(*behind)).order_by(event.id)
-    ):
+    for row in (await connection.execute(select(execution_events).where(or_(*behind)).order_by(event.id))).all():
         noted = Event(at=row.at, kind=row.kind, actor=row.actor, detail=row.detail)
         found.setdefault(row.execution_id, []).append((row.id, noted))
     return found

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Table, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, delete, exists, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
@@ -21,7 +21,6 @@ from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError
 from forge_tools.storage.audit.checkpoints import Portion
 from forge_tools.storage.audit.tables import audit_events, audit_executions
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import form_of, unreadable
 from forge_tools.storage.key_tables import idempotency_keys
 from forge_tools.storage.measured import hour_of
 from forge_tools.storage.models import (
@@ -198,19 +197,10 @@ async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
     return _Chosen(
         await chain.newest(connection),
         ids,
-        _fitting(audit_executions, (await connection.execute(entries)).all()),
-        _fitting(audit_events, (await connection.execute(events)).all()),
+        (await connection.execute(entries)).all(),
+        (await connection.execute(events)).all(),
         is_busy,
     )
-
-
-def _fitting(table: Table, rows: Sequence[Row[Any, Any, Any]]) -> Sequence[Row[Any, Any, Any]]:
-    """Entries that a checkpoint can account for: where somebody else wrote one, what it proves is not deleted."""
-    form = form_of(table)
-    for row in rows:
-        if (why := form.misfit(row)) is not None:
-            raise unreadable(table.name, row.key, why)
-    return rows
 
 
 def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batch | None:

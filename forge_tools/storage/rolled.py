@@ -10,7 +10,6 @@ from sqlalchemy import Column, ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, Grouping, Selection
-from forge_tools.storage.foreign import fitting, form_of
 from forge_tools.storage.measured import HOUR_FORMAT, KEYS
 from forge_tools.storage.models import from_now
 from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
@@ -87,7 +86,7 @@ async def _hours_within(connection: AsyncConnection, selection: Selection) -> Ma
         query = query.where(hours.hour >= selection.since)
     if selection.until is not None:
         query = query.where(hours.hour < selection.until)
-    found = await fitting(rollup_hours, connection, query)
+    found = (await connection.execute(query)).all()
     return {row.hour: row.calls for row in found if selection.until is None or row.hour + HOUR <= selection.until}
 
 
@@ -112,7 +111,7 @@ async def _read(
     async with connection.stream(query, execution_options={"yield_per": ROWS}) as rows:
         async for part in rows.partitions():
             for row in part:
-                if form_of(rollup_figures).require(row).hour in known:
+                if row.hour in known:
                     _add(row, groups[key_of(row)])
     return groups
 

@@ -18,13 +18,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.errors import ForeignRowError
 from forge_tools.records import ExecutionStatus, Grouping, Selection, id_floor, id_time, is_id, new_id
+from forge_tools.storage.columns import in_form
 from forge_tools.storage.engine import Database
 from forge_tools.storage.measured import HOUR_FORMAT, measured, open_up
 from forge_tools.storage.models import execution_queue, executions, from_now
 from forge_tools.storage.rolled import COLUMNS, HOUR, SETS, figures, hours, is_rolled_up
-from forge_tools.storage.rollup_tables import in_form, rollup_figures, rollup_hours
+from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
 from forge_tools.storage.rows import MAX_SKEW
 from forge_tools.storage.selecting import id_bounds, queued_within
 from forge_tools.storage.tallies import Tallies, Tally, count
@@ -61,32 +61,20 @@ class Rollups:
         self._database = database
 
     async def sweep(self) -> AsyncIterator[RolledHour]:
-        """Roll up each hour that is ready and not rolled up, the newest first; drop those that cannot be.
-
-        Raises:
-            ForeignRowError: in one of the hours are rows that somebody else wrote; all others are rolled up.
-        """
+        """Roll up each hour that is ready and not rolled up, the newest first; drop those that cannot be."""
         async with self._database.reading() as connection:
             settled: datetime = (await connection.execute(select(from_now(-SETTLED_SECONDS)))).scalar_one()
             oldest = await connection.scalar(select(executions.c.id).order_by(executions.c.id).limit(1))
         first = hour_at(min(settled, settled if oldest is None else _time_of(oldest) - SKEW))
         await self._drop_stale(first)
         missing = await self._missing(max(first, hour_at(settled) - REACH), hour_at(settled))
-        failure: ForeignRowError | None = None
         while missing:
             reach = await self._last_call_before(missing[0] + HOUR)
             if empty := _behind(reach, missing):
                 await self._database.write(partial(_let_be_empty, self._database, empty))
-            else:
-                try:
-                    rolled = await self.roll(missing[0])
-                except ForeignRowError as error:
-                    rolled, failure = None, error
-                if rolled is not None:
-                    yield rolled
+            elif (rolled := await self.roll(missing[0])) is not None:
+                yield rolled
             missing = missing[len(empty) or 1 :]
-        if failure is not None:
-            raise failure
 
     async def roll(self, hour: datetime) -> RolledHour | None:
         """Count the calls of one hour. None if it or one of them is not over, or some were pruned meanwhile: it can be tried again."""
@@ -158,15 +146,11 @@ class Rollups:
 
 async def unroll(database: Database, connection: AsyncConnection, told: Iterable[str]) -> None:
     """Have hours, in `HOUR_FORMAT`, counted again. Comes first in a transaction that takes away calls queued in them."""
-    await _mark(database, sorted(filter(None, map(_hour, set(told)))), connection)
+    await _mark(database, sorted(map(_hour, set(told))), connection)
 
 
-def _hour(told: str) -> datetime | None:
-    """None for what somebody else wrote into an SQLite file: it lies in no hour."""
-    try:
-        return datetime.strptime(told, HOUR_FORMAT).replace(tzinfo=UTC)
-    except (TypeError, ValueError):
-        return None
+def _hour(told: str) -> datetime:
+    return datetime.strptime(told, HOUR_FORMAT).replace(tzinfo=UTC)
 
 
 def _time_of(id_: str) -> datetime:

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, UnstorableRowError
 from forge_tools.records import ExecutionStatus, NewExecution, Outcome, StoredResult, ToolResult
-from forge_tools.storage.foreign import unreadable
-from forge_tools.validation import clean_text
+from forge_tools.validation import clean_text, decode_json
 
 MAX_SKEW = 3600.0
 """Seconds an id's time may be off the database's clock: ids order pages and partitions."""
@@ -150,29 +149,9 @@ def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:
 
 
 def stored_result(execution_id: str, row: Any) -> StoredResult:
-    """Build the result from the values of `RESULT_COLUMNS`, as callers get it.
-
-    Of a row that somebody else wrote it says that: callers are not to wait for what cannot come.
-    """
-    try:
-        return _stored_result(execution_id, row)
-    except (AttributeError, RecursionError, TypeError, ValueError):
-        error = unreadable("execution_attempts", execution_id, "what it holds is no result")
-        failed = ToolResult.fail(error.message, error_code=error.code, execution_id=execution_id)
-        return StoredResult(id=execution_id, status=ExecutionStatus.FAILED, attempt=0, result=failed)
-
-
-def status_of(status: Any) -> ExecutionStatus | None:
-    """Where an execution is; one that somebody else left without a status is nowhere."""
-    try:
-        return ExecutionStatus(status)
-    except ValueError:
-        return None
-
-
-def _stored_result(execution_id: str, row: Any) -> StoredResult:
+    """Build the result from the values of `RESULT_COLUMNS`, as callers get it."""
     attempt, status, duration_ms, output, error, error_code, error_details, metadata = row
-    told = {} if metadata == "{}" else json.loads(metadata)
+    told = {} if metadata == "{}" else decode_json(metadata)
     told["execution_id"], told["attempt"] = execution_id, attempt
     return StoredResult(
         id=execution_id,
@@ -180,14 +159,19 @@ def _stored_result(execution_id: str, row: Any) -> StoredResult:
         attempt=attempt,
         result=ToolResult(
             success=status == ExecutionStatus.SUCCEEDED,
-            output=None if output is None else json.loads(output),
+            output=None if output is None else decode_json(output),
             error=error,
             duration_ms=duration_ms,
             metadata=told,
             error_code=error_code,
-            error_details=None if error_details is None else json.loads(error_details),
+            error_details=None if error_details is None else decode_json(error_details),
         ),
     )
+
+
+def status_of(status: str | None) -> ExecutionStatus | None:
+    """Where an execution is; one that has neither ended nor waits in the queue is nowhere."""
+    return None if status is None else ExecutionStatus(status)
 
 
 def late_detail(outcome: Outcome) -> str:

@@ -10,7 +10,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import SealingKey
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import fitting, form_of, readable, said, sparing, unreadable
 from forge_tools.storage.models import execution_queue, from_now
 from forge_tools.storage.sealing_tables import sealing_keys
 
@@ -34,23 +33,18 @@ class SealingKeys:
         await self._database.write(work)
 
     async def current(self) -> SealingKey | None:
-        """The key that clients seal with; None where there is none.
-
-        Raises:
-            ForeignRowError: its row is not ours. An older key is no way out: it may have been retired by whoever wrote there.
-        """
+        """The key that clients seal with; None where there is none."""
         newest = _keys().where(known.retired_at.is_(None)).order_by(known.created_at.desc(), known.id).limit(1)
         async with self._database.reading() as connection:
-            with sparing():
-                row = (await connection.execute(newest)).one_or_none()
+            row = (await connection.execute(newest)).one_or_none()
         return None if row is None else _key(row)
 
     async def list(self) -> list[SealingKey]:
         """All keys, the newest first, with the number of executions under way that each is needed for."""
         async with self._database.reading() as connection:
-            rows = await fitting(sealing_keys, connection, _keys().order_by(known.created_at.desc(), known.id))
+            rows = (await connection.execute(_keys().order_by(known.created_at.desc(), known.id))).all()
             live = {row.id: await _live(connection, row.id) for row in rows}
-        return readable(rows, lambda row: _key(row, live[row.id]))
+        return [_key(row, live[row.id]) for row in rows]
 
     async def retire(self, ids: Sequence[str]) -> None:
         """Have clients use these no more; workers go on opening what was sealed with them."""
@@ -65,8 +59,7 @@ class SealingKeys:
         """
 
         async def work(connection: AsyncConnection) -> None:
-            with sparing():
-                row = (await connection.execute(_keys().where(known.id == id))).one_or_none()
+            row = (await connection.execute(_keys().where(known.id == id))).one_or_none()
             if row is not None and row.retired_at is None:
                 raise ConfigurationError(f"Key {id} is in use. Retire it first: forge-tools keys retire {id}")
             if live := await _live(connection, id):
@@ -83,12 +76,7 @@ def _keys() -> Select[Any]:
 
 
 def _key(row: Row[Any], live: int = 0) -> SealingKey:
-    form_of(sealing_keys).require(row)
-    try:
-        public = base64.b64decode(row.public)
-    except ValueError as error:
-        raise unreadable("sealing_keys", row.id, f"its public is {said(row.public)}") from error
-    return SealingKey(row.id, public, row.created_at, row.retired_at, live)
+    return SealingKey(row.id, base64.b64decode(row.public), row.created_at, row.retired_at, live)
 
 
 async def _live(connection: AsyncConnection, id: str) -> int:

@@ -1,14 +1,13 @@
 """The table of the public halves of sealing keys."""
 
-from sqlalchemy import Column, Table, Text
+from sqlalchemy import Column, Text
 
-from forge_tools.storage.models import Moment, metadata
+from forge_tools.storage.columns import Moment, PublicKey, table
 
-sealing_keys = Table(
+sealing_keys = table(
     "sealing_keys",
-    metadata,
     Column("id", Text, primary_key=True),
-    Column("public", Text, nullable=False),
+    Column("public", PublicKey, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("retired_at", Moment),
 )

@@ -1,20 +1,20 @@
 """The table of shells: those that outlive a call."""
 
-from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text
+from sqlalchemy import Column, Index, Integer, Text
 
-from forge_tools.storage.models import Moment, metadata
+from forge_tools.records import ShellStatus
+from forge_tools.storage.columns import Choice, LargeCount, Moment, table
 
-shells = Table(
+shells = table(
     "shells",
-    metadata,
     Column("id", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
     Column("command", Text, nullable=False),
     Column("cwd", Text, nullable=False),
-    Column("status", Text, nullable=False),
+    Column("status", Choice(ShellStatus), nullable=False),
     Column("kernel", Text, nullable=False),
-    Column("pid", BigInteger, nullable=False),
-    Column("start_ticks", BigInteger, nullable=False),
+    Column("pid", LargeCount, nullable=False),
+    Column("start_ticks", LargeCount, nullable=False),
     Column("started_at", Moment, nullable=False),
     Column("description", Text),
     Column("session_id", Text),
@@ -22,7 +22,7 @@ shells = Table(
     Column("execution_id", Text),
     Column("exit_code", Integer),
     Column("signal", Integer),
-    Column("size", BigInteger, nullable=False),
+    Column("size", LargeCount, nullable=False),
     Column("ended_at", Moment),
     Column("updated_at", Moment, nullable=False),
     Index("shells_of_session", "session_id", postgresql_using="hash"),

@@ -9,7 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import from_now, workers
 from forge_tools.storage.rows import clean
 from forge_tools.storage.shell_tables import shells
@@ -85,7 +84,7 @@ class Shells:
 
     async def _read(self, query: Select[Any]) -> list[ShellRecord]:
         async with self._database.reading() as connection:
-            return [_shell(row) for row in await fitting(shells, connection, query)]
+            return [_shell(row) for row in (await connection.execute(query)).all()]
 
     async def _lose(self, *which: ColumnElement[bool]) -> list[str]:
         lost = (

@@ -13,9 +13,8 @@ from typing import TypeVar
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
 from forge_tools.storage.definitions import refusal
-from forge_tools.storage.engine import BUSY_SECONDS, SQLITE_SETUP, Address, forge_now
+from forge_tools.storage.engine import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, Address, forge_now
 from forge_tools.storage.faults import translated
-from forge_tools.storage.foreign import lenient
 from forge_tools.storage.looks import Look, Question, sqlite_due, sqlite_look
 from forge_tools.storage.rows import (
     EXECUTION_COLUMNS,
@@ -148,24 +147,14 @@ class _Thread:
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with translated(self._address.shown):
-            connection = self._connect()
-            try:
-                return work(connection)
-            except sqlite3.OperationalError as error:
-                if not _is_no_text(error):
-                    raise
-            # Work is safe to repeat, and only now, since what reads any bytes reads texts at half the speed.
-            connection.text_factory = lenient
-            try:
-                return work(connection)
-            finally:
-                connection.text_factory = str
+            return work(self._connect())
 
     def _connect(self) -> sqlite3.Connection:
         if self._connection is None:
             connection = sqlite3.connect(
                 self._address.file_uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, cached_statements=64
             )
+            connection.text_factory = READ_TEXT
             for statement in SQLITE_SETUP:
                 connection.execute(statement)
             self._connection = connection
@@ -226,11 +215,6 @@ def _record_one(connection: sqlite3.Connection, row: Record, now: str) -> ForgeE
         never_started = (row.new.id, 0, True, None, None, None, None, None, now)
         connection.execute(_INSERT_ATTEMPT, (*never_started, *outcome_values(row.outcome)))
     return None if refused is _ALREADY_THERE else refused
-
-
-def _is_no_text(error: sqlite3.OperationalError) -> bool:
-    """Whether a text was read that is no UTF-8: it does not come from SQLite, but from the module that reads it."""
-    return str(error).startswith("Could not decode to UTF-8")
 
 
 def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) -> list[Claim | None]:

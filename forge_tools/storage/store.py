@@ -29,6 +29,7 @@ from forge_tools.storage.retention import Retention
 from forge_tools.storage.rollups import Rollups
 from forge_tools.storage.sealing import SealingKeys
 from forge_tools.storage.shells import Shells
+from forge_tools.storage.soundness import unsound
 from forge_tools.storage.sqlite import SqliteHotPath
 from forge_tools.storage.workers import Workers
 from forge_tools.storage.workspaces import Workspaces
@@ -114,6 +115,10 @@ class Store:
         )
         async with self._database.reading() as connection:
             return f"{'SQLite' if is_sqlite else 'PostgreSQL'} {await connection.scalar(text(question))}"
+
+    async def unsound(self) -> list[str]:
+        """Say what the tables hold that they refuse: a restore, or somebody who switched their checks off, brought it."""
+        return await unsound(self._database)
 
     @asynccontextmanager
     async def cut_off_after(self, seconds: float) -> AsyncIterator[None]:

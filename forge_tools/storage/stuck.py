@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ExecutionStatus, StuckCalls, StuckReason
 from forge_tools.records.tools import tool_key
 from forge_tools.storage import alive
-from forge_tools.storage.foreign import fitting
 from forge_tools.storage.load import RUNNING, Load, live, read_load
 from forge_tools.storage.models import execution_queue, executions, from_now, seconds_between, tools, workers
 
@@ -24,7 +23,7 @@ async def find_stuck(connection: AsyncConnection, *, lease: float, patience: flo
 async def stuck_among(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:
     """Those of a `load` that was read before, grouped, the worst first."""
     is_alive = alive.is_alive(lease)
-    halted = await fitting(execution_queue, connection, _halted_groups(is_alive, lease))
+    halted = (await connection.execute(_halted_groups(is_alive, lease))).all()
     found = [StuckCalls(**_told(row)) for row in halted if isinstance(row.tool, str)]
     stale = [one for one in load if one.stale]
     if stale:
@@ -76,7 +75,7 @@ async def _serving(connection: AsyncConnection, is_alive: ColumnElement[bool], l
     columns = (workers.c.id, workers.c.lane, workers.c.queues, workers.c.tools, workers.c.concurrency)
     return [
         _Serving(row.lane, tuple(row.queues), row.tools, row.concurrency - busy[row.id])
-        for row in await fitting(workers, connection, select(*columns).where(is_alive))
+        for row in (await connection.execute(select(*columns).where(is_alive))).all()
     ]
 
 

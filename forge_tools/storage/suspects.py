@@ -9,7 +9,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ExecutionStatus
 from forge_tools.storage import alive
 from forge_tools.storage.among import among
-from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import execution_attempts, seconds_between, workers
 
 SERVING_SECONDS = 15.0
@@ -55,7 +54,7 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
         workers.c.lane == "process", alive.is_alive(SERVING_SECONDS)
     )
     served: dict[str, set[str]] = {}
-    for row in await fitting(workers, connection, query):
+    for row in (await connection.execute(query)).all():
         for queue in row.queues:
             served.setdefault(queue, set()).update(alive.hosted_keys(row.tools))
     return served

@@ -11,7 +11,6 @@ from sqlalchemy import Row, Select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import CallFigures, ExecutionStatus, Times
-from forge_tools.storage.foreign import misplaced
 
 PERCENTILES = (50, 95, 99)
 FAILED = (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT, ExecutionStatus.EXPIRED, ExecutionStatus.LOST)
@@ -69,13 +68,10 @@ async def count(
                 status, duration, wait = row[-3:]
                 group = into[key_of(row)]
                 group.ends[status] += 1
-                try:
-                    if duration is not None:
-                        group.durations.append(duration)
-                    if wait is not None:
-                        group.waits.append(wait)
-                except TypeError as error:
-                    raise misplaced(duration if isinstance(duration, str | bytes) else wait, "a number") from error
+                if duration is not None:
+                    group.durations.append(duration)
+                if wait is not None:
+                    group.waits.append(wait)
 
 
 def lines(groups: Mapping[str | None, Tally]) -> list[CallFigures]:

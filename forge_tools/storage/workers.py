@@ -13,7 +13,6 @@ from forge_tools.records import ServerState, WorkerRecord
 from forge_tools.storage import alive
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import fitting, is_sound, readable, unreadable
 from forge_tools.storage.looks import Look, Question
 from forge_tools.storage.models import execution_queue, from_now, leases, seconds_between, workers
 from forge_tools.storage.queue import HotPath
@@ -88,15 +87,14 @@ class Workers:
         """How many boots serve each (queue, lane): those that have not stopped and were seen `within` seconds."""
         query = select(boots.id, boots.queues, boots.lane).where(alive.is_alive(within))
         async with self._database.reading() as connection:
-            return Counter(
-                (queue, row.lane) for row in await fitting(workers, connection, query) for queue in row.queues
-            )
+            return Counter((queue, row.lane) for row in (await connection.execute(query)).all() for queue in row.queues)
 
     async def servers(self, within: float) -> tuple[ServerState, ...]:
         """How the MCP servers are that boots host which have not stopped and were seen `within` seconds."""
         query = select(boots.id, boots.hostname, boots.servers).where(alive.is_alive(within)).order_by(boots.id)
         async with self._database.reading() as connection:
-            return tuple(state for row in await fitting(workers, connection, query) for state in _servers(row))
+            rows = await connection.execute(query)
+            return tuple(state for row in rows for state in _servers(row.hostname, row.servers))
 
     async def silence_of(self, hostname: str, lane: str) -> float | None:
         """Seconds since a worker of that lane was last seen on a host, stopped or not; None if none ever was."""
@@ -112,9 +110,9 @@ class Workers:
         """
         owners = select(execution_queue.c.owner).where(execution_queue.c.owner.is_not(None)).distinct()
         async with self._database.reading() as connection:
-            owning = {owner for owner in await connection.scalars(owners) if _is_name(owner)}
+            owning = set(await connection.scalars(owners))
             query = select(boots.id, boots.beat).where(or_(boots.stopped_at.is_(None), boots.id.in_(owning)))
-            known = {row.id: row.beat for row in await connection.execute(query) if _is_name(row.id)}
+            known = {row.id: row.beat for row in await connection.execute(query)}
         return dict.fromkeys(owning, -1) | known
 
     async def stopped(self, among: Collection[str]) -> set[str]:
@@ -153,11 +151,7 @@ class Workers:
 async def read_workers(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[WorkerRecord]:
     """Boots that meet the conditions, the one started last first."""
     query = select(workers, _silence()).where(*conditions).order_by(boots.started_at.desc(), boots.id)
-    return readable(await fitting(workers, connection, query), _worker)
-
-
-def _is_name(boot: Any) -> bool:
-    return isinstance(boot, str) and is_sound(boot)
+    return [_worker(row) for row in (await connection.execute(query)).all()]
 
 
 def _silence() -> ColumnElement[float]:
@@ -165,8 +159,6 @@ def _silence() -> ColumnElement[float]:
 
 
 def _worker(row: Row[Any]) -> WorkerRecord:
-    if row.silent_seconds is None:
-        raise unreadable("workers", row.id, f"its last_seen_at is {row.last_seen_at}")
     return WorkerRecord(
         id=row.id,
         hostname=row.hostname,
@@ -183,7 +175,7 @@ def _worker(row: Row[Any]) -> WorkerRecord:
         unfit=row.unfit,
         dropped_messages=row.dropped_messages,
         silent_seconds=max(0.0, row.silent_seconds),
-        servers=tuple(_servers(row)),
+        servers=tuple(_servers(row.hostname, row.servers)),
     )
 
 
@@ -191,8 +183,8 @@ def _told(state: ServerState) -> dict[str, Any]:
     return state.model_dump(mode="json", exclude_defaults=True)
 
 
-def _servers(row: Row[Any]) -> Iterator[ServerState]:
+def _servers(hostname: str, states: Sequence[Any]) -> Iterator[ServerState]:
     """Those that this version can read; newer code may tell of them otherwise."""
-    for told in row.servers:
+    for told in states:
         with suppress(ValidationError):
-            yield ServerState.model_validate(told).model_copy(update={"hostname": row.hostname})
+            yield ServerState.model_validate(told).model_copy(update={"hostname": hostname})

@@ -10,7 +10,6 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.records import Claim, Moved, NamedWorkspace, Scope, Stranded, WorkspacePlaces, WorkspaceRecord
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
-from forge_tools.storage.foreign import fitting
 from forge_tools.storage.models import from_now, leases, seconds_between, workers
 from forge_tools.storage.moving import move
 from forge_tools.storage.rows import clean
@@ -43,7 +42,7 @@ class Workspaces:
 
         async def work(connection: AsyncConnection) -> list[str]:
             await self._lock(connection)  # or two hosts could each find that the other has nothing
-            rows = [_record(row) for row in await fitting(workspaces, connection, _rows(within))]
+            rows = [_record(row) for row in (await connection.execute(_rows(within))).all()]
             taken = [_resolved(theirs, hostname) for theirs in rivals(named, rows, hostname)]
             await connection.execute(delete(workspaces).where(_is_stale(boot, hostname, named, within)))
             if named:
@@ -55,7 +54,7 @@ class Workspaces:
     async def list(self, *, within: float) -> list[WorkspaceRecord]:
         """Every announcement, by name; the newest of each name first."""
         async with self._database.reading() as connection:
-            return [_record(row) for row in await fitting(workspaces, connection, _rows(within))]
+            return [_record(row) for row in (await connection.execute(_rows(within))).all()]
 
     async def places(self, *, within: float) -> WorkspacePlaces:
         """What a client must know to send calls where they belong."""

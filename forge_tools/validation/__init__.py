@@ -2,6 +2,17 @@
 
 from forge_tools.validation.parameters import Validator
 from forge_tools.validation.schema import KNOWN_TYPES, is_of_type, suggestion
-from forge_tools.validation.transport import MAX_DEPTH, clean_text, encode_json, shown
+from forge_tools.validation.transport import MAX_DEPTH, Unreadable, clean_text, decode_json, encode_json, shown
 
-__all__ = ["KNOWN_TYPES", "MAX_DEPTH", "Validator", "clean_text", "encode_json", "is_of_type", "shown", "suggestion"]
+__all__ = [
+    "KNOWN_TYPES",
+    "MAX_DEPTH",
+    "Unreadable",
+    "Validator",
+    "clean_text",
+    "decode_json",
+    "encode_json",
+    "is_of_type",
+    "shown",
+    "suggestion",
+]

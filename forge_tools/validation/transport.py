@@ -38,6 +38,18 @@ def encode_json(value: Any, what: str, limit: int) -> str:
     return text
 
 
+class Unreadable(dict[str, str]):
+    """Stands for stored JSON that cannot be decoded, and says so wherever it is printed."""
+
+
+def decode_json(text: str) -> Any:
+    """The value of stored JSON; `Unreadable` where the text is none, which only a database without its CHECKs can hold."""
+    try:
+        return json.loads(text)
+    except (RecursionError, TypeError, ValueError):
+        return Unreadable(unreadable="what the database holds here is no JSON")
+
+
 def _encoder() -> Callable[[Any], str]:
     """The standard library's encoder, made once: its `encode` makes one for each text, in more time than small ones take."""
     make = getattr(json.encoder, "c_make_encoder", None)

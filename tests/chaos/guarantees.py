@@ -156,8 +156,10 @@ GUARANTEES = (
             "tests/unit/test_executor.py::test_a_tool_that_replaces_execute_cannot_raise_either",
             "tests/contract/test_queue.py::test_a_row_that_the_database_refuses_fails_alone",
             "tests/contract/test_queue.py::test_a_result_that_the_database_refuses_becomes_a_failed_result_alone",
-            "tests/contract/test_foreign_rows.py::test_a_list_leaves_a_foreign_row_out_and_the_log_names_it",
-            "tests/unit/workers/test_foreign_calls.py::test_a_worker_ends_foreign_calls_and_runs_the_others",
+            "tests/contract/test_foreign_rows.py::test_sqlite_refuses_it",
+            "tests/contract/test_foreign_rows.py::test_postgres_refuses_it",
+            "tests/contract/test_foreign_rows.py::test_a_text_that_is_no_utf8_is_shown_and_counted_and_stops_nobody",
+            "tests/unit/workers/test_foreign_calls.py::test_a_worker_ends_calls_that_cannot_be_read_and_runs_the_others",
         ),
     ),
     Guarantee(

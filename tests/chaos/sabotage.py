@@ -71,6 +71,8 @@ def fencing() -> None:
                     .where(live.id == outcome.id)
                     .values(status="running", attempt=outcome.attempt, token=outcome.token)
                 )
+                if outcome.give_back:
+                    continue  # no attempt can have such a status
                 await connection.execute(
                     update(execution_attempts)
                     .where(ended.execution_id == outcome.id, ended.final)

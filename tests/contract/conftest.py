@@ -48,5 +48,6 @@ def migrated_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def store(migrated_url: str) -> AsyncIterator[Store]:
+    """One on each kind of database in turn; on one alone where a test parametrizes `migrated_url`."""
     async with await open_store(migrated_url) as opened:
         yield opened

@@ -17,11 +17,24 @@ from forge_tools.storage.audit.chain import OvertakenError
 from forge_tools.storage.audit.tables import audit_batches, audit_executions
 from forge_tools.storage.models import execution_attempts, execution_events, executions
 from tests.contract.calls import call, claimed, ended, finished, running, submitted
-from tests.contract.sealed import changing, forge, past, said, seal_all, sealed_past, verified
+from tests.contract.sealed import (
+    changing,
+    forge,
+    migrated_postgres,
+    migrated_sqlite,
+    past,
+    said,
+    seal_all,
+    sealed_past,
+    verified,
+)
 from tests.waiting import within
 
 COLUMNS = [(table, column) for table in (executions, execution_attempts, execution_events) for column in table.c]
 BATCH_COLUMNS = [(audit_batches, column) for column in audit_batches.c]
+
+
+__all__ = ["migrated_postgres", "migrated_sqlite"]  # the fixtures: whoever owns the tables can have them refuse nothing
 
 
 @pytest.fixture
@@ -356,6 +369,6 @@ async def test_garbage_where_a_time_should_be_stops_neither_sealer_nor_verifier(
     await forge(store, f"UPDATE execution_attempts SET error = CAST(X'FF' AS TEXT) WHERE execution_id = '{second}'")
     assert await seal_all(store) == 3
     assert (await verified(store)).is_intact
-    await forge(store, f"UPDATE execution_attempts SET error = CAST(X'FE' AS TEXT) WHERE execution_id = '{second}'")
+    await forge(store, f"UPDATE execution_attempts SET error = CAST(X'41FE' AS TEXT) WHERE execution_id = '{second}'")
     await forge(store, f"UPDATE executions SET queued_at = 'now' WHERE id = '{third}'")
     assert (await verified(store)).found == 2

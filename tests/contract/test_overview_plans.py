@@ -34,7 +34,7 @@ async def filled(store: Store) -> None:
     """Insert a history as the hot path would have left it."""
     dialect = store.dialect
     id_, numbers, at = _ID[dialect], _NUMBERS[dialect], _AT[dialect]
-    padding = "'\"" + "x" * 300 + "\"'"
+    padding = '\'{"a":"' + "x" * 300 + "\"}'"
 
     async def work(connection: AsyncConnection) -> None:
         await connection.execute(

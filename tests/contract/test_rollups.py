@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 
 from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Ring, Times, id_floor, new_id
 from forge_tools.records.audit import Pruning
-from forge_tools.storage import Store, open_store, rolled
+from forge_tools.storage import Store, rolled
 from forge_tools.storage.models import execution_attempts, execution_queue, executions
 from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
 from forge_tools.storage.rollups import hour_at
@@ -297,22 +297,6 @@ async def test_figures_of_an_hour_amid_many_look_at_each_call_once(store: Store,
                     how
                 )  # three hours of ids, since they and the clock may differ by one
                 assert "SCAN" not in how
-
-
-async def test_rows_that_nobody_here_wrote_do_not_keep_others_from_being_rolled_up_and_pruned(
-    migrated_sqlite: str,
-) -> None:
-    async with await open_store(migrated_sqlite) as store:
-        ids = await calls_at(store, OLD, OLD, OLD + HOUR)
-        await forge(
-            store,
-            f"UPDATE executions SET queued_at = 'now' WHERE id = '{ids[0]}'",
-            f"UPDATE executions SET id = '!', queued_at = x'ff' WHERE id = '{ids[1]}'",
-            f"UPDATE execution_attempts SET execution_id = '!' WHERE execution_id = '{ids[1]}'",
-        )
-        assert OLD + HOUR in await rolled_hours(store)
-        assert await count(store, since=OLD + HOUR) == 1
-        assert await pruned(store, everything()) >= 2
 
 
 async def test_the_sql_of_the_page_runs_as_it_stands(store: Store) -> None:

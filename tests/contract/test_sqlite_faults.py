@@ -117,7 +117,7 @@ async def test_a_full_disk_is_an_unusable_database_and_nothing_is_half_written(m
         await store._hot._writer.run(
             lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchone()
         )
-        outcomes = await store.queue.submit_many([call(parameters='"' + "x" * 10_000 + '"') for _ in range(50)])
+        outcomes = await store.queue.submit_many([call(parameters=f'{{"a":"{"x" * 10_000}"}}') for _ in range(50)])
         assert all(isinstance(outcome, DatabaseUnavailableError) for outcome in outcomes)
         assert "full" in str(outcomes[0])
         assert len(await store.history.list()) == 1

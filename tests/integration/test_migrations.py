@@ -16,8 +16,9 @@ from sqlalchemy import Connection, inspect, text
 
 from forge_tools.errors import DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage import migrate, open_store
+from forge_tools.storage.columns import metadata
 from forge_tools.storage.engine import Address, create_engine
-from forge_tools.storage.models import SCHEMA_REVISION, metadata
+from forge_tools.storage.models import SCHEMA_REVISION
 from tests.contract.calls import SCOPE, submitted
 from tests.waiting import within
 

@@ -1,20 +1,21 @@
 """What the engine asks of a lane, what a lane tells the engine, and the one way in which either runs a body."""
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from forge_tools.errors import ForeignRowError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Reporter
+from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Reporter, ToolResult
 from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.validation import Unreadable, decode_json
 from workers.lanes.birth import shortage
 from workers.lanes.guard import Guard
-from workers.outcomes import cancelled, crashed, interrupted, out_of_memory, outcome_of
+from workers.outcomes import cancelled, crashed, interrupted, not_run, out_of_memory, outcome_of
 from workers.proofs import Proofs
 from workers.redaction import concealed
 
@@ -133,10 +134,12 @@ async def execute(
         if reporter is not None:
             context.report_to(reporter)
         with concealed(claim.secrets):
-            result = await executor.call(claim.tool, json.loads(claim.parameters), context)
+            result = await executor.call(claim.tool, _decoded(claim, "parameters"), context)
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
             return out_of_memory(claim, memory_limit, (time.monotonic() - started) * 1000)
         return outcome_of(claim, result, max_output_bytes)
+    except ForeignRowError as error:
+        return not_run(claim, ToolResult.fail(error.message, error_code=error.code))
     except MemoryError as error:
         after_ms = (time.monotonic() - started) * 1000
         return out_of_memory(claim, memory_limit, after_ms) if memory_limit else crashed(claim, error, after_ms)
@@ -146,9 +149,24 @@ async def execute(
 
 def context_of(claim: Claim) -> ExecutionContext:
     """What the caller sent, with what only the worker knows: the effective timeout, and whose effects the tool's are."""
-    asked = json.loads(claim.context)
+    asked = _decoded(claim, "context")
     metadata = {**asked.get("metadata", {}), EXECUTION_ID: claim.id}
     return ExecutionContext.model_validate({**asked, "timeout": claim.timeout, "metadata": metadata})
+
+
+def _decoded(claim: Claim, column: str) -> Any:
+    """The value of a JSON column of the row.
+
+    Raises:
+        ForeignRowError: what the row holds there is no JSON.
+    """
+    value = decode_json(getattr(claim, column))
+    if isinstance(value, Unreadable):
+        raise ForeignRowError(
+            f"Row {claim.id} of table executions cannot be read: its {column} is no JSON. "
+            "No forge-tools wrote it so: correct or delete the row, or restore a backup."
+        )
+    return value
 
 
 def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float, *, is_asked: bool) -> Outcome:

@@ -71,6 +71,7 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
     found = [ok("database", f"{await store.server()} at {without_passwords(settings.database)}, migrated")]
     await store.workers.take_lease("doctor", "doctor", 1.0)  # raises where the database cannot be written to
     found.append(ok("writes", "the database takes them"))
+    found.append(await _rows(store))
     workers = await store.workers.list()
     known = [one for one in workers if one.stopped_at is None]
     fleet = Fleet(
@@ -89,6 +90,17 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
     found += _queues(fleet, settings)
     found += [problem("stuck", stuck.sentence(one), stuck.way_out(one)) for one in fleet.stuck]
     return found
+
+
+async def _rows(store: Store) -> Finding:
+    try:
+        unsound = await store.unsound()
+    except ForgeError as error:
+        return note("rows", f"not all of them were looked at: {error.message}")
+    if not unsound:
+        return ok("rows", "the tables hold nothing that they refuse")
+    way_out = "No forge-tools wrote it so: correct or delete the rows, or restore a backup; then have the missing checks made."
+    return problem("rows", f"the tables hold what they refuse: {', '.join(unsound)}", way_out)
 
 
 def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:

@@ -17,7 +17,8 @@ from typing import Any
 from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table, Text, cast, type_coerce
 from sqlalchemy.types import NullType
 
-from forge_tools.storage.models import JsonText, Moment, execution_attempts, execution_events, executions
+from forge_tools.storage.columns import JsonText, Moment
+from forge_tools.storage.models import execution_attempts, execution_events, executions
 
 FORMAT = 1
 DIGEST_BYTES = 32

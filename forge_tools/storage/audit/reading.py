@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage.among import among
 from forge_tools.storage.audit.canonical import ATTEMPT, EVENT, EXECUTION, NO_ROW, RowForm, join_digests, join_hashes
+from forge_tools.storage.columns import JsonText
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import JsonText, execution_attempts, execution_events, executions
+from forge_tools.storage.models import execution_attempts, execution_events, executions
 
 MOST_BYTES = 8_000_000
 """Of texts that are read at once; one row may be larger."""

@@ -82,13 +82,18 @@ class Strays:
     async def _pages(self, query: Callable[[], Select[Any]], key: ColumnElement[Any]) -> AsyncIterator[Row[Any]]:
         """What `query` finds, so many keys at a time: where it finds nothing, no statement reads the whole table."""
         keys, found = select(key.label("key")).order_by(key).limit(_PAGE), query().order_by(key)
+        reach = None
         while True:
-            page = keys.subquery()
+            page, before = keys.subquery(), reach
             reach = await self._connection.scalar(select(page.c.key).order_by(page.c.key.desc()).limit(1))
             if reach is None:
                 return
-            for row in await self._connection.execute(found.where(key <= reach)):
+            if reach == before:  # what is no UTF-8 is read as another text, and lies behind that for ever
+                reach = None
+            for row in await self._connection.execute(found if reach is None else found.where(key <= reach)):
                 yield row
+            if reach is None:
+                return
             keys = select(key.label("key")).where(key > reach).order_by(key).limit(_PAGE)
             found = query().where(key > reach).order_by(key)
 

@@ -1,26 +1,25 @@
 """The tables of the audit chain: its batches, and for each execution and event the batch that holds its hashes."""
 
-from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, Table, Text
+from sqlalchemy import Column, Index, LargeBinary, Text
 
-from forge_tools.storage.models import Identifier, JsonText, Moment, metadata
+from forge_tools.storage.columns import Count, Identifier, JsonObject, LargeCount, Moment, table
 
-audit_batches = Table(
+audit_batches = table(
     "audit_batches",
-    metadata,
-    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    Column("format", Integer, nullable=False),
+    Column("sequence", LargeCount, primary_key=True, autoincrement=False),
+    Column("format", Count, nullable=False),
     Column("kind", Text, nullable=False),
-    Column("executions", Integer, nullable=False),
-    Column("events", Integer, nullable=False),
+    Column("executions", Count, nullable=False),
+    Column("events", Count, nullable=False),
     Column("ended_from", Moment),
     Column("ended_until", Moment),
     Column("frontier", Moment),
-    Column("event_frontier", BigInteger, nullable=False),
+    Column("event_frontier", LargeCount, nullable=False),
     Column("root", Text, nullable=False),
     Column("previous", Text, nullable=False),
     Column("sealed_at", Moment, nullable=False),
     Column("sealer", Text, nullable=False),
-    Column("detail", JsonText, nullable=False),
+    Column("detail", JsonObject, nullable=False),
     Column("key_id", Text),
     Column("hash", Text, nullable=False),
     Column("signature", Text),
@@ -31,24 +30,22 @@ audit_batches = Table(
 `frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
 """
 
-audit_executions = Table(
+audit_executions = table(
     "audit_executions",
-    metadata,
     Column("execution_id", Identifier, primary_key=True),
-    Column("batch", BigInteger, nullable=False),
+    Column("batch", LargeCount, nullable=False),
     Column("hashes", LargeBinary, nullable=False),
-    Column("pruned_by", BigInteger),
+    Column("pruned_by", LargeCount),
     Index("audit_executions_batch", "batch"),
 )
 """The hash of an execution's row, then the number and the hash of each of its attempts."""
 
-audit_events = Table(
+audit_events = table(
     "audit_events",
-    metadata,
-    Column("event_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("batch", BigInteger, nullable=False),
+    Column("event_id", LargeCount, primary_key=True, autoincrement=False),
+    Column("batch", LargeCount, nullable=False),
     Column("hashes", LargeBinary, nullable=False),
-    Column("pruned_by", BigInteger),
+    Column("pruned_by", LargeCount),
     Index("audit_events_batch", "batch"),
 )
 """Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""

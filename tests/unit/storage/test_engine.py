@@ -23,6 +23,15 @@ def test_a_sqlite_url_names_an_absolute_or_a_relative_file(scheme: str, tmp_path
     assert Address.parse(f"{scheme}:///forge.db").target == str(Path("forge.db").absolute())
 
 
+def test_an_sqlite_without_strict_tables_is_refused_with_the_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+    with pytest.raises(
+        ConfigurationError, match=r"SQLite 3\.36\.0; .* 3\.37 or later\. .*another Python.*postgresql://"
+    ):
+        Address.parse("sqlite:///forge.db")
+    assert Address.parse("postgresql://u@h/x").dialect == "postgresql"
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+asyncpg"])
 def test_a_postgres_url_may_name_its_driver(scheme: str) -> None:
     address = Address.parse(f"{scheme}://forge:s3cret@db:5432/tools?sslmode=require")

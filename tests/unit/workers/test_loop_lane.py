@@ -225,11 +225,20 @@ async def test_a_body_that_raises_what_no_tool_should_is_a_failure_that_names_it
     assert "KeyboardInterrupt" in (outcome.error or "")
 
 
-@pytest.mark.parametrize("broken", [{"context": "{}"}, {"context": "no json"}, {"parameters": "no json"}])
-async def test_a_row_that_cannot_be_read_is_a_failure_and_not_a_time_out(bench: Bench, broken: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("broken", "code"),
+    [
+        ({"context": "{}"}, ErrorCode.EXECUTION_ERROR),
+        ({"context": "no json"}, ErrorCode.FOREIGN_ROW),
+        ({"parameters": "no json"}, ErrorCode.FOREIGN_ROW),
+    ],
+)
+async def test_a_row_that_cannot_be_read_is_a_failure_and_not_a_time_out(
+    bench: Bench, broken: dict[str, str], code: ErrorCode
+) -> None:
     bench.lane.run([claim("well", **broken)])
 
-    assert (await bench.outcome()).error_code == ErrorCode.EXECUTION_ERROR
+    assert (await bench.outcome()).error_code == code
 
 
 async def test_a_context_with_half_a_surrogate_pair_is_read(bench: Bench) -> None:

@@ -1,0 +1,207 @@
+"""What columns hold: each type says what the database has to refuse, so that no reader doubts a row."""
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Dialect,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from forge_tools.validation import decode_json
+
+metadata = MetaData()
+
+MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+"""How SQLite holds a time: UTC text of fixed width, so that it sorts, and SQLite's own functions read it."""
+
+
+def table(name: str, *parts: Column[Any] | Index, **options: Any) -> Table:
+    """A table of the schema, STRICT on SQLite, that refuses what the types of its columns rule out."""
+    made = Table(name, metadata, *parts, sqlite_strict=True, **options)
+    for dialect in ("sqlite", "postgresql"):
+        for column, rule in rules(made, dialect):
+            made.append_constraint(CheckConstraint(rule, name=check_name(made, column)).ddl_if(dialect=dialect))
+    return made
+
+
+def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
+    """The columns of a table with what must hold of them."""
+    for column in of.c:
+        if rule := getattr(column.type, dialect, None):
+            said = rule.format(column.name)
+            yield column.name, f"{column.name} IS NULL OR {said}" if column.nullable else said
+
+
+def check_name(of: Table, column: str) -> str:
+    """The name of the CHECK of a column, which error messages show."""
+    return f"{of.name}_{column}_check"
+
+
+class Flag(Boolean):
+    """True or false."""
+
+    sqlite = "{0} IN (0, 1)"
+
+
+class Count(Integer):
+    """A number from 0 that fits 32 bits."""
+
+    sqlite = "{0} BETWEEN 0 AND 2147483647"
+    postgresql = "{0} >= 0"
+
+
+class LargeCount(BigInteger):
+    """A number from 0."""
+
+    sqlite = postgresql = "{0} >= 0"
+
+
+class Real(Float[float]):
+    """A number that is one, and finite; PostgreSQL takes NaN for the largest of all."""
+
+    sqlite = postgresql = "abs({0}) < 1e300"
+
+
+class Seconds(Real):
+    """A length of time that a clock can be moved by."""
+
+    sqlite = postgresql = "abs({0}) <= 1e9"
+
+
+@compiles(Flag, "sqlite")
+@compiles(LargeCount, "sqlite")
+def _as_integer(*_: object, **__: object) -> str:
+    return "INTEGER"  # STRICT tables know no BOOLEAN and no BIGINT
+
+
+@compiles(Real, "sqlite")
+@compiles(Seconds, "sqlite")
+def _as_real(*_: object, **__: object) -> str:
+    return "REAL"
+
+
+class Choice(TypeDecorator[str]):
+    """One of a few texts."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, choices: Iterable[str]) -> None:
+        super().__init__()
+        self.choices = tuple(map(str, choices))
+        # On SQLite, IN makes a table of its list each time.
+        self.sqlite = self.postgresql = " OR ".join(f"{{0}} = '{one}'" for one in self.choices)
+
+
+class PublicKey(Text):
+    """32 bytes in base64."""
+
+    sqlite = postgresql = "length({0}) = 44"
+
+
+class _Uuid(Text):
+    sqlite = "{{0}} GLOB '{}'".format("-".join("[0-9a-f]" * digits for digits in (8, 4, 4, 4, 12)))
+
+
+Identifier = _Uuid().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
+"""A UUID that Python sees as text."""
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware UTC time: `timestamptz` on PostgreSQL, text in `MOMENT_FORMAT` on SQLite."""
+
+    impl = Text
+    cache_ok = True
+    # The modifier makes others of days that no month has. A fraction could make the next second of one.
+    sqlite = "{0} GLOB coalesce(datetime(substr({0}, 1, 19), '+0 days'), '') || '.[0-9][0-9][0-9][0-9][0-9][0-9]'"
+    postgresql = "{0} BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00'"  # Python knows no others
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(postgresql.TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return value.astimezone(UTC).strftime(MOMENT_FORMAT)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        return datetime.fromisoformat(value).replace(tzinfo=UTC) if isinstance(value, str) else value.astimezone(UTC)
+
+
+class JsonText(TypeDecorator[Any]):
+    r"""JSON kept as the text it came in: `json` on PostgreSQL (`jsonb` refuses \u0000), TEXT on SQLite.
+
+    SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`.
+    """
+
+    impl = Text
+    cache_ok = True
+    sqlite = "json_valid({0})"
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(JSON(none_as_null=True))
+        return dialect.type_descriptor(Text())
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value if value is None or dialect.name == "postgresql" else json.dumps(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return value if value is None or dialect.name == "postgresql" else decode_json(value)
+
+
+class JsonObject(JsonText):
+    """An object of JSON."""
+
+    cache_ok = True
+    sqlite = "json_valid({0}) AND json_type({0}) = 'object'"
+    postgresql = "json_typeof({0}) = 'object'"
+
+
+class JsonList(JsonText):
+    """An array of JSON."""
+
+    cache_ok = True
+    sqlite = "json_valid({0}) AND json_type({0}) = 'array'"
+    postgresql = "json_typeof({0}) = 'array'"
+
+
+class Numbers(JsonText):
+    """A list of floats: `double precision[]` on PostgreSQL, a JSON array in TEXT on SQLite. It binds what `in_form` makes."""
+
+    cache_ok = True
+    sqlite = JsonList.sqlite
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(ARRAY(Float(53)) if dialect.name == "postgresql" else Text())
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value
+
+
+def in_form(numbers: Sequence[float], dialect: str) -> Sequence[float] | str:
+    """In ascending order, as a column of `Numbers` holds them: for many it takes long, so it is done before they are bound."""
+    ranked = sorted(numbers)
+    return array("d", ranked) if dialect == "postgresql" else json.dumps(ranked, separators=(",", ":"))
