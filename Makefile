@@ -7,6 +7,7 @@
 # make bench-tools  file tools and Bash beside ripgrep, plain Python, asyncio and the MCP filesystem server
 # make house  how large the code is and how far one call walks in it; writes benchmarks/HOUSE.md
 # make soak   file tools on paths that are swapped under them, and 10,000 calls of each in one process; MINUTES=30 at most
+# make mutants  change lines of PACKAGE=forge_tools/storage one at a time and say what no quick test notices; MUTANTS=100, SEED=..., RECORD=1
 # make chaos  break everything for MINUTES=30 on a schedule from SEED; RECORD=1 keeps the figures in docs/
 
 # Every process of a test, and of the demo, imports the same files: they are compiled once.
@@ -31,7 +32,7 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py closing.py tool_loop.py engine.py)
 
-.PHONY: demo test test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos install clean
+.PHONY: demo test test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m forge_tools.cli demo
@@ -83,6 +84,11 @@ soak: $(STAMP)
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(RECORD),--record)
 
+MUTANTS ?= 100
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants $(PACKAGE) --mutants $(MUTANTS) $(if $(SEED),--seed $(SEED)) $(if $(RECORD),--record) --untraced "$(UNTRACED)"
+
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -105,4 +111,4 @@ $(BENCH_STAMP): $(STAMP)
 	@touch $(BENCH_STAMP)
 
 clean:
-	rm -rf $(VENV) .forge .bench build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .forge .bench .mutants build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

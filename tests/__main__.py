@@ -114,8 +114,11 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--most-second-tries", type=int, default=MOST_SECOND_TRIES, help="a run with more of them fails"
     )
+    parser.add_argument(
+        "--patience", type=float, help="what limits of time are multiplied by, if that was measured before"
+    )
     own, arguments = parser.parse_known_args(words)
-    patience = measured_patience()
+    patience = own.patience or measured_patience()
     say(f"Limits of time are multiplied by {patience:.2f}, by what some work took at the start.")
     adopt_orphans()
     began = time.monotonic()
