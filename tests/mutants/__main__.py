@@ -13,7 +13,7 @@ from tests.__main__ import measured_patience
 from tests.mutants.changes import Mutant, choose
 from tests.mutants.reach import Reach
 from tests.mutants.record import Verdict, record, recorded_score, row, score
-from tests.mutants.trees import SURVIVED, Tree, state_of
+from tests.mutants.trees import SURVIVED, TRIES, Tree, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".mutants"
@@ -34,10 +34,18 @@ class Hunt:
     def verdicts(self, mutants: Sequence[Mutant]) -> list[Verdict]:
         """Kills by tests that fail without any change, too, are judged again without those tests."""
         found: dict[Mutant, Verdict] = {}
-        while left := [each for each in mutants if each not in found or self._unfit & set(found[each].killers)]:
+        for _ in range(TRIES):
+            left = [each for each in mutants if each not in found or self._unfit & set(found[each].killers)]
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 found |= zip(left, pool.map(self._judge, left), strict=True)
-            self._doubt(sorted({test for each in left for test in found[each].killers}))
+            if not (killers := sorted({test for each in left for test in found[each].killers})):
+                break
+            tree = self._free.get()
+            ended, failed = tree.run_tests(killers, self._reach.seconds(killers))
+            self._free.put(tree)
+            if ended != SURVIVED and not failed:
+                raise RuntimeError(f"The tests do not run where nothing is changed: see {tree.folder}/log")
+            self._unfit |= set(failed)
         return [found[each] for each in mutants]
 
     def _judge(self, mutant: Mutant) -> Verdict:
@@ -51,16 +59,8 @@ class Hunt:
             finally:
                 self._free.put(tree)
         verdict = Verdict(mutant, ended, executed, killers)
-        print(f"{ended}: {verdict}; {len(tests)} tests {' '.join(killers)[:160]}", flush=True)
+        print(f"{ended}: {verdict}; {len(tests)} tests {' '.join(killers)[:160]}\n", end="", flush=True)
         return verdict
-
-    def _doubt(self, killers: Sequence[str]) -> None:
-        """Note those that fail where nothing was changed."""
-        tree, rest = self._free.get(), list(killers)
-        while rest and (failed := tree.run_tests(rest, self._reach.seconds(rest))[1]):
-            self._unfit |= set(failed)
-            rest = [test for test in rest if test not in self._unfit]
-        self._free.put(tree)
 
 
 def main() -> int:

@@ -44,10 +44,13 @@ class Tree:
                     (folder / path.name).symlink_to(path)
 
     def measure(self, traces: Path, untraced: str) -> None:
-        """Run the quick suites once, traced."""
-        traces.mkdir(parents=True)
+        """Run the quick suites once, traced; what is there afterwards is whole."""
+        unfinished = self.folder / "measured"
+        unfinished.mkdir()
         options = ("-q", "-n", "2", "--dist", "loadfile", "-p", "tests.mutants.tracing")
-        self._run([*options, *SUITES], 3600, {FOLDER: str(traces), UNTRACED: untraced})
+        self._run([*options, *SUITES], 3600, {FOLDER: str(unfinished), UNTRACED: untraced})
+        traces.parent.mkdir(exist_ok=True)
+        shutil.move(unfinished, traces)
 
     def judge(self, mutant: Mutant, tests: Sequence[str], usual_seconds: float) -> tuple[str, list[str]]:
         """What becomes of the mutant, and which tests killed it. A test that fails once and not again is left out."""
@@ -55,31 +58,29 @@ class Tree:
         source, status = path.read_bytes(), path.stat()
         path.write_bytes(mutant.applied(source))
         try:
-            return self.run_tests(tests, usual_seconds)
+            for _ in range(TRIES):
+                ended, failed = self.run_tests(tests, usual_seconds, "-x")
+                if ended != SURVIVED or not failed:
+                    break
+                tests = [test for test in tests if test not in failed]
+            return ended, failed if failed or ended != KILLED else list(tests[:1])  # none fails where none is collected
         finally:
             path.write_bytes(source)
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
-    def run_tests(self, tests: Sequence[str], usual_seconds: float) -> tuple[str, list[str]]:
-        for _ in range(TRIES):
-            ended, unsteady, failed = self._try(tests, usual_seconds)
-            if ended != SURVIVED or not unsteady:
-                return ended, failed
-            tests = [test for test in tests if test not in unsteady]
-        return ended, []
-
-    def _try(self, tests: Sequence[str], usual_seconds: float) -> tuple[str, set[str], list[str]]:
+    def run_tests(self, tests: Sequence[str], usual_seconds: float, *options: str) -> tuple[str, list[str]]:
+        """How the run ended, and which tests failed, be it only at first."""
         names, traces = self.folder / "chosen", self.folder / "traces"
         names.write_text("".join(f"{test}\n" for test in tests))
         shutil.rmtree(traces, ignore_errors=True)
         traces.mkdir()
-        options = ("-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tests.mutants.tracing")
+        plugins = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "tests.mutants.tracing")
         environment = {FOLDER: str(traces), UNTRACED: "tests/", "PYTHONDONTWRITEBYTECODE": "1"}
-        code = self._run([*options, f"@{names}"], LEAST_SECONDS + USUAL_TIMES * usual_seconds, environment)
+        code = self._run(
+            ["-q", *options, *plugins, f"@{names}"], LEAST_SECONDS + USUAL_TIMES * usual_seconds, environment
+        )
         ends = [json.loads(line) for file in traces.glob("*.jsonl") for line in file.read_text().splitlines()]
-        failed = {end["test"] for end in ends if end["failed"]}
-        ended = {0: SURVIVED, 124: TIMED_OUT}.get(code, KILLED)
-        return ended, failed if ended == SURVIVED else set(), sorted(failed)
+        return {0: SURVIVED, 124: TIMED_OUT}.get(code, KILLED), sorted(end["test"] for end in ends if end["failed"])
 
     def _run(self, arguments: Sequence[str], seconds: float, environment: dict[str, str]) -> int:
         limits = ("--patience", f"{self._patience:.2f}", "--minutes", f"{seconds / 60 / self._patience:.3f}")
