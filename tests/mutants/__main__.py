@@ -1,4 +1,4 @@
-"""`python -m tests.mutants PACKAGE`: change lines of a package one at a time, and say which changes no quick test notices."""
+"""`python -m tests.mutants PACKAGE ...`: change lines of packages one at a time, and say which changes no quick test notices."""
 
 import argparse
 import os
@@ -64,7 +64,7 @@ class Hunt:
 
 
 def main() -> int:
-    """Returns 1 where the score is lower than the recorded one of the same seed and number."""
+    """Returns 1 where a score is lower than the recorded one of the same seed and number."""
     options = parser().parse_args()
     os.nice(10)
     patience = measured_patience()
@@ -73,22 +73,29 @@ def main() -> int:
     if not traces.exists():
         print("Measuring which tests run which lines, once for this state of the code.", flush=True)
         trees[0].measure(traces, options.untraced)
-    mutants = choose(ROOT, options.package, options.mutants, options.seed)
-    verdicts = Hunt(trees, Reach(ROOT, traces)).verdicts(mutants)
+    for tree in trees:
+        tree.compile()
+    hunt = Hunt(trees, Reach(ROOT, traces))
+    lower = [package for package in options.packages if _is_lower(hunt, package, options)]
+    return int(bool(lower))
+
+
+def _is_lower(hunt: Hunt, package: str, options: argparse.Namespace) -> bool:
+    verdicts = hunt.verdicts(choose(ROOT, package, options.mutants, options.seed))
     print(*(f"survived: {each}" for each in verdicts if each.ended == SURVIVED), sep="\n")
     commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True).strip()
-    print(row(options.package, options.seed, verdicts, commit))
-    before = recorded_score(RECORD, options.package, options.seed, len(verdicts))
+    print(row(package, options.seed, verdicts, commit), flush=True)
+    before = recorded_score(RECORD, package, options.seed, len(verdicts))
     if options.record:
-        record(RECORD, options.package, options.seed, verdicts, commit)
+        record(RECORD, package, options.seed, verdicts, commit)
     if before is not None:
-        print(f"Recorded: {before} %.")
-    return int(before is not None and score(verdicts) < before)
+        print(f"Recorded: {before} %.", flush=True)
+    return before is not None and score(verdicts) < before
 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="python -m tests.mutants", description="What the quick tests do not notice.")
-    found.add_argument("package", help="a folder, such as forge_tools/storage")
+    found.add_argument("packages", nargs="+", help="folders, such as forge_tools/storage")
     found.add_argument("--mutants", type=int, default=100, help="how many (default 100)")
     found.add_argument("--seed", type=int, default=20261123, help="what chooses them")
     found.add_argument("--untraced", default="", help="test files that stand still when traced")

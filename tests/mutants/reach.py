@@ -23,20 +23,19 @@ class Reach:
         for file in sorted(traces.glob("*.jsonl")):
             for entry in map(json.loads, file.read_text().splitlines()):
                 if not entry["failed"]:
-                    self._add(entry)
+                    self._add(**entry)
         for test_file in {test.partition("::")[0] for test in self._seconds}:
             of_file = {test for test in self._seconds if test.startswith(f"{test_file}::")}
             for module in _imports(root / test_file):
                 self._importers[module] |= of_file
 
-    def _add(self, entry: dict[str, object]) -> None:
-        test = str(entry["test"])
-        self._seconds[test] = float(str(entry["seconds"]))
-        if "lines" in entry:
+    def _add(self, test: str, seconds: float, lines: dict[str, list[int]] | None = None, **_: object) -> None:
+        self._seconds[test] = seconds
+        if lines is not None:
             self._traced.add(test)
-            for file, lines in entry["lines"].items():
-                for line in lines:
-                    self._executed[file, line].add(test)
+        for file, numbers in (lines or {}).items():
+            for line in numbers:
+                self._executed[file, line].add(test)
 
     def executing(self, mutant: Mutant) -> set[str]:
         """The tests that run the line; at import one of them does for all, which says nothing."""

@@ -52,7 +52,11 @@ class Tree:
         traces.parent.mkdir(exist_ok=True)
         shutil.move(unfinished, traces)
 
-    def judge(self, mutant: Mutant, tests: Sequence[str], usual_seconds: float) -> tuple[str, list[str]]:
+    def compile(self) -> None:
+        """Have all tests imported once: runs of mutants keep no compiled code, which would be that of a mutant."""
+        self._run(["-q", "--collect-only", *SUITES], 600, {})
+
+    def judge(self, mutant: Mutant, tests: list[str], usual_seconds: float) -> tuple[str, list[str]]:
         """What becomes of the mutant, and which tests killed it. A test that fails once and not again is left out."""
         path = self.folder / mutant.file
         source, status = path.read_bytes(), path.stat()
@@ -60,10 +64,12 @@ class Tree:
         try:
             for _ in range(TRIES):
                 ended, failed = self.run_tests(tests, usual_seconds, "-x")
-                if ended != SURVIVED or not failed:
-                    break
                 tests = [test for test in tests if test not in failed]
-            return ended, failed if failed or ended != KILLED else list(tests[:1])  # none fails where none is collected
+                if ended != SURVIVED or not failed or not tests:
+                    break
+            return ended, [] if ended == SURVIVED else failed or tests[
+                :1
+            ]  # where nothing can be imported, none of them fails
         finally:
             path.write_bytes(source)
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
