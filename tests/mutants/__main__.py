@@ -11,8 +11,9 @@ from queue import SimpleQueue
 
 from tests.__main__ import measured_patience
 from tests.mutants.changes import Mutant, choose
-from tests.mutants.reach import Reach
+from tests.mutants.reach import Reach, files_about
 from tests.mutants.record import Verdict, record, recorded_score, row, score
+from tests.mutants.tracing import traces_of
 from tests.mutants.trees import SURVIVED, TRIES, Tree, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,19 +70,15 @@ def main() -> int:
     os.nice(10)
     patience = measured_patience()
     trees = [Tree(ROOT, FOLDER / f"tree-{number}", patience) for number in range(AT_ONCE)]
-    traces = FOLDER / f"traces-{state_of(ROOT)}"
-    if not traces.exists():
-        print("Measuring which tests run which lines, once for this state of the code.", flush=True)
-        trees[0].measure(traces, options.untraced)
     for tree in trees:
         tree.compile()
-    hunt = Hunt(trees, Reach(ROOT, traces))
-    lower = [package for package in options.packages if _is_lower(hunt, package, options)]
+    lower = [package for package in options.packages if _is_lower(trees, package, options)]
     return int(bool(lower))
 
 
-def _is_lower(hunt: Hunt, package: str, options: argparse.Namespace) -> bool:
-    verdicts = hunt.verdicts(choose(ROOT, package, options.mutants, options.seed))
+def _is_lower(trees: Sequence[Tree], package: str, options: argparse.Namespace) -> bool:
+    reach = _reach(trees[0], package, options.untraced)
+    verdicts = Hunt(trees, reach).verdicts(choose(ROOT, package, options.mutants, options.seed))
     print(*(f"survived: {each}" for each in verdicts if each.ended == SURVIVED), sep="\n")
     commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True).strip()
     print(row(package, options.seed, verdicts, commit), flush=True)
@@ -91,6 +88,15 @@ def _is_lower(hunt: Hunt, package: str, options: argparse.Namespace) -> bool:
     if before is not None:
         print(f"Recorded: {before} %.", flush=True)
     return before is not None and score(verdicts) < before
+
+
+def _reach(tree: Tree, package: str, untraced: str) -> Reach:
+    """What the package's tests execute; measured where that is not known for this state of the code."""
+    files, traces = files_about(ROOT, package), FOLDER / f"traces-{state_of(ROOT)}"
+    if missing := [file for file in files if not (traces / traces_of(file)).exists()]:
+        print(f"Measuring which lines the tests of {len(missing)} files run.", flush=True)
+        tree.measure(missing, traces, untraced)
+    return Reach(ROOT, files, traces)
 
 
 def parser() -> argparse.ArgumentParser:

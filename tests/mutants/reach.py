@@ -3,10 +3,14 @@
 import ast
 import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from tests.mutants.changes import Mutant
+from tests.mutants.tracing import traces_of
+
+SUITES = ("tests/unit", "tests/spec", "tests/contract")
 
 MOST_SECONDS = 40.0
 """What the tests of one mutant may usually take: the quickest ones are run, up to this."""
@@ -15,19 +19,18 @@ MOST_SECONDS = 40.0
 class Reach:
     """Reads what the plugin `tests.mutants.tracing` wrote."""
 
-    def __init__(self, root: Path, traces: Path) -> None:
+    def __init__(self, root: Path, files: Sequence[str], traces: Path) -> None:
         self._seconds: dict[str, float] = {}
         self._traced: set[str] = set()
         self._executed: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._importers: dict[str, set[str]] = defaultdict(set)
-        for file in sorted(traces.glob("*.jsonl")):
-            for entry in map(json.loads, file.read_text().splitlines()):
-                if not entry["failed"]:
-                    self._add(**entry)
-        for test_file in {test.partition("::")[0] for test in self._seconds}:
-            of_file = {test for test in self._seconds if test.startswith(f"{test_file}::")}
-            for module in _imports(root / test_file):
-                self._importers[module] |= of_file
+        for file in files:
+            entries = [json.loads(line) for line in (traces / traces_of(file)).read_text().splitlines()]
+            passed = [entry for entry in entries if not entry["failed"]]
+            for entry in passed:
+                self._add(**entry)
+            for module in _imports(root / file):
+                self._importers[module] |= {entry["test"] for entry in passed}
 
     def _add(self, test: str, seconds: float, lines: dict[str, list[int]] | None = None, **_: object) -> None:
         self._seconds[test] = seconds
@@ -63,6 +66,29 @@ class Reach:
         return chosen
 
 
+def files_about(root: Path, package: str) -> list[str]:
+    """The quick test files that import something of the package, themselves or through what they use of `tests`."""
+    name = package.strip("/").removesuffix(".py").replace("/", ".")
+    files = [file for suite in SUITES for file in sorted((root / suite).rglob("test_*.py"))]
+    return [
+        file.relative_to(root).as_posix()
+        for file in files
+        if any(f"{module}.".startswith(f"{name}.") for module in _all_imports(root, file))
+    ]
+
+
+def _all_imports(root: Path, file: Path) -> set[str]:
+    found: dict[Path, set[str]] = {}
+    left = [file, file.with_name("conftest.py")]
+    while left:
+        path = left.pop()
+        if path not in found and path.exists():
+            found[path] = _imports(path)
+            left += [root / f"{module.replace('.', '/')}.py" for module in found[path] if module.startswith("tests.")]
+    return set().union(*found.values())
+
+
+@cache
 def _imports(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_bytes())):

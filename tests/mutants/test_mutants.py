@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutants.__main__ import Hunt
 from tests.mutants.changes import choose, mutants_of
-from tests.mutants.reach import Reach
+from tests.mutants.reach import Reach, files_about
 from tests.mutants.record import record, recorded_score
 from tests.mutants.trees import KILLED, SURVIVED, Tree
 from tests.waiting import PATIENCE
@@ -122,11 +122,12 @@ def project(tmp_path: Path) -> Path:
 
 def test_what_a_test_notices_is_killed_and_what_none_notices_is_named(project: Path, tmp_path: Path) -> None:
     tree = Tree(project, tmp_path / "tree", PATIENCE)
-    tree.measure(tmp_path / "traces", untraced="")
+    files = files_about(project, "forge_tools/sizes.py")
+    tree.measure(files, tmp_path / "traces", untraced="")
     source = (project / "forge_tools/sizes.py").read_bytes()
     boundaries = [each for each in mutants_of(source, "forge_tools/sizes.py") if "=" in each.after]
 
-    verdicts = Hunt([tree], Reach(project, tmp_path / "traces")).verdicts(boundaries)
+    verdicts = Hunt([tree], Reach(project, files, tmp_path / "traces")).verdicts(boundaries)
 
     assert {each.mutant.function: (each.ended, each.executed) for each in verdicts} == {
         "is_large": (KILLED, True),

@@ -13,11 +13,11 @@ PRODUCT = ("forge_tools", "workers")
 
 
 class Tracing:
-    """Each test process writes a file of its own, a line of JSON per test."""
+    """For each file of tests there is one of traces, a line of JSON per test; one process runs all tests of a file."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._untraced = tuple(os.environ.get(UNTRACED, "").split())
-        self._file = Path(os.environ[FOLDER], f"{os.getpid()}.jsonl")
+        self._folder = Path(os.environ[FOLDER])
         self._seconds = 0.0
         self._failed = False
         # In memory: tests fork, close descriptors and change users, which a file of coverage's does not survive.
@@ -54,8 +54,13 @@ class Tracing:
                 for file in data.measured_files()
                 if (lines := data.lines(file))
             }
-        with self._file.open("a") as file:
+        with (self._folder / traces_of(test.partition("::")[0])).open("a") as file:
             file.write(json.dumps(entry) + "\n")
+
+
+def traces_of(file: str) -> str:
+    """The name of the file of traces."""
+    return f"{file.replace('/', '.')}.jsonl"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.mutants.changes import Mutant
+from tests.mutants.reach import SUITES
 from tests.mutants.tracing import FOLDER, UNTRACED
 
 HERE = Path(__file__).resolve().parents[2]
-SUITES = ("tests/unit", "tests/spec", "tests/contract")
 MEASURED = ("forge_tools", "workers", *SUITES)
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 LEAST_SECONDS, USUAL_TIMES = 40.0, 4.0
@@ -43,14 +43,17 @@ class Tree:
                 elif path.name not in {"bin", "lib", "lib64"}:
                     (folder / path.name).symlink_to(path)
 
-    def measure(self, traces: Path, untraced: str) -> None:
-        """Run the quick suites once, traced; what is there afterwards is whole."""
+    def measure(self, files: Sequence[str], traces: Path, untraced: str) -> None:
+        """Run these files of tests, traced; what is among the traces afterwards is whole."""
         unfinished = self.folder / "measured"
-        unfinished.mkdir()
+        unfinished.mkdir(exist_ok=True)
         options = ("-q", "-n", "2", "--dist", "loadfile", "-p", "tests.mutants.tracing")
-        self._run([*options, *SUITES], 3600, {FOLDER: str(unfinished), UNTRACED: untraced})
-        traces.parent.mkdir(exist_ok=True)
-        shutil.move(unfinished, traces)
+        code = self._run([*options, *files], 3600, {FOLDER: str(unfinished), UNTRACED: untraced})
+        if code not in {0, 1}:
+            raise RuntimeError(f"The tests were not run to their end: see {self.folder}/log")
+        traces.mkdir(parents=True, exist_ok=True)
+        for file in unfinished.iterdir():
+            shutil.move(file, traces / file.name)
 
     def compile(self) -> None:
         """Have all tests imported once: runs of mutants keep no compiled code, which would be that of a mutant."""
