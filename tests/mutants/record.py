@@ -11,11 +11,13 @@ from tests.mutants.trees import KILLED, SURVIVED, TIMED_OUT
 
 HEAD = """# Mutants
 
-Of each package, lines chosen by a seed are changed one at a time, and the quick tests (`tests/unit`, `tests/spec`, `tests/contract`) that run such a line
-are run on the change. The score is the share of the changes that a test noticed. It may not fall: see CONTRIBUTING.md.
+Of each package, lines that a seed chooses are changed, one at a time, and the quick tests that execute such a line run on the change: those of `tests/unit`, `tests/spec`
+and `tests/contract` whose file imports something of the package, itself or through what it uses of `tests`. The score is the share of changes that a test notices. It may not
+fall: see CONTRIBUTING.md.
 
-Executed is a line that a test runs in its own process. What runs only in processes that tests start (children of lanes, workers, the command line) or in
-`tests/integration` and `tests/e2e` counts as not executed here, and survives unless a test that imports the module fails.
+"Not executed" is a line that no such test executes in its own process. What runs only in processes that tests start (children of lanes, workers, the command line), or only in
+`tests/integration` and `tests/e2e`, is not executed in this sense; on it run the tests whose file imports the module, and mostly it survives. Where one process does not show a
+difference (the size of a cache, a log, an argument that equals its default), a survivor is no flaw of a test.
 
 | package | seed | mutants | killed | timed out | survived | of these not executed | score | commit |
 |---|---|---|---|---|---|---|---|---|
