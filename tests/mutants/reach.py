@@ -13,7 +13,7 @@ from tests.mutants.tracing import traces_of
 SUITES = ("tests/unit", "tests/spec", "tests/contract")
 
 MOST_SECONDS = 40.0
-"""What the tests of one mutant may usually take: the quickest ones are run, up to this."""
+"""What the tests of one mutant may usually take; those that come after that are not run."""
 
 
 class Reach:
@@ -24,6 +24,7 @@ class Reach:
         self._traced: set[str] = set()
         self._executed: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._importers: dict[str, set[str]] = defaultdict(set)
+        self._users: dict[str, set[str]] = defaultdict(set)
         for file in files:
             entries = [json.loads(line) for line in (traces / traces_of(file)).read_text().splitlines()]
             passed = [entry for entry in entries if not entry["failed"]]
@@ -31,6 +32,9 @@ class Reach:
                 self._add(**entry)
             for module in _imports(root / file):
                 self._importers[module] |= {entry["test"] for entry in passed}
+        for (file, _), tests in self._executed.items():
+            for module in (_module(file), *_imports(root / file)):
+                self._users[module] |= tests
 
     def _add(self, test: str, seconds: float, lines: dict[str, list[int]] | None = None, **_: object) -> None:
         self._seconds[test] = seconds
@@ -47,18 +51,23 @@ class Reach:
         return set().union(*(self._executed.get((mutant.file, line), set()) for line in mutant.lines))
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """The quickest first. Where no test ran the line, those whose file imports the module; and of those that were not traced."""
-        executing = self.executing(mutant)
-        importers = self._importers[mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")]
-        return self._quickest(executing | (importers - self._traced if executing else importers))
+        """First those whose file imports the module, then the others, the quickest first of each.
+
+        Where no test ran the line, those whose file imports the module are all there is, as for those that were not traced.
+        What runs at import is for the tests that run a line of the module, or of one that imports it.
+        """
+        module = _module(mutant.file)
+        executing = self._users[module] if mutant.runs_at_import else self.executing(mutant)
+        importers = self._importers[module]
+        return self._within_limit(executing | (importers - self._traced if executing else importers), importers)
 
     def seconds(self, tests: Iterable[str]) -> float:
         return sum(self._seconds[test] for test in tests)
 
-    def _quickest(self, tests: set[str]) -> list[str]:
+    def _within_limit(self, tests: set[str], first: set[str]) -> list[str]:
         chosen: list[str] = []
         left = MOST_SECONDS
-        for test in sorted(tests, key=lambda each: (self._seconds[each], each)):
+        for test in sorted(tests, key=lambda each: (each not in first, self._seconds[each], each)):
             left -= self._seconds[test]
             if chosen and left < 0:
                 break
@@ -86,6 +95,10 @@ def _all_imports(root: Path, file: Path) -> set[str]:
             found[path] = _imports(path)
             left += [root / f"{module.replace('.', '/')}.py" for module in found[path] if module.startswith("tests.")]
     return set().union(*found.values())
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 @cache
