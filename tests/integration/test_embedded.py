@@ -130,7 +130,9 @@ def test_only_this_user_can_reach_the_broker(home: Path) -> None:
 
 def test_a_worker_gets_exactly_our_settings(home: Path) -> None:
     with make(home, routes={"Bash": "slow"}) as stack:
-        environment = psutil.Process(stack.workers[0].pid).environ()
+        worker = psutil.Process(stack.workers[0].pid)
+        wait_until(lambda: "FORGE_HOME" in worker.environ(), 30, "it never became the worker")
+        environment = worker.environ()
     variables = {name: value for name, value in environment.items() if name.startswith("FORGE_")}
     assert variables["FORGE_HOME"] == str(home)
     assert json.loads(variables["FORGE_ROUTES"]) == {"Bash": "slow"}
