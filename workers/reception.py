@@ -11,7 +11,7 @@ from kombu import Connection
 from kombu.transport import pyamqp, redis
 from redis.exceptions import ResponseError
 
-from forge_tools.dispatch.app import KEY_PREFIX
+from forge_tools.dispatch.app import KEY_PREFIX, list_name
 from forge_tools.dispatch.message import MalformedMessageError, body, envelope, headers, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import Ring, new_id
@@ -88,26 +88,33 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
         super()._get_client()  # type: ignore[misc]  # as above
         return partial(_RedisClient, self.reception)
 
+    def _new_queue(self, queue: str, *arguments: Any, **options: Any) -> None:
+        """Also where somebody put something else in its place: kombu asks for the length next."""
+        super()._new_queue(queue, *arguments, **options)  # type: ignore[misc]  # as above
+        self._drop_what_is_no_list(queue)
+
+    def _queue_bind(self, *arguments: Any) -> None:
+        """Nothing is looked up in tables of bindings, which anybody could spoil: messages are written into their queue."""
+
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[misc]  # as above
         except ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
-            self._delete_what_is_no_list()
+            for queue in self.active_queues:
+                self._drop_what_is_no_list(queue)
             return None
 
-    def _delete_what_is_no_list(self) -> None:
-        """Drop what somebody put in the place of a queue: clients could not write into it, nor we read another."""
+    def _drop_what_is_no_list(self, queue: str) -> None:
+        """Drop what stands in the place of a queue: clients could not write into it, nor we read another."""
         with self.conn_or_acquire() as client:
-            for queue in self.active_queues:
-                for priority in self.priority_steps:
-                    name = self._q_for_pri(queue, priority)  # type: ignore[attr-defined]  # as above
-                    try:
-                        client.llen(name)
-                    except ResponseError:
-                        client.delete(name)
-                        self.reception.drop(queue, "its key is no list")
+            for name in (list_name(queue, priority) for priority in self.priority_steps):
+                try:
+                    client.llen(name)
+                except ResponseError:
+                    client.delete(name)
+                    self.reception.drop(queue, "its key is no list")
 
 
 class _RedisTransport(redis.Transport):

@@ -92,17 +92,21 @@ def waiting(wire: BrokerUnderFire, fleet: Fleet) -> int:
         app.close()
 
 
+@pytest.mark.parametrize("and_then", ["busy", "cut"])
 async def test_a_key_that_is_no_list_is_dropped_as_well(
-    wire: BrokerUnderFire, fleet: Fleet, agent: ExecutorClient
+    wire: BrokerUnderFire, fleet: Fleet, agent: ExecutorClient, and_then: str
 ) -> None:
     if not isinstance(wire, ValkeyUnderFire):
         pytest.skip("a queue of RabbitMQ holds nothing but messages")
+    await asyncio.to_thread(wait_until, lambda: not waiting(wire, fleet), 60, "messages are left")
+    await fleet.looked_again()
     before, keys = await dropped(fleet), [f"forge:{name}" for name in served(fleet)]
 
     def spoil() -> None:
         with client(wire.url) as server:
-            for key in keys:
-                server.set(key, "no list")
+            server.mset(dict.fromkeys(keys, "no list"))
+            if and_then == "cut":
+                wire.cut()
 
     await asyncio.to_thread(spoil)
     context = ExecutionContext(working_dir=str(fleet.folder), timeout=60)
@@ -110,3 +114,9 @@ async def test_a_key_that_is_no_list_is_dropped_as_well(
     await reached(
         lambda: dropped(fleet), otherwise="not every key was dropped", when=lambda now: now == before + len(keys)
     )
+    assert [times_warned(worker) for worker in fleet.workers] == [0, 0]
+
+
+def times_warned(worker: WorkerProcess) -> int:
+    """How often Celery said what it does when connections are lost, which is not what our settings say."""
+    return worker.log.read_text().count("CPendingDeprecationWarning")
