@@ -14,7 +14,7 @@ from typing import Any
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from tests.careless_tools import CARELESS
 from tests.flaky_tools import FLAKY
-from tests.impostor import Impostor
+from tests.impostor import Impostor, Scribbler
 from tests.rogue_tools import ROGUES
 from tests.waiting import reached
 
@@ -230,6 +230,7 @@ TOOLS = (
     Deafen,
     LetGo,
     Impostor,
+    Scribbler,
     *ROGUES,
     *FLAKY,
     *CARELESS,

@@ -1,10 +1,17 @@
 """Celery's prefork pool where it does not fit: each child shares a socket pair with the engine, and children die every day."""
 
+import logging
+import os
+import pickle
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from typing import Any
 
+from billiard.connection import Connection
 from celery.concurrency import asynpool, prefork
 
 from forge_tools.errors import ConfigurationError
@@ -12,6 +19,8 @@ from forge_tools.signals import keep_ignored_here
 
 Adopt = Callable[[Any, socket.socket], None]
 """Takes a process that was just forked, and the engine's end of the pair that it was given."""
+
+logger = logging.getLogger(__name__)
 
 
 class Pairs:
@@ -41,10 +50,82 @@ class _Child(asynpool.Worker):
         keep_ignored_here()
 
 
+class _Plain(pickle.Unpickler):
+    """Builds numbers, texts, tuples, lists and dicts: what Celery's children write, unless a body writes in their place."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} is nothing that a child says")
+
+
+def _read(message: BytesIO) -> Any:
+    return _Plain(message).load()
+
+
+class _PlainReader(Connection):
+    """The parent's end of a pipe in which a child says how its jobs went."""
+
+    def recv(self) -> Any:
+        return _read(BytesIO(self.recv_bytes()))
+
+
+class _Results(asynpool.ResultHandler):
+    """Takes a child that says what none does for broken: it is killed, and replaced as any that died."""
+
+    fileno_to_outq: dict[int, Any]
+    _hub: Any
+
+    def _recv_message(self, add_reader: Any, fd: int, callback: Any, **_: Any) -> Iterator[None]:
+        try:
+            yield from super()._recv_message(add_reader, fd, callback, load=_read)  # type: ignore[misc]  # not in celery-types
+        except (OSError, EOFError):
+            raise
+        except Exception as error:  # noqa: BLE001  a body can write anything
+            self._hub.remove_reader(fd)
+            child = self.fileno_to_outq[fd]
+            logger.warning(
+                "A child of the pool is replaced: it answers what none does",
+                extra={"pid": child.pid, "error": repr(error)},
+            )
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+
+    def _flush_outqueue(self, fd: int, remove: Callable[[int], Any], *arguments: Any) -> Any:
+        try:
+            return super()._flush_outqueue(fd, remove, *arguments)  # type: ignore[misc]  # as above
+        except Exception:  # noqa: BLE001  as above
+            return remove(fd)
+
+
+class _PlainPool(asynpool.AsynPool):
+    """Reads nothing but plain values from children, and gives the successor of each pipes of its own."""
+
+    ResultHandler = _Results
+    _queues: dict[Any, Any]
+
+    def create_process_queues(self) -> Any:
+        queues: Any = super().create_process_queues()
+        results = queues[1]
+        reader = results._reader  # noqa: SLF001  Celery has no other way in
+        results._reader = _PlainReader(os.dup(reader.fileno()), writable=False)  # noqa: SLF001  as above
+        reader.close()
+        return queues
+
+    def process_flush_queues(self, proc: Any) -> None:
+        with suppress(Exception):  # what a child that ended had still to say is a courtesy
+            super().process_flush_queues(proc)
+
+    def _process_cleanup_queues(self, proc: Any) -> None:
+        """Replace its pipes, or its successor would fall over what is left in them."""
+        if not proc.dead and (queues := next((one for one, owner in self._queues.items() if owner == proc), None)):
+            proc.dead = True
+            self.destroy_queues(queues, proc)
+            self._queues[self.create_process_queues()] = None
+
+
 def pool_with(pairs: Pairs) -> type[prefork.TaskPool]:
     """The pool of a worker whose engine adopts what `pairs` makes."""
 
-    class PairedPool(asynpool.AsynPool):
+    class PairedPool(_PlainPool):
         Worker = _Child
 
         def _create_worker_process(self, i: int) -> Any:

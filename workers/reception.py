@@ -90,7 +90,7 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
 
     def _new_queue(self, queue: str, *arguments: Any, **options: Any) -> None:
         """Also where somebody put something else in its place: kombu asks for the length next."""
-        super()._new_queue(queue, *arguments, **options)  # type: ignore[misc]  # as above
+        super()._new_queue(queue, *arguments, **options)
         self._drop_what_is_no_list(queue)
 
     def _queue_bind(self, *arguments: Any) -> None:

@@ -28,7 +28,7 @@ SET = 300.0
 """Seconds by which no duration may be wrong: half of what clocks are set by, and more than anybody is suspended for."""
 
 BEGUN_TOGETHER = 1.0
-"""Seconds in which bodies begin that were claimed with the one that leaves them no descriptors."""
+"""Seconds, less those in which it was suspended, in which bodies begin that were claimed with the one that leaves their process no descriptors."""
 
 NO_DESCRIPTORS = os.strerror(errno.EMFILE)
 
@@ -326,8 +326,8 @@ def no_body_begins_where_descriptors_are_short(case: Case, deaths: Deaths) -> It
     for start in case.starts:
         for famine in case.famines:
             grace = BEGUN_TOGETHER if famine.lane == "async" else 0.0
-            if famine.meets(start) and start.at > famine.by.at + grace:
-                yield f"began in process {start.pid} {start.at - famine.by.at:.2f}s after {famine.by.mark} left it none"
+            if famine.meets(start) and (late := deaths.seconds_awake(start.pid, famine.by.at, start.at)) > grace:
+                yield f"began in process {start.pid} {late:.2f}s after {famine.by.mark} left it none"
 
 
 def nobody_gets_what_is_anothers(case: Case, deaths: Deaths) -> Iterator[str]:

@@ -98,6 +98,7 @@ def starved(*, effects: Sequence[Effect], lane: Lane = "async", idempotent: bool
         cut(deaths=Deaths(children={11: 10}, workers={10: "stopped"}, stopped={10: 100.5})),
         starved(effects=[SHORT, starting(100.9)]),
         starved(effects=[SHORT, replace(ENOUGH, at=99.5), starting(100.9), END], error=None, status="succeeded"),
+        replace(starved(effects=[SHORT, starting(122.9)]), deaths=Deaths(suspended=[(SHORT.pid, 99.0, 122.5)])),
         starved(effects=[replace(SHORT, pid=99), starting(105), END], error=None, status="succeeded"),
         replace(SOUND, garbage=5, dropped=3),
         replace(SOUND, submitted=[Submitted(CALL, "unknown", "id")], resolved={}),
@@ -136,6 +137,10 @@ def test_what_is_right_is_accepted(evidence: Evidence) -> None:
         ("it_ends_as_such_a_call_may", starved(effects=[SHORT, starting(99.5)], lane="process")),
         ("it_ends_as_such_a_call_may", starved(effects=[SHORT, ENOUGH, starting(110.5)])),
         ("no_body_begins_where_descriptors_are_short", starved(effects=[SHORT, starting(101.5)])),
+        (
+            "no_body_begins_where_descriptors_are_short",
+            replace(starved(effects=[SHORT, starting(102.5)]), deaths=Deaths(suspended=[(SHORT.pid, 101.0, 101.9)])),
+        ),
         ("no_body_begins_where_descriptors_are_short", starved(effects=[SHORT, starting(100.1)], lane="process")),
         ("nobody_gets_what_is_anothers", replace(SOUND, effects=[START, replace(START, what="got"), END])),
         ("lost_only_where_something_died", lost()),

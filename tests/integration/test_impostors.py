@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import pickle
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from forge_tools.records import ExecutionContext
 from forge_tools.storage import open_store
 from tests import impostor
 from tests.fleet import Fleet, WorkerProcess, wait_until
+from tests.waiting import reached
 
 CHILDREN = 2
 
@@ -35,6 +39,29 @@ def worker(fleet: Fleet) -> WorkerProcess:
 async def client(fleet: Fleet, worker: WorkerProcess) -> AsyncIterator[ExecutorClient]:
     async with ExecutorClient(fleet.settings) as client:
         yield client
+
+
+class Touch:
+    """Makes a file wherever it is read back by pickle."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def framed(said: bytes) -> bytes:
+    return struct.pack(">i", len(said)) + said
+
+
+def scribbles(touched: Path) -> list[bytes]:
+    """What no child of Celery's writes into its pipe: from bytes that are no message to messages that are none of its own."""
+    job = {"job": 1}
+    said = [Touch(touched), 7, (3, ()), (99, (1, 2)), (1, (job, 0, (True, None), 4)), (3, (0,)), (3, (1, 2, 3))]
+    bodies = [pickle.dumps(one) for one in said]
+    frames = [framed(body) for body in [*bodies, b"garbage", b"", pickle.dumps(list(range(999)))[:-9]]]
+    return [*frames, struct.pack(">i", -5), struct.pack(">i", 2**31 - 1) + b"x", frames[0][:6], b"\0" * 30_000]
 
 
 async def answering(fleet: Fleet) -> list[int | None]:
@@ -81,3 +108,19 @@ async def test_a_body_that_speaks_for_another_call_ends_itself_alone(
     async with asyncio.timeout(60):
         while await answering(fleet) != [CHILDREN]:
             await asyncio.sleep(0.05)
+
+
+async def test_whatever_a_body_writes_into_the_pipes_of_its_process_the_worker_runs_nothing_of_it_and_serves_on(
+    fleet: Fleet, worker: WorkerProcess, client: ExecutorClient, tmp_path: Path
+) -> None:
+    context, touched = ExecutionContext(working_dir=str(tmp_path), timeout=60), tmp_path / "touched"
+    await client.refresh()
+
+    for written in scribbles(touched):
+        await client.execute("Scribbler", context, written=written.hex())
+        served = await asyncio.gather(*(client.execute("EchoInProcess", context, message="served") for _ in range(3)))
+        assert [(echo.output, echo.error) for echo in served] == [("served", None)] * 3, written
+
+    assert worker.process.poll() is None
+    assert not touched.exists()
+    await reached(lambda: answering(fleet), when=lambda now: now == [CHILDREN])

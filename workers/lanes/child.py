@@ -10,6 +10,7 @@ import stat
 import sys
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
@@ -246,15 +247,20 @@ def _end_by_itself(**_: object) -> None:
 
 
 def _let_go_of_the_parents(spare: int) -> None:
-    """Close what the fork handed down: sockets to the database, the broker and other children, and files such as SQLite's.
+    """Close what the fork handed down: sockets to the database, the broker and other children, files such as SQLite's, and pipes of which
+    both ends are here, which are other children's.
 
     A stray write to a number that a tool takes for its own must not reach any of them.
     """
+    opened: dict[int, os.stat_result] = {}
     for fd in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
         with suppress(OSError):  # the descriptor of the listing itself is closed by now
-            mode = os.fstat(fd).st_mode
-            if fd > 2 and fd != spare and (stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
-                _let_go(fd)
+            opened[fd] = os.fstat(fd)
+    ends = Counter(found.st_ino for found in opened.values() if stat.S_ISFIFO(found.st_mode))
+    for fd, found in opened.items():
+        is_the_parents = stat.S_ISSOCK(found.st_mode) or stat.S_ISREG(found.st_mode) or ends[found.st_ino] > 1
+        if fd > 2 and fd != spare and is_the_parents:
+            _let_go(fd)
 
 
 def _let_go(fd: int) -> None:
