@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from benchmarks.agent import Agent
 from benchmarks.corpus import make_corpus
@@ -11,7 +10,6 @@ from benchmarks.figures import Bar, LeftOutError, Measure, Readings, Row
 from benchmarks.pairs import Work, by_turns
 from benchmarks.scene import Scene
 from forge_tools.sandbox.programs import find_beside_python
-from forge_tools.tools.file import grep
 
 COMMON = "return"
 RARE = "step_17 never written"
@@ -54,13 +52,7 @@ def search(scene: Scene) -> Readings:
         "rg_glob": bare("--hidden", "--files", "--null", "."),
     }
     readings = asyncio.run(by_turns(works, scene.sizes.tool_pairs))
-    readings |= asyncio.run(_without_ripgrep(ours("Grep", pattern=COMMON, head_limit=5000), works["rg_files"], scene))
     return readings | {"rg_files_allowed": ALLOWED * readings["rg_files"] + ALLOWANCE_MS}
-
-
-async def _without_ripgrep(ours: Work, bare: Work, scene: Scene) -> dict[str, float]:
-    with patch.object(grep, "find_beside_python", lambda _: None):  # as on a worker without it
-        return await by_turns({"python": ours, "rg_python": bare}, max(2, scene.sizes.tool_pairs // 5))
 
 
 MEASURE = Measure(
@@ -73,7 +65,6 @@ MEASURE = Measure(
             ("Grep, files, {corpus_files:,} files (rg)", "files", "rg_files", None),
             ("Grep, no match, with its hints (rg)", "none", "rg_none", None),
             ("Grep, content, first 100 of a common word (rg, all)", "head", "rg_content", Bar("ratio", "at most", 0.4)),
-            ("Grep without ripgrep (rg)", "python", "rg_python", Bar("ratio", "at most", 8)),
             ("Glob **/*.py (rg --files)", "glob", "rg_glob", Bar("ratio", "at most", 2)),
         )
     ],

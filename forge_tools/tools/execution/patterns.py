@@ -1,20 +1,14 @@
 """Which lines match a regular expression, found by a program that can be stopped, whatever the expression makes it do."""
 
-import json
 import re
-import sys
 from collections.abc import Sequence
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.sandbox import line_search
 from forge_tools.sandbox.environment import child_environment
 from forge_tools.sandbox.process import run
-from forge_tools.sandbox.programs import find_beside_python
-from forge_tools.tools.file.expressions import to_python
-from forge_tools.tools.file.ripgrep import Search, refusal
+from forge_tools.tools.file.ripgrep import Ripgrep, Search, refusal
 
-# Of each line that matches ripgrep prints the number, the program that stands in for it an object with all there is.
-_NUMBER = re.compile(rb'^(?:(\d+):|\{"type":"match",.*"line_number":(\d+))', re.MULTILINE)
+_NUMBER = re.compile(rb"^(\d+):", re.MULTILINE)
 _SPECIAL = frozenset("\\.+*?()|[]{}^$")
 _MAX_SECONDS = 10.0
 # What in an expression is no line break, though it is spelled so; and what is one.
@@ -57,16 +51,11 @@ class Pattern:
             raise SandboxError(f"Searching for {self._text[:200]} took more than {limit:.2g}s", ErrorCode.TIMEOUT)
         if completed.exit_code not in (0, 1):
             raise self._refusal(complaints.data.decode("utf-8", "replace"))
-        return [int(number[1] or number[2]) - 1 for number in _NUMBER.finditer(found.data)]
+        return [int(number[1]) - 1 for number in _NUMBER.finditer(found.data)]
 
     def _command(self) -> list[str]:
-        program = find_beside_python("rg")
-        if program is not None:
-            options = ("--no-config", "--text", "--engine=auto", "--line-number", "--max-columns=1", "--color=never")
-            return [program, *options, "-e", self._text, "-"]
-        request = {"regex": to_python(self._text), "ignore_case": False, "mode": "content", "before": 0, "after": 0}
-        request |= {"max_per_file": None, "hidden": True, "glob": None, "name": None, "is_file": True}
-        return [sys.executable, "-I", "-S", str(line_search.__file__), json.dumps(request)]
+        options = ("--no-config", "--text", "--engine=auto", "--line-number", "--max-columns=1", "--color=never")
+        return [Ripgrep.find().program, *options, "-e", self._text, "-"]
 
     def _refusal(self, complaints: str) -> SandboxError:
         refused = refusal(Search(pattern=self._text), complaints)

@@ -6,11 +6,9 @@ from typing import Any
 from forge_tools.base import BaseTool
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.sandbox.names import MAX_PATH_CHARS
-from forge_tools.sandbox.programs import find_beside_python
 from forge_tools.tools.file.arguments import check_text
-from forge_tools.tools.file.fallback import Fallback
 from forge_tools.tools.file.ripgrep import Ripgrep, Search
-from forge_tools.tools.file.searching import Engine, Searching
+from forge_tools.tools.file.searching import Searching
 
 
 def _flag(name: str, description: str, *, default: bool = False, aliases: tuple[str, ...] = ()) -> ToolParameter:
@@ -121,7 +119,7 @@ class Grep(BaseTool):
         search = Search(**options)
         for name in ("pattern", "glob", "type"):
             check_text(name, getattr(search, name) or "")
-        return await Searching(self._engine(), self.workspace(context), context).run(search)
+        return await Searching(Ripgrep.find(self._ripgrep), self.workspace(context), context).run(search)
 
     async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
         result = await self._execute(context, **options)
@@ -131,7 +129,3 @@ class Grep(BaseTool):
 
     def _takes_extra(self) -> bool:
         return False  # `**options` only keeps the twenty names from being written twice
-
-    def _engine(self) -> Engine:
-        program = find_beside_python("rg") or self._ripgrep
-        return Fallback() if program is None else Ripgrep(program)

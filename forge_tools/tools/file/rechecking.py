@@ -1,24 +1,24 @@
 """What a search found where folders changed under it, looked at again by our own handles: what may lie outside is not told."""
 
 import asyncio
+import codecs
 import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from hashlib import blake2b
 
 from forge_tools.sandbox.handles import Handle
-from forge_tools.sandbox.line_search import as_utf8
 from forge_tools.sandbox.sightings import Changes
 from forge_tools.tools.file.hits import MatchSink, NameSink, Origin, Page
 from forge_tools.tools.file.ripgrep import Complaints
 from forge_tools.tools.file.scope import Folder
 
-SearchAgain = Callable[[Sequence[str], NameSink], Awaitable[bool]]
-"""Searches files by these paths and feeds the sink; False where there is no need to, or no way."""
+SearchAgain = Callable[[Sequence[str], NameSink], Awaitable[None]]
+"""Searches files by these paths and feeds the sink."""
 
 _OPEN_FILES = 100
 _MAX_BYTES = 64 << 20
-_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class Recheck:
@@ -75,8 +75,7 @@ class Recheck:
                 return {}
             page = Page(offset=0, limit=len(links), room=0)
             sink = NameSink(page, lambda _: True, str, has_counts=any(counts.values()))
-            if not await again([*links], sink):
-                return {name: counts[name] for name in links.values()}
+            await again([*links], sink)
             return {links[link]: count for link, count in sink.counts().items() if link in links}
 
     def _standing(self, origins: Sequence[Origin]) -> set[int]:
@@ -98,8 +97,15 @@ def _stands(origin: Origin, handle: Handle) -> bool:
     if origin.digest is None:
         return False
     if os.pread(handle.fd, 3, 0).startswith(_MARKS):
-        text = as_utf8(os.pread(handle.fd, _MAX_BYTES, 0))
+        text = _as_utf8(os.pread(handle.fd, _MAX_BYTES, 0))
         data = text[origin.offset : origin.offset + origin.length]
     else:
         data = os.pread(handle.fd, origin.length, origin.offset)
     return blake2b(data, digest_size=16).digest() == origin.digest
+
+
+def _as_utf8(data: bytes) -> bytes:
+    """Take a byte order mark off, and turn what it says is UTF-16 into UTF-8."""
+    if data.startswith(codecs.BOM_UTF8):
+        return data.removeprefix(codecs.BOM_UTF8)
+    return data.decode("utf-16", "replace").encode()

