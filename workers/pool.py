@@ -101,6 +101,7 @@ class _PlainPool(asynpool.AsynPool):
 
     ResultHandler = _Results
     _queues: dict[Any, Any]
+    _fileno_to_outq: dict[int, Any]
 
     def create_process_queues(self) -> Any:
         queues: Any = super().create_process_queues()
@@ -113,6 +114,12 @@ class _PlainPool(asynpool.AsynPool):
     def process_flush_queues(self, proc: Any) -> None:
         with suppress(Exception):  # what a child that ended had still to say is a courtesy
             super().process_flush_queues(proc)
+
+    def destroy_queues(self, queues: Any, proc: Any) -> Any:
+        """Forget their numbers, too: they are other files' next, from which Celery would read when it has connected anew."""
+        for fd in [fd for fd, owner in self._fileno_to_outq.items() if owner is proc]:
+            del self._fileno_to_outq[fd]
+        return super().destroy_queues(queues, proc)
 
     def _process_cleanup_queues(self, proc: Any) -> None:
         """Replace its pipes, or its successor would fall over what is left in them."""

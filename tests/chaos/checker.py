@@ -3,7 +3,7 @@
 import errno
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, TypeVar
@@ -11,8 +11,9 @@ from typing import Literal, TypeVar
 from forge_tools.records import TERMINAL, ExecutionStatus, Lane
 from tests.chaos.calls import Planned
 from tests.chaos.crew import DRAIN, UNEXPLAINED, Deaths
-from tests.chaos.effects import Effect
+from tests.chaos.effects import SHORT_FOR, Effect
 
+Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row")
 
 SLACK = 0.25
@@ -28,7 +29,7 @@ SET = 300.0
 """Seconds by which no duration may be wrong: half of what clocks are set by, and more than anybody is suspended for."""
 
 BEGUN_TOGETHER = 1.0
-"""Seconds, less those in which it was suspended, in which bodies begin that were claimed with the one that leaves their process no descriptors."""
+"""Seconds that their process runs until bodies have begun that were claimed with the one that leaves them no descriptors."""
 
 NO_DESCRIPTORS = os.strerror(errno.EMFILE)
 
@@ -125,10 +126,14 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Famine:
-    """A process that a body left without descriptors, `until` they were to be had again; in a child they never are."""
+    """A process that a body left without descriptors, `until` they were to be had again; in a child they never are.
+
+    The body looked at `looks` whether any came free: what it waits between two is time in which its process ran.
+    """
 
     by: Effect
     lane: Lane
+    looks: tuple[float, ...] = ()
     until: float = inf
 
     def meets(self, start: Effect) -> bool:
@@ -234,13 +239,14 @@ def cases(evidence: Evidence) -> Iterator[Case]:
 def _famines(evidence: Evidence) -> Iterator[Famine]:
     lanes = {one.mark: one.call.kind.lane for one in evidence.submitted}
     over = {(one.mark, one.pid): one.at for one in evidence.effects if one.what == "enough"}
-    for one in evidence.effects:
-        if one.what == "short" and one.mark in lanes:
-            yield Famine(one, lanes[one.mark], over.get((one.mark, one.pid), inf))
+    short = _grouped(((one.mark, one.pid), one) for one in evidence.effects if one.what == "short")
+    for body, looks in short.items():
+        if body[0] in lanes:
+            yield Famine(looks[0], lanes[body[0]], tuple(look.at for look in looks), over.get(body, inf))
 
 
-def _grouped(pairs: Iterable[tuple[str, Row]]) -> defaultdict[str, list[Row]]:
-    groups: defaultdict[str, list[Row]] = defaultdict(list)
+def _grouped(pairs: Iterable[tuple[Key, Row]]) -> defaultdict[Key, list[Row]]:
+    groups: defaultdict[Key, list[Row]] = defaultdict(list)
     for key, row in pairs:
         groups[key].append(row)
     return groups
@@ -325,9 +331,10 @@ def _fell_short(attempt: Ended, case: Case) -> bool:
 def no_body_begins_where_descriptors_are_short(case: Case, deaths: Deaths) -> Iterator[str]:
     for start in case.starts:
         for famine in case.famines:
-            grace = BEGUN_TOGETHER if famine.lane == "async" else 0.0
-            if famine.meets(start) and (late := deaths.seconds_awake(start.pid, famine.by.at, start.at)) > grace:
-                yield f"began in process {start.pid} {late:.2f}s after {famine.by.mark} left it none"
+            looks = sum(look < start.at for look in famine.looks)
+            is_late = looks * SHORT_FOR > BEGUN_TOGETHER or famine.lane == "process"
+            if famine.meets(start) and start.at > famine.by.at and is_late:
+                yield f"began in process {start.pid} {start.at - famine.by.at:.2f}s after {famine.by.mark} left it none, which looked {looks} times"
 
 
 def nobody_gets_what_is_anothers(case: Case, deaths: Deaths) -> Iterator[str]:

@@ -67,18 +67,11 @@ class Deaths:
     """Pid of a pool process to that of its worker."""
     stopped: dict[int, float] = field(default_factory=dict)
     """When (monotonic) each worker was asked to stop that nothing else has met since."""
-    suspended: list[tuple[int, float, float]] = field(default_factory=list)
-    """Worker pid, and from when until when (monotonic) it could do nothing."""
 
     def meet(self, *pids: int) -> None:
         """Note that something befell these workers, which they may be excused for."""
         for pid in pids:
             self.stopped.pop(pid, None)
-
-    def seconds_awake(self, pid: int, since: float, until: float) -> float:
-        """How much of that time a worker could do anything."""
-        asleep = [min(until, end) - max(since, begin) for one, begin, end in self.suspended if one == pid]
-        return until - since - sum(seconds for seconds in asleep if seconds > 0)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,10 @@ VARIABLE = "CHAOS_EFFECTS"
 """Names the file in the environment of workers, which their children inherit."""
 
 What = Literal["start", "short", "enough", "got", "end"]
-"""A body starts and ends; its process has run short of descriptors, and has enough again; it got what is another's."""
+"""A body starts and ends; its process has run short of descriptors, still is, and has enough again; it got what is another's."""
+
+SHORT_FOR = 0.1
+"""Seconds that a process has run, at least, between two notes that it is short of descriptors."""
 
 _kept: int | None = None
 

@@ -286,14 +286,12 @@ class Faults:
             worker.is_suspended = True
         self._crew.deaths.meet(*(worker.pid for worker in workers))
         self._meet_leavers()
-        began = time.monotonic()
         try:
             with suspended([*(worker.pid for worker in workers), *trees]):
                 await asyncio.sleep(step.seconds)
         finally:
             for worker in workers:
                 worker.is_suspended = False
-                self._crew.deaths.suspended.append((worker.pid, began, time.monotonic()))
         return True
 
     async def _tell_broker(self, order: Callable[[], None]) -> bool:

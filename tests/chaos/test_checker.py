@@ -11,7 +11,7 @@ from tests.chaos import checker
 from tests.chaos.calls import SUCCEEDED, TIMED_OUT, Planned, kind
 from tests.chaos.checker import Ended, Evidence, Execution, Resolved, Submitted, check
 from tests.chaos.crew import DRAIN, Deaths
-from tests.chaos.effects import Effect
+from tests.chaos.effects import SHORT_FOR, Effect
 
 WORK = kind("Work", "process", [SUCCEEDED, TIMED_OUT], timeout=5.0)
 CALL = Planned(0.0, "m", WORK, idempotent=False, seconds=1.0)
@@ -57,6 +57,7 @@ def timed_out(**more: Any) -> Evidence:
 
 
 SHORT = Effect("eater", "short", pid=10, parent=1, at=100.0)
+STARVING = [replace(SHORT, at=100.0 + look * SHORT_FOR) for look in range(20)]
 ENOUGH = replace(SHORT, what="enough", at=110.0)
 EMFILE = "Unexpected error: OSError: [Errno 24] Too many open files"
 
@@ -96,9 +97,9 @@ def starved(*, effects: Sequence[Effect], lane: Lane = "async", idempotent: bool
         cut(seconds=DRAIN + 1),
         cut(deaths=Deaths(workers={10: "stopped"})),
         cut(deaths=Deaths(children={11: 10}, workers={10: "stopped"}, stopped={10: 100.5})),
-        starved(effects=[SHORT, starting(100.9)]),
+        starved(effects=[*STARVING, starting(100.9)]),
+        starved(effects=[*STARVING[:9], starting(122.9)]),
         starved(effects=[SHORT, replace(ENOUGH, at=99.5), starting(100.9), END], error=None, status="succeeded"),
-        replace(starved(effects=[SHORT, starting(122.9)]), deaths=Deaths(suspended=[(SHORT.pid, 99.0, 122.5)])),
         starved(effects=[replace(SHORT, pid=99), starting(105), END], error=None, status="succeeded"),
         replace(SOUND, garbage=5, dropped=3),
         replace(SOUND, submitted=[Submitted(CALL, "unknown", "id")], resolved={}),
@@ -136,11 +137,7 @@ def test_what_is_right_is_accepted(evidence: Evidence) -> None:
         ("it_ends_as_such_a_call_may", starved(effects=[SHORT, starting(100.5)], idempotent=True)),
         ("it_ends_as_such_a_call_may", starved(effects=[SHORT, starting(99.5)], lane="process")),
         ("it_ends_as_such_a_call_may", starved(effects=[SHORT, ENOUGH, starting(110.5)])),
-        ("no_body_begins_where_descriptors_are_short", starved(effects=[SHORT, starting(101.5)])),
-        (
-            "no_body_begins_where_descriptors_are_short",
-            replace(starved(effects=[SHORT, starting(102.5)]), deaths=Deaths(suspended=[(SHORT.pid, 101.0, 101.9)])),
-        ),
+        ("no_body_begins_where_descriptors_are_short", starved(effects=[*STARVING, starting(101.5)])),
         ("no_body_begins_where_descriptors_are_short", starved(effects=[SHORT, starting(100.1)], lane="process")),
         ("nobody_gets_what_is_anothers", replace(SOUND, effects=[START, replace(START, what="got"), END])),
         ("lost_only_where_something_died", lost()),

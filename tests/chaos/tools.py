@@ -12,11 +12,12 @@ from typing import NoReturn
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.records import Lane, new_id
 from tests import impostor
-from tests.chaos.effects import note
+from tests.chaos.effects import SHORT_FOR, note
 from tests.chaos.members import MARK_VARIABLE, RUN_VARIABLE, members
 
 FOR_EVER = 3600.0
-EAT_AGAIN = 0.005
+EATS = 20
+"""In the time between two notes that there are none."""
 """Seconds until what others have let go of is eaten, too."""
 
 FEW_DESCRIPTORS = 16
@@ -194,11 +195,12 @@ class Starve(Shape):
         taken: list[int] = []
         try:
             _eat(taken)
-            note(mark, "short")
             deadline = time.monotonic() + seconds
             while time.monotonic() < deadline:
-                _eat(taken)
-                await asyncio.sleep(EAT_AGAIN)
+                note(mark, "short")
+                for _ in range(EATS):
+                    await asyncio.sleep(SHORT_FOR / EATS)
+                    _eat(taken)
         finally:
             note(mark, "enough")
             for fd in taken:

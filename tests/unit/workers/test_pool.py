@@ -1,11 +1,14 @@
 """Celery's pool forks children that share a pair with the engine, and a child that has just died does not end its worker."""
 
+import os
+import signal
 import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery.concurrency import prefork
+from kombu.asynchronous import Hub
 
 from forge_tools.errors import ConfigurationError
 from workers.pool import Pairs, pool_with
@@ -67,3 +70,20 @@ def test_a_pool_whose_children_have_no_pairs_refuses_to_start(pairs: Pairs, monk
     monkeypatch.setattr(prefork.TaskPool, "on_start", start)
     with pytest.raises(ConfigurationError, match="2 children, and 0 of them can speak"):
         pool.__new__(pool).on_start()  # type: ignore[call-overload]  # without Celery's own start
+
+
+def test_nothing_of_a_dead_childs_pipes_is_read_again(pairs: Pairs) -> None:
+    """Their numbers are other files' next, and Celery reads from all that it remembers when it has connected anew."""
+    pool = pool_with(pairs).Pool(processes=2, threads=False)
+    pool.register_with_event_loop(Hub())
+    try:
+        for _ in range(2):
+            for child in list(pool._pool):
+                os.kill(child.pid, signal.SIGKILL)
+                child.join()
+            pool.maintain_pool()
+
+            assert set(pool._fileno_to_outq) == {child.outqR_fd for child in pool._pool}
+    finally:
+        pool.terminate()
+        pool.join()
