@@ -9,7 +9,7 @@ from forge_tools.cli.database import with_store
 from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.whoami import whoami
-from forge_tools.client.telling import tell_of_cancel
+from forge_tools.client.calls import tell_of_cancel
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.records import is_id

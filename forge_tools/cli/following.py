@@ -4,7 +4,7 @@ import asyncio
 
 from forge_tools.cli.face import Face
 from forge_tools.cli.live import view_of, watch
-from forge_tools.client.following import follow
+from forge_tools.client.handle import follow
 from forge_tools.errors import ResultTimeoutError
 from forge_tools.records import Position, Sight, ToolResult
 from forge_tools.storage import Store
@@ -24,7 +24,7 @@ async def until_over(store: Store, execution_id: str, timeout: float | None, *, 
     try:
         async with asyncio.timeout(timeout):
             if face is None:
-                await rows.wait_for(found)
+                await rows.wait(found)
                 return
             with view_of(face, keeps_output=True) as view:
                 await watch(view, follow(rows, found, None), lambda: store.history.get(found))
@@ -38,7 +38,7 @@ class _Rows:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def wait_for(self, execution_id: str) -> ToolResult:
+    async def wait(self, execution_id: str) -> ToolResult:
         while True:
             for stored in await self._store.queue.results([execution_id]):
                 return stored.result

@@ -43,10 +43,10 @@ def replay(  # noqa: PLR0913 one option each
 
     async def again() -> ToolResult | None:
         async with ExecutorClient(settings) as client:
-            record = await client.get(execution_id)
+            record = await client.history.get(execution_id)
             parameters = parameters_of(words or (), json, find_spec(client.specs(), record.tool))
             changes = {} if queue is None else {"queue": queue}
-            handle = await client.replay(
+            handle = await client.calls.replay(
                 record.id, parameters, dry_run=dry_run, reason=reason, actor=whoami(), **changes
             )
             return await (left_alone(face, handle) if background else awaited(face, handle))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from forge_tools.client.call import Call
-from forge_tools.client.sealing import without_texts
+from forge_tools.client.intake import without_texts
 from forge_tools.records import ExecutionContext, ToolExecution, ToolResult, ToolSpec, without_secrets
 from forge_tools.secrecy import Concealment
 

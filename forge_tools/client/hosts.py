@@ -1,8 +1,13 @@
 """What an agent is told of a host that its call must reach, and where no worker could answer."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
-from forge_tools.records import NewExecution, ShellRecord, ShellStatus
+from forge_tools.client.call import Call
+from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
+from forge_tools.client.intake import Accepted
+from forge_tools.errors import ForgeError
+from forge_tools.records import NewExecution, ShellRecord, ShellStatus, host_of
 from forge_tools.storage import Store
 from forge_tools.validation import shown
 
@@ -16,7 +21,28 @@ class Silence:
     sentence: str
 
 
-async def silence_of(hostname: str, handle: str, new: NewExecution, store: Store, lease: float) -> Silence | None:
+async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Store, lease: float) -> Accepted | Silence:
+    """Refuse what only a dead host could answer: an agent would wait until it expires. One that may be restarting is
+    waited for, for a lease; and any by a call that is for later, or asks for that host's queue itself.
+    """
+    new, handle = accepted.new, accepted.handle
+    host = host_of(handle)
+    if handle is None or host is None or call.delay or call.queue == new.queue:
+        return accepted
+    try:
+        await catalogue.refresh_since(time.monotonic() - SERVED_INTERVAL)
+        if (new.queue, new.lane) in catalogue.workers:
+            return accepted
+        silence = await _silence_of(host, handle, new, store, lease)
+    except ForgeError:  # storing the call says it better
+        return accepted
+    if silence is not None:
+        return silence
+    patience = new.expires_in if call.expires_in is not None else min(new.expires_in, lease)
+    return accepted._replace(new=replace(new, expires_in=patience))
+
+
+async def _silence_of(hostname: str, handle: str, new: NewExecution, store: Store, lease: float) -> Silence | None:
     """Find out why `new`, which names that host by a shell's id, would wait; None where its worker may only be restarting."""
     seconds = await store.workers.silence_of(hostname, new.lane)
     if seconds is None:

@@ -9,16 +9,15 @@ from math import inf
 from typing import Any, NamedTuple
 
 from forge_tools.client.call import Call
-from forge_tools.client.directory import REFRESH_INTERVAL
-from forge_tools.client.hosts import Silence
-from forge_tools.client.sealing import sealed, without_texts
-from forge_tools.client.snapshot import Snapshot
+from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
 from forge_tools.dispatch import Limits
 from forge_tools.errors import ErrorCode, InvalidCallError, SealingError
 from forge_tools.records import (
+    REDACTED,
     ExecutionContext,
     ExecutionStatus,
+    LinkedExecution,
     NewExecution,
     Outcome,
     RetryPolicy,
@@ -40,32 +39,42 @@ LONGEST_SECONDS = 10 * 365 * 86_400.0
 KEY_SECONDS = 60.0
 """A key may have been retired since it was read, and be forgotten soon; so may clients seal with it no longer than this."""
 
+NO_KEY = (
+    "{tool} takes a secret ({names}), and the database has no key to seal it with. Make one where the workers read it: "
+    "forge-tools keys new. Or give the secret by reference: secret://NAME"
+)
+
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,204}")
 
 
 class Accepted(NamedTuple):
-    """A call that may be submitted; `handle` is the one of its parameters that names a host."""
+    """A call that may be submitted; `handle` is the one of its parameters that names a host.
+
+    `most_age` is how many seconds ago the snapshot may have been read that it was judged by.
+    """
 
     new: NewExecution
     handle: str | None = None
+    most_age: float = inf
+    link: LinkedExecution | None = None
+    """What ties it to others, where something does."""
 
     @property
-    def most_age(self) -> float:
-        """How many seconds ago the snapshot may have been read that it was judged by."""
-        return inf if self.new.sealed is None else KEY_SECONDS
+    def row(self) -> NewExecution | LinkedExecution:
+        """What is stored."""
+        return self.link or self.new
 
 
 class Rejected(NamedTuple):
-    """A call that is over before it began: the failed result, and the record that keeps it."""
+    """A call that is over before it began: the failed result, and the record that keeps it.
+
+    `most_age` as for an accepted one: its tool may have come, or have changed.
+    """
 
     new: NewExecution
     outcome: Outcome
     result: ToolResult
-
-    @property
-    def most_age(self) -> float:
-        """The same: its tool may have come, or have changed."""
-        return REFRESH_INTERVAL if self.outcome.error_code == ErrorCode.VALIDATION_ERROR else 0.0
+    most_age: float
 
 
 class _Plan(NamedTuple):
@@ -115,18 +124,6 @@ class Intake:
         """Reject a call that was accepted as far as this looks; keywords become the result's metadata."""
         return self._reject(call, error, code, snapshot.find(call.name), **metadata)
 
-    def refuse_host(self, call: Call, silence: Silence, snapshot: Snapshot) -> Rejected:
-        """Reject a call that only a host without a worker could serve."""
-        return self._reject(
-            call,
-            silence.sentence,
-            ErrorCode.SHELL_HOST_UNAVAILABLE,
-            snapshot.find(call.name),
-            host=silence.hostname,
-            silent_seconds=silence.seconds,
-            retryable=silence.seconds is not None,
-        )
-
     def _plan(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
         plan = self._plans.get(spec.name)
         if plan is None or plan.spec is not spec:  # each snapshot has specs of its own
@@ -168,7 +165,7 @@ class Intake:
             limit, metadata = self._settings.max_parameter_bytes, context.metadata
             encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not looked into
             concealment = plan.concealment or Concealment(plan.spec)
-            parted = sealed(concealment, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
+            parted = _sealed(concealment, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
             if parted is not None:
                 asked, context = parted[0], context.model_copy(update={"metadata": parted[1]})
         repetition = {} if call.retry is None and call.max_attempts is None else _asked(call, plan.spec)
@@ -182,7 +179,7 @@ class Intake:
             **asked,
             context=_encode_context(context, self._settings.max_parameter_bytes),
         )
-        return Accepted(new, handle)
+        return Accepted(new, handle, inf if new.sealed is None else KEY_SECONDS)
 
     def _complete(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
         """Check what was given, complete it, and encode it once: as the tool gets it."""
@@ -247,7 +244,45 @@ class Intake:
             error_code=code,
             metadata=encode_json(result.metadata, "metadata", self._settings.max_parameter_bytes),
         )
-        return Rejected(new, outcome, result)
+        return Rejected(new, outcome, result, REFRESH_INTERVAL if code == ErrorCode.VALIDATION_ERROR else 0.0)
+
+
+def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments for a tool that nobody knows: any text among them may be the secret of one whose name is misspelt."""
+    return {
+        name: REDACTED if isinstance(value, str | list | tuple | dict) else value for name, value in arguments.items()
+    }
+
+
+def _sealed(
+    concealment: Concealment,
+    parameters: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    *,
+    execution_id: str,
+    snapshot: Snapshot,
+    limit: int,
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """What `NewExecution` has of parameters, and the metadata that people see; None where nothing is to be hidden.
+
+    Raises:
+        SealingError: there is something to hide, and no key.
+        InvalidCallError: the values cannot be carried.
+    """
+    parts = concealment.part(parameters, metadata)
+    if parts is None:
+        return None
+    tool = concealment.tool
+    sealer = snapshot.sealer
+    if sealer is None:
+        raise SealingError(NO_KEY.format(tool=tool, names=", ".join(parts.names)))
+    shown = encode_json(parts.shown, "parameters", limit)
+    asked = {
+        "parameters": shown,
+        "sealed": sealer.seal(parts.sealed, execution_id=execution_id, tool=tool, shown=shown),
+        "sealed_names": parts.names,
+    }
+    return asked, parts.shown_metadata
 
 
 def _check(given: dict[str, Any], validator: Validator, limit: int | None) -> None:

@@ -3,36 +3,28 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from functools import wraps
+from inspect import isawaitable
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from forge_tools.client.call import Call
-from forge_tools.client.executor import ExecutorClient
+from forge_tools.client.calls import Calls
+from forge_tools.client.catalogue import Catalogue
+from forge_tools.client.client import ExecutorClient
 from forge_tools.client.handle import Handle
+from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.records import (
-    ArtifactPage,
-    AttemptRecord,
-    CallEvent,
-    EventRecord,
-    ExecutionContext,
-    ExecutionRecord,
-    ExecutionStatus,
-    Report,
-    Schema,
-    ToolCategory,
-    ToolExecution,
-    ToolResult,
-    ToolSpec,
-    ToolVersion,
-)
+from forge_tools.records import CallEvent, Report
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Side = TypeVar("Side")
+"""The asynchronous class that a synchronous one stands for."""
 
 THREAD_END = 5.0
 
@@ -42,162 +34,27 @@ parent uses, and SQLite forbids it.
 """
 
 
-class SyncExecutorClient:
-    """`ExecutorClient` without `await`. Share one among threads; in a forked child it connects anew by itself."""
+class Bridge:
+    """A client on a helper thread, connected at the first use, and again after a close and in a forked child."""
 
-    def __init__(self, settings: Settings | None = None, **overrides: Any) -> None:
-        self._settings = settings or Settings.load(**overrides)
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: ExecutorClient | None = None
 
-    def __enter__(self) -> Self:
-        self._connected()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Send pending rings, end every wait and let go of connections; the next use connects anew."""
-        self._leave_parent_behind()
-        with self._lock:
-            client, loop, thread = self._client, self._loop, self._thread
-            self._client = self._loop = self._thread = None
-        if client is None or loop is None or thread is None:
-            return
-        try:
-            asyncio.run_coroutine_threadsafe(client.close(), loop).result()
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(THREAD_END)
-
-    def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
-        return self._run(lambda client: client.execute(tool_name, context, **parameters))
-
-    def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        context: ExecutionContext | None = None,
-        *,
-        on_report: Callable[[Report], None] | None = None,
-        **options: Any,
-    ) -> ToolResult:
-        """Run a tool as `ExecutorClient.call` does. `on_report` is called on this thread, and may use the client."""
-        if on_report is None:
-            return self._run(lambda client: client.call(name, arguments, context, **options))
-        heard = SimpleQueue[Report | None]()
-
-        def listen(result: Future[ToolResult]) -> None:
-            result.add_done_callback(lambda _: heard.put(None))
-            while (report := heard.get()) is not None:
-                with suppress(Exception):
-                    on_report(report)
-
-        return self._run(
-            lambda client: client.call(name, arguments, context, on_report=heard.put, **options), meanwhile=listen
-        )
-
-    def submit(
-        self,
-        name: str,
-        context: ExecutionContext | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> "SyncHandle":
-        return SyncHandle(self._run(lambda client: client.submit(name, context, parameters, **options)), self)
-
-    def submit_many(self, calls: Sequence[Call]) -> "list[SyncHandle | ForgeError]":
-        handles = self._run(lambda client: client.submit_many(calls))
-        return [SyncHandle(one, self) if isinstance(one, Handle) else one for one in handles]
-
-    def replay(self, execution_id: str, parameters: Mapping[str, Any] | None = None, **options: Any) -> "SyncHandle":
-        return SyncHandle(self._run(lambda client: client.replay(execution_id, parameters, **options)), self)
-
-    def attach(self, execution_id: str) -> "SyncHandle":
-        return SyncHandle(self._connected()[0].attach(execution_id), self)
-
-    def get(self, execution_id: str) -> ExecutionRecord:
-        return self._run(lambda client: client.get(execution_id))
-
-    def artifact(self, handle: str) -> Iterator[bytes]:
-        """Read the bytes of an artifact part by part, as the asynchronous client does."""
-        count = 0
-
-        async def rest(client: ExecutorClient) -> AsyncGenerator[bytes, None]:
-            before = count
-            async for chunk in client.artifact(handle):
-                if before:
-                    before -= 1
-                else:
-                    yield chunk
-
-        for chunk in _stepped(self, rest):
-            count += 1
-            yield chunk
-
-    def artifact_page(self, handle: str, **wish: int | None) -> ArtifactPage:
-        return self._run(lambda client: client.artifact_page(handle, **wish))
-
-    def history(self, **filters: Any) -> list[ExecutionRecord]:
-        return self._run(lambda client: client.history(**filters))
-
-    def attempts(self, **filters: Any) -> list[AttemptRecord]:
-        return self._run(lambda client: client.attempts(**filters))
-
-    def events(self, **filters: Any) -> list[EventRecord]:
-        return self._run(lambda client: client.events(**filters))
-
-    def refresh(self) -> None:
-        self._run(lambda client: client.refresh())
-
-    def bind_session(self, session_id: str, workspace: str | None) -> None:
-        self._run(lambda client: client.bind_session(session_id, workspace))
-
-    def enable(self, tool: str) -> None:
-        self._run(lambda client: client.enable(tool))
-
-    def disable(self, tool: str) -> None:
-        self._run(lambda client: client.disable(tool))
-
-    def versions(self, tool: str) -> list[ToolVersion]:
-        return self._run(lambda client: client.versions(tool))
-
-    def pin(self, tool: str, definition: str) -> ToolVersion:
-        return self._run(lambda client: client.pin(tool, definition))
-
-    def unpin(self, tool: str) -> ToolVersion:
-        return self._run(lambda client: client.unpin(tool))
-
-    def specs(self) -> list[ToolSpec]:
-        return self._connected()[0].specs()
-
-    def get_all_schemas(self, format: str = "openai") -> list[Schema]:
-        return self._connected()[0].get_all_schemas(format)
-
-    def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
-        return self._connected()[0].get_schemas_by_category(category, format)
-
-    def get_executions(self) -> list[ToolExecution]:
-        return self._connected()[0].get_executions()
-
-    def clear_executions(self) -> None:
-        self._connected()[0].clear_executions()
-
-    def _run(
+    def run(
         self,
         work: Callable[[ExecutorClient], Coroutine[Any, Any, T]],
         *,
         meanwhile: Callable[[Future[T]], None] | None = None,
     ) -> T:
+        """Do that on the helper thread, and `meanwhile` on this one; an interrupt of this thread cancels it."""
         self._leave_parent_behind()
         with self._lock:  # so that what is scheduled comes before a close, which then ends it
-            client, loop = self._connected()
+            client, loop = self.connect()
             future = asyncio.run_coroutine_threadsafe(work(client), loop)
         try:
             if meanwhile is not None:
@@ -211,12 +68,48 @@ class SyncExecutorClient:
             future.cancel()
             raise
 
-    def _connected(self) -> tuple[ExecutorClient, asyncio.AbstractEventLoop]:
+    def step_through(self, begin: Callable[[ExecutorClient], AsyncGenerator[T, None]]) -> Iterator[T]:
+        """Go through what a client generates. After a close or a fork in between, `begin` begins behind what was had."""
+        steps: AsyncGenerator[T, None] | None = None
+        its_loop: asyncio.AbstractEventLoop | None = None
+
+        async def step(client: ExecutorClient) -> T | None:
+            nonlocal steps, its_loop
+            if steps is None or its_loop is not asyncio.get_running_loop():
+                steps, its_loop = begin(client), asyncio.get_running_loop()
+            return await anext(steps, None)
+
+        try:
+            while (one := self.run(step)) is not None:
+                yield one
+        except GeneratorExit:
+            if steps is not None and its_loop is not None:
+                left = steps
+                with suppress(RuntimeError):  # that loop has ended, and the steps with it
+                    its_loop.call_soon_threadsafe(lambda: asyncio.ensure_future(left.aclose()))
+            raise
+
+    def connect(self) -> tuple[ExecutorClient, asyncio.AbstractEventLoop]:
+        """The client and its loop, connected now if there is none."""
         self._leave_parent_behind()
         with self._lock:
             if self._client is None or self._loop is None:
                 self._client, self._loop, self._thread = self._open()
             return self._client, self._loop
+
+    def close(self) -> None:
+        """Close the client, and end the helper thread."""
+        self._leave_parent_behind()
+        with self._lock:
+            client, loop, thread = self._client, self._loop, self._thread
+            self._client = self._loop = self._thread = None
+        if client is None or loop is None or thread is None:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(client.close(), loop).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(THREAD_END)
 
     def _open(self) -> tuple[ExecutorClient, asyncio.AbstractEventLoop, threading.Thread]:
         client, loop = ExecutorClient(self._settings), asyncio.new_event_loop()
@@ -238,54 +131,172 @@ class SyncExecutorClient:
             self._client = self._loop = self._thread = None
 
 
-class SyncHandle:
+class Face(Generic[Side]):
+    """A class without `await`: its methods and their signatures are those of `Side`, as `_blocking` makes them."""
+
+    def __init__(self, bridge: Bridge, side: Callable[[ExecutorClient], Side]) -> None:
+        self._bridge = bridge
+        self._side = side
+
+    def _ask(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the method of the other side on its thread, and hear what it reports on this one."""
+        on_report: Callable[[Report], None] | None = kwargs.get("on_report")
+        heard = SimpleQueue[Report | None]()
+        if on_report is not None:
+            kwargs["on_report"] = heard.put
+
+        async def ask(client: ExecutorClient) -> Any:
+            answer = method(self._side(client), *args, **kwargs)
+            return await answer if isawaitable(answer) else answer
+
+        def listen(result: Future[Any]) -> None:
+            result.add_done_callback(lambda _: heard.put(None))
+            while (report := heard.get()) is not None:
+                with suppress(Exception):
+                    on_report(report)  # type: ignore[misc]  # it is there, or this is not called
+
+        return self._bridge.run(ask, meanwhile=None if on_report is None else listen)
+
+
+@overload
+def _blocking(
+    method: Callable[Concatenate[Side, P], Coroutine[Any, Any, Handle]],
+) -> "Callable[Concatenate[Face[Side], P], SyncHandle]": ...
+@overload
+def _blocking(
+    method: Callable[Concatenate[Side, P], Coroutine[Any, Any, list[Handle | ForgeError]]],
+) -> "Callable[Concatenate[Face[Side], P], list[SyncHandle | ForgeError]]": ...
+@overload
+def _blocking(
+    method: Callable[Concatenate[Side, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Face[Side], P], T]: ...
+@overload
+def _blocking(
+    method: Callable[Concatenate[Side, P], Handle],
+) -> "Callable[Concatenate[Face[Side], P], SyncHandle]": ...
+@overload
+def _blocking(method: Callable[Concatenate[Side, P], T]) -> Callable[Concatenate[Face[Side], P], T]: ...
+def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The same method without `await`, which hands out this face's handles."""
+
+    @wraps(method)
+    def block(self: Face[Any], *args: Any, **kwargs: Any) -> Any:
+        answer = self._ask(method, *args, **kwargs)
+        if isinstance(answer, list):
+            return [SyncHandle(one, self._bridge) if isinstance(one, Handle) else one for one in answer]
+        return SyncHandle(answer, self._bridge) if isinstance(answer, Handle) else answer
+
+    return block
+
+
+class SyncHandle(Face[Handle]):
     """`Handle` without `await`; outlives a close or fork of its client, which then connects anew."""
 
-    def __init__(self, handle: Handle, client: SyncExecutorClient) -> None:
+    def __init__(self, handle: Handle, bridge: Bridge) -> None:
+        super().__init__(bridge, lambda client: handle.on(client.calls))
         self.id = handle.id
         self.is_repeat = handle.is_repeat
-        self._handle = handle
-        self._client = client
 
-    def result(self, timeout: float | None = None) -> ToolResult:
-        return self._client._run(lambda client: self._handle.on(client).result(timeout))  # noqa: SLF001 the two halves of one bridge
-
-    def record(self) -> ExecutionRecord:
-        return self._client.get(self.id)
-
-    def status(self) -> ExecutionStatus:
-        return self.record().status
+    result = _blocking(Handle.result)
+    record = _blocking(Handle.record)
+    status = _blocking(Handle.status)
+    cancel = _blocking(Handle.cancel)
 
     def events(self, after: str | None = None) -> Iterator[CallEvent]:
         """Follow it, as `Handle.events` does; leaving the loop early leaves nothing behind."""
-        for event in _stepped(self._client, lambda client: self._handle.on(client).events(after)):  # noqa: B023 that of the last event
+        for event in self._bridge.step_through(lambda client: self._side(client).events(after)):  # noqa: B023 that of the last event
             after = event.cursor
             yield event
 
-    def cancel(self, reason: str = "") -> Literal["cancelled", "requested", "over"]:
-        return self._client._run(lambda client: client.cancel(self.id, reason))  # noqa: SLF001 as above
+
+class SyncCalls(Face[Calls]):
+    """`Calls` without `await`."""
+
+    execute = _blocking(Calls.execute)
+    submit = _blocking(Calls.submit)
+    submit_many = _blocking(Calls.submit_many)
+    replay = _blocking(Calls.replay)
+    attach = _blocking(Calls.attach)
+    wait = _blocking(Calls.wait)
+    record = _blocking(Calls.record)
+    look = _blocking(Calls.look)
+    cancel = _blocking(Calls.cancel)
+    bind_session = _blocking(Calls.bind_session)
 
 
-def _stepped(face: SyncExecutorClient, begin: Callable[[ExecutorClient], AsyncGenerator[T, None]]) -> Iterator[T]:
-    """Go through what a client generates. After a close or a fork in between, `begin` begins behind what was had."""
-    steps: AsyncGenerator[T, None] | None = None
-    its_loop: asyncio.AbstractEventLoop | None = None
+class SyncHistory(Face[History]):
+    """`History` without `await`."""
 
-    async def step(client: ExecutorClient) -> T | None:
-        nonlocal steps, its_loop
-        if steps is None or its_loop is not asyncio.get_running_loop():
-            steps, its_loop = begin(client), asyncio.get_running_loop()
-        return await anext(steps, None)
+    get = _blocking(History.get)
+    list = _blocking(History.list)
+    attempts = _blocking(History.attempts)
+    events = _blocking(History.events)
+    events_of = _blocking(History.events_of)
+    progress_of = _blocking(History.progress_of)
+    artifact_page = _blocking(History.artifact_page)
 
-    try:
-        while (one := face._run(step)) is not None:  # noqa: SLF001 the two halves of one bridge
-            yield one
-    except GeneratorExit:
-        if steps is not None and its_loop is not None:
-            left = steps
-            with suppress(RuntimeError):  # that loop has ended, and the steps with it
-                its_loop.call_soon_threadsafe(lambda: asyncio.ensure_future(left.aclose()))
-        raise
+    def artifact(self, handle: str) -> Iterator[bytes]:
+        """Read the bytes of an artifact part by part, as the asynchronous client does."""
+        count = 0
+
+        async def rest(client: ExecutorClient) -> AsyncGenerator[bytes, None]:
+            before = count
+            async for chunk in client.history.artifact(handle):
+                if before:
+                    before -= 1
+                else:
+                    yield chunk
+
+        for chunk in self._bridge.step_through(rest):
+            count += 1
+            yield chunk
+
+
+class SyncCatalogue(Face[Catalogue]):
+    """`Catalogue` without `await`."""
+
+    specs = _blocking(Catalogue.specs)
+    servers = _blocking(Catalogue.servers)
+    schemas = _blocking(Catalogue.schemas)
+    refresh = _blocking(Catalogue.refresh)
+    enable = _blocking(Catalogue.enable)
+    disable = _blocking(Catalogue.disable)
+    versions = _blocking(Catalogue.versions)
+    pin = _blocking(Catalogue.pin)
+    unpin = _blocking(Catalogue.unpin)
+
+
+class SyncExecutorClient(Face[ExecutorClient]):
+    """`ExecutorClient` without `await`. Share one among threads; in a forked child it connects anew by itself."""
+
+    def __init__(self, settings: Settings | None = None, **overrides: Any) -> None:
+        bridge = Bridge(settings or Settings.load(**overrides))
+        super().__init__(bridge, lambda client: client)
+        self.calls = SyncCalls(bridge, lambda client: client.calls)
+        self.history = SyncHistory(bridge, lambda client: client.history)
+        self.catalogue = SyncCatalogue(bridge, lambda client: client.catalogue)
+
+    def __enter__(self) -> Self:
+        self._bridge.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Send pending rings, end every wait and let go of connections; the next use connects anew."""
+        self._bridge.close()
+
+    execute = _blocking(ExecutorClient.execute)
+    call = _blocking(ExecutorClient.call)
+    submit = _blocking(ExecutorClient.submit)
+    specs = _blocking(ExecutorClient.specs)
+    get_all_schemas = _blocking(ExecutorClient.get_all_schemas)
+    get_schemas_by_category = _blocking(ExecutorClient.get_schemas_by_category)
+    get_executions = _blocking(ExecutorClient.get_executions)
+    clear_executions = _blocking(ExecutorClient.clear_executions)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from forge_tools.dispatch.bells import Bells, merge
 from forge_tools.dispatch.publishers import publisher_for
@@ -18,12 +19,12 @@ class Dispatcher:
     """Publishes rings from an event loop.
 
     Rings gather while one publish is under way and leave together. When the broker fails, rings are dropped for a moment
-    and said so once: idle workers find due rows in SQL by themselves.
+    and said so once: idle workers find due rows in SQL by themselves. `workers` says how many share each (queue, lane), as
+    far as the owner of this dispatcher knows at the moment of a publish.
     """
 
-    def __init__(self, broker_url: str) -> None:
-        self.workers: Mapping[tuple[str, str], int] = {}
-        """How many workers share each (queue, lane), as far as the owner of this dispatcher knows."""
+    def __init__(self, broker_url: str, workers: Mapping[tuple[str, str], int] = MappingProxyType({})) -> None:
+        self._workers = workers
         self._publisher = publisher_for(broker_url)
         self._pending: list[Bells] = []
         self._publishing: asyncio.Task[None] | None = None
@@ -64,7 +65,7 @@ class Dispatcher:
 
     async def _publish(self, bells: Sequence[Bells]) -> None:
         try:
-            await self._publisher.publish(merge(bells, self.workers))
+            await self._publisher.publish(merge(bells, self._workers))
         except Exception as error:  # noqa: BLE001 every transport has its own errors; a lost ring costs time, never a call
             self._paused_until = time.monotonic() + PAUSE_AFTER_FAILURE
             if not self._is_down:

@@ -114,28 +114,28 @@ class BackgroundTools:
                 record = await self._wait(record, min(float(seconds), LONGEST_WAIT))
             if record.is_over:
                 return as_result(record)
-            return _state(record, (await self._client.progress_of([record.id])).get(record.id))
+            return _state(record, (await self._client.history.progress_of([record.id])).get(record.id))
         except ForgeError as error:
             return refused(error.message)
 
     async def _cancel(self, arguments: Mapping[str, Any], caller: Caller) -> CallToolResult:
         try:
             record = await self._find(arguments, caller)
-            outcome = await self._client.cancel(record.id, "cancelled by an MCP client")
+            outcome = await self._client.calls.cancel(record.id, "cancelled by an MCP client")
         except ForgeError as error:
             return refused(error.message)
         return _said({"execution_id": record.id, "outcome": outcome})
 
     async def _wait(self, record: ExecutionRecord, seconds: float) -> ExecutionRecord:
         with suppress(ResultTimeoutError):
-            await self._client.attach(record.id).result(seconds)
-        return await self._client.get(record.id)
+            await self._client.calls.attach(record.id).result(seconds)
+        return await self._client.history.get(record.id)
 
     async def _find(self, arguments: Mapping[str, Any], caller: Caller) -> ExecutionRecord:
         """An execution that came from here: others are not shown, whoever knows their ids."""
         asked = arguments.get("execution_id")
         if isinstance(asked, str) and len(asked) == 36:
-            record = await self._client.get(asked)
+            record = await self._client.history.get(asked)
             if "submitted" in ((record.context.get("metadata") or {}).get("mcp") or {}):
                 return record
         raise ForgeError(

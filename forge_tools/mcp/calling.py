@@ -56,7 +56,7 @@ class Calls:
     async def refresh(self) -> None:
         """Read the catalogue again."""
         if self.workers is not None:
-            await self.workers.refresh()
+            await self.workers.catalogue.refresh()
 
     async def find(self, name: str) -> ToolSpec:
         """The offered tool of that name or alias; it may have come since the catalogue was read.
@@ -70,7 +70,7 @@ class Calls:
             spec = self._known(name)
         if spec is None:
             hint = suggestion(name, [one.name for one in self.offered()])
-            told = told_of(name, self.workers.servers()) if self.workers is not None else ""
+            told = told_of(name, self.workers.catalogue.servers()) if self.workers is not None else ""
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {shown(name)}{hint}{told}")
         return spec
 

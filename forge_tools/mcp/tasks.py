@@ -93,7 +93,7 @@ class Tasks:
         _require_core(ctx)
         record = await self._find(ctx, params.task_id)
         if not record.is_over:
-            await self._client.attach(record.id).result()
+            await self._client.calls.attach(record.id).result()
             record = await self._find(ctx, params.task_id)
         payload = _payload(record)
         return {**payload, "_meta": {**payload.get("_meta", {}), RELATED: {"taskId": record.id}}}
@@ -103,7 +103,7 @@ class Tasks:
         is_core = ctx.protocol_version == CORE_VERSION
         if record.is_over and is_core:
             raise MCPError(code=INVALID_PARAMS, message=f"Task {record.id} is over already: {record.status.value}")
-        handle = self._client.attach(record.id)
+        handle = self._client.calls.attach(record.id)
         await handle.cancel("cancelled as a task by an MCP client")
         if not is_core:
             return {"resultType": "complete"}
@@ -123,7 +123,7 @@ class Tasks:
         _require_core(ctx)
         session = caller_of(ctx, self._offer).session_id
         before = _position(params.cursor)
-        records = await self._client.history(session_id=session, limit=PAGE + 1, before=before)
+        records = await self._client.history.list(session_id=session, limit=PAGE + 1, before=before)
         page = [record for record in records[:PAGE] if _is_task(record) and not _is_expired(record)]
         progress = await self._progress_of(page)
         more = {"nextCursor": records[PAGE - 1].id} if len(records) > PAGE else {}
@@ -149,14 +149,16 @@ class Tasks:
 
     async def _progress_of(self, records: Sequence[ExecutionRecord]) -> Mapping[str, Progress]:
         """The newest progress of those that run."""
-        return await self._client.progress_of([one.id for one in records if one.status is ExecutionStatus.RUNNING])
+        return await self._client.history.progress_of(
+            [one.id for one in records if one.status is ExecutionStatus.RUNNING]
+        )
 
     async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:
         """The execution behind a task. Ids cannot be guessed, and executions that are no tasks are not shown."""
         _require_tasks(ctx)
         _require_same_name(ctx, task_id)
         try:
-            record = await self._client.get(task_id)
+            record = await self._client.history.get(task_id)
         except ExecutionNotFoundError:
             raise _unknown(task_id) from None
         if record.id != task_id or not _is_task(record):

@@ -47,6 +47,10 @@ class LinkedExecution:
     replay: Replay | None = None
 
     @property
+    def id(self) -> str:
+        return self.new.id
+
+    @property
     def size(self) -> int:
         return self.new.size + (len(self.claim.fingerprint) if self.claim else 0)
 

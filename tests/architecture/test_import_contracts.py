@@ -52,4 +52,4 @@ def test_no_module_imports_in_a_circle() -> None:
 
     order = list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError, naming the circle
 
-    assert order.index("forge_tools.errors") < order.index("forge_tools.client.executor")
+    assert order.index("forge_tools.errors") < order.index("forge_tools.client.client")

@@ -79,7 +79,7 @@ def test_the_package_alone_loads_none_of_its_modules() -> None:
 
 
 def test_the_list_of_what_is_loaded_is_a_real_one(loaded: list[object]) -> None:
-    assert among(loaded, ("forge_tools.client.executor", "redis", "sqlalchemy"))
+    assert among(loaded, ("forge_tools.client.client", "redis", "sqlalchemy"))
 
 
 def test_a_publish_into_redis_needs_no_celery(valkey: ValkeyServer | GivenValkey) -> None:

@@ -55,7 +55,7 @@ async def test_the_calls_of_a_message_run_on_workers_and_each_is_a_row(
 
         await close(model.client)
         told = Stage(conversation, Toolset(client), server, model).told()
-    rows = await client.history(session_id=context.session_id)
+    rows = await client.history.list(session_id=context.session_id)
     assert (turn.text, told, server.refusals) == ("Done.", TOLD, [])
     assert {row.tool: row.status for row in rows} == {
         "Sleep": ExecutionStatus.SUCCEEDED,
@@ -71,7 +71,7 @@ async def test_calls_of_one_message_run_at_the_same_time(client: ExecutorClient,
 
     answers = await Toolset(client, context=context).answer(calls)
 
-    rows = [await client.get(answer.result.metadata["execution_id"]) for answer in answers]
+    rows = [await client.history.get(answer.result.metadata["execution_id"]) for answer in answers]
     assert max(row.started_at for row in rows if row.started_at) < min(
         row.completed_at for row in rows if row.completed_at
     )
@@ -137,7 +137,7 @@ async def test_a_langgraph_agent_runs_its_tools_on_workers(
         (key, text) for key, text, _ in TOLD if key in {"call_1", "call_2", "call_5"}
     ]
     assert [one.status for one in told] == ["success", "success", "error"]
-    record = await client.get(told[0].artifact["metadata"]["execution_id"])
+    record = await client.history.get(told[0].artifact["metadata"]["execution_id"])
     assert (record.status, state["messages"][-1].content) == (ExecutionStatus.SUCCEEDED, "Done.")
 
 

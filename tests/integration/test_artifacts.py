@@ -92,7 +92,7 @@ async def test_what_one_host_kept_is_read_page_by_page_on_another(hosts: Fleet, 
         assert found.output == f"{handle}:7"
         other = await on(client, "b", "Read", session="other", file_path=handle)
         assert other.error_code == "ARTIFACT_NOT_FOUND"
-        assert b"".join([chunk async for chunk in client.artifact(handle)]).decode() == TEXT
+        assert b"".join([chunk async for chunk in client.history.artifact(handle)]).decode() == TEXT
 
 
 async def test_hosts_that_share_a_folder_keep_artifacts_there(fresh_fleet: Fleet, tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ async def test_hosts_that_share_a_folder_keep_artifacts_there(fresh_fleet: Fleet
         assert again.metadata["artifact"] == handle
         page = await on(client, "b", "Read", file_path=handle, line_numbers=False, offset=60_000, limit=1)
         assert page.output == LINES[59_999]
-        shown = await client.artifact_page(handle, offset=60_000, limit=1)
+        shown = await client.history.artifact_page(handle, offset=60_000, limit=1)
         assert shown.text == LINES[59_999] + "\n"
-        assert b"".join([chunk async for chunk in client.artifact(handle)]).decode() == TEXT
-        async with client._open_store._database.reading() as connection:
+        assert b"".join([chunk async for chunk in client.history.artifact(handle)]).decode() == TEXT
+        async with client._connection.store._database.reading() as connection:
             data = (await connection.scalars(artifact_parts.select().with_only_columns(artifact_parts.c.data))).all()
     assert set(data) == {b""}
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -130,7 +130,9 @@ async def test_children_keep_outputs_while_others_work(fresh_fleet: Fleet) -> No
         results = await asyncio.gather(*long, *short)
         assert [result.output for result in results[2:]] == [str(number) for number in range(20)]
         for result, text in zip(results[:2], texts, strict=True):
-            assert b"".join([part async for part in client.artifact(result.metadata["artifact"])]).decode() == text
+            assert (
+                b"".join([part async for part in client.history.artifact(result.metadata["artifact"])]).decode() == text
+            )
 
 
 @pytest.mark.parametrize("folder", [None, "artifacts"])

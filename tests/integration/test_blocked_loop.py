@@ -47,9 +47,9 @@ async def test_a_blocker_is_named_and_moved_to_processes_and_its_neighbours_fini
     neighbours = [call(fresh_fleet, "Sleep", seconds=seconds, timeout=2.5) for seconds in (0.2, 1.0, 2.0)]
     async with ExecutorClient(fresh_fleet.settings) as client, ExecutorClient(fresh_fleet.settings) as ignorant:
         blocker, *others = await all_of(client, nap, *neighbours)
-        again = await client.run(nap)
+        again = await client.calls.execute(nap)
         without_news = await ignorant.run(nap)
-        record = await client.get(again.metadata["execution_id"])
+        record = await client.history.get(again.metadata["execution_id"])
 
     assert blocker.error_code == ErrorCode.BLOCKED
     assert "Tool Careless held the worker's event loop for" in str(blocker.error)
@@ -115,7 +115,7 @@ async def test_what_swallows_cancellation_is_ended_in_time_and_does_not_run_on(l
         began = time.monotonic()
         for handle, (_, by) in zip(handles, cases, strict=True):
             if by == ErrorCode.CANCELLED:
-                await client.cancel(handle.id)
+                await client.calls.cancel(handle.id)
         results = await asyncio.gather(*(handle.result(60) for handle in handles))
 
     assert [result.error_code for result in results] == [by for _, by in cases]
@@ -124,7 +124,7 @@ async def test_what_swallows_cancellation_is_ended_in_time_and_does_not_run_on(l
 
 
 async def submitted(client: ExecutorClient, *calls: Call) -> list[Handle]:
-    return [handle for handle in await client.submit_many(calls) if isinstance(handle, Handle)]
+    return [handle for handle in await client.calls.submit_many(calls) if isinstance(handle, Handle)]
 
 
 def grows(file: Path) -> bool:

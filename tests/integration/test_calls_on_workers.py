@@ -18,7 +18,7 @@ async def test_a_call_returns_what_the_tool_returned_and_is_a_row(
 ) -> None:
     result = await client.execute("Echo", context, message="hello")
 
-    record = await client.get(result.metadata["execution_id"])
+    record = await client.history.get(result.metadata["execution_id"])
     assert (result.success, result.output, result.metadata["agent"]) == (True, "hello", "agent-1")
     assert (record.status, record.output, record.attempt) == (ExecutionStatus.SUCCEEDED, "hello", 1)
     assert (record.agent_id, record.session_id, record.lane) == ("agent-1", "session-1", "async")
@@ -29,7 +29,7 @@ async def test_a_call_returns_what_the_tool_returned_and_is_a_row(
 async def test_the_process_lane_runs_the_same_calls(client: ExecutorClient, context: ExecutionContext) -> None:
     result = await client.execute("EchoInProcess", context, message="hello")
 
-    record = await client.get(result.metadata["execution_id"])
+    record = await client.history.get(result.metadata["execution_id"])
     assert (result.output, record.lane, record.status) == ("hello", "process", ExecutionStatus.SUCCEEDED)
 
 
@@ -47,7 +47,7 @@ async def test_many_submits_in_one_go_give_one_handle_or_failure_each(
 ) -> None:
     calls = [Call("Echo", {"message": "a"}, context), Call("Nope", {}, context), Call("Echo", {}, context)]
 
-    handles = await client.submit_many(calls)
+    handles = await client.calls.submit_many(calls)
 
     results = [await handle.result(30) for handle in handles if isinstance(handle, Handle)]
     assert [result.error_code for result in results] == [None, ErrorCode.TOOL_NOT_FOUND, ErrorCode.VALIDATION_ERROR]
@@ -58,7 +58,7 @@ async def test_an_unknown_tool_is_rejected_at_once_and_recorded(
 ) -> None:
     result = await client.execute("No\x00pe\ud800", context, x=1)
 
-    record = await client.get(result.metadata["execution_id"])
+    record = await client.history.get(result.metadata["execution_id"])
     assert result.error_code == ErrorCode.TOOL_NOT_FOUND
     assert result.error is not None
     assert result.error.startswith("Unknown tool: No")
@@ -83,7 +83,7 @@ async def test_bad_parameters_are_rejected_with_a_sentence_and_recorded(
 ) -> None:
     result = await client.execute("Echo", context, **parameters)
 
-    record = await client.get(result.metadata["execution_id"])
+    record = await client.history.get(result.metadata["execution_id"])
     assert result.error_code == ErrorCode.VALIDATION_ERROR
     assert said in (result.error or "")
     assert (record.status, record.error) == (ExecutionStatus.REJECTED, result.error)
@@ -124,7 +124,7 @@ async def test_a_coroutine_that_awaits_too_long_times_out(client: ExecutorClient
 
     result = await client.execute("Sleep", context, seconds=30)
 
-    record = await client.get(result.metadata["execution_id"])
+    record = await client.history.get(result.metadata["execution_id"])
     assert (result.error, result.error_code) == ("Tool timed out after 0.3s", ErrorCode.TIMEOUT)
     assert (record.status, record.timeout, record.timeout_source) == (ExecutionStatus.TIMED_OUT, 0.3, "call")
 
@@ -163,7 +163,7 @@ async def test_a_tool_that_kills_its_process_is_lost_when_it_may_not_run_again(
 
     result = await client.execute("KillItself", context, mark=str(mark))
 
-    record = await client.get(result.metadata["execution_id"])
+    record = await client.history.get(result.metadata["execution_id"])
     assert (result.error_code, record.status) == (ErrorCode.LOST, ExecutionStatus.LOST)
     assert "unknown" in (result.error or "")
     assert len(mark.read_text().splitlines()) == 1
@@ -193,7 +193,7 @@ async def test_sensitive_parameters_are_redacted_wherever_people_look(
 ) -> None:
     result = await client.execute("Login", context, user="ada", password="hunter22")
 
-    record = await client.get(result.metadata["execution_id"])
+    record = await client.history.get(result.metadata["execution_id"])
     assert result.output == "ada has a password of 8 characters"
     assert record.parameters == {"user": "ada", "password": "[redacted]"}
     assert client.get_executions()[-1].parameters["password"] == "[redacted]"
@@ -216,7 +216,7 @@ async def test_a_handle_can_be_awaited_by_another_client(
     handle = await client.submit("Sleep", context, {"seconds": 0.5}, queue="background")
 
     async with ExecutorClient(fleet.settings) as other:
-        result = await other.attach(handle.id).result(timeout=30)
+        result = await other.calls.attach(handle.id).result(timeout=30)
 
     assert (result.output, (await handle.record()).queue) == ("slept 0.5s", "background")
 
@@ -258,7 +258,8 @@ async def test_cancelling_the_task_that_executes_cancels_its_call(
         await task
 
     await reached(
-        lambda: client.history(tool="Sleep", limit=1), when=lambda rows: rows[0].status is ExecutionStatus.CANCELLED
+        lambda: client.history.list(tool="Sleep", limit=1),
+        when=lambda rows: rows[0].status is ExecutionStatus.CANCELLED,
     )
 
 

@@ -176,7 +176,7 @@ async def _seed(client: ExecutorClient, context: ExecutionContext, scene: Scene)
             name, {"secret": new(f"under the same key for {name}")}, context, idempotency_key=name
         )
         assert other.metadata["differing"] == ["secret"]
-        again = await client.replay(handle.id, {"secret": new(f"replayed for {name}")})
+        again = await client.calls.replay(handle.id, {"secret": new(f"replayed for {name}")})
         assert (await again.result(30)).success
     plain = {"pattern": "x", "password": new("unknown name for a tool without secrets")}
     assert not (await client.execute("Grep", context, **plain)).success
@@ -186,7 +186,7 @@ async def _seed(client: ExecutorClient, context: ExecutionContext, scene: Scene)
         "Bash", context, command=command, env={"API_TOKEN": new("environment of Bash"), "A": "b"}
     )
     assert "artifact" in ran.metadata, ran
-    kept = b"".join([chunk async for chunk in client.artifact(ran.metadata["artifact"])])
+    kept = b"".join([chunk async for chunk in client.history.artifact(ran.metadata["artifact"])])
     assert kept.startswith(b"[redacted]\n1\n2\n")
     assert not scene.canaries.found_in(kept)
     failed = await client.execute("Bash", context, command="echo $A_TOKEN; exit 3", env={"A_TOKEN": "secret://BY_NAME"})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.bell import PREFIX
-from forge_tools.client import ExecutorClient, waiting
+from forge_tools.client import ExecutorClient, results
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
 from tests.fleet import ROOT, Fleet
@@ -30,13 +30,13 @@ async def other(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
 async def test_the_submitter_of_a_delayed_call_hears_of_its_cancel_at_once(
     client: ExecutorClient, other: ExecutorClient, context: ExecutionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "BELL_SILENCE", 15.0)
+    monkeypatch.setattr(results, "BELL_SILENCE", 15.0)
     handle = await client.submit("Echo", context, {"message": "never"}, delay=600)
     result_of = asyncio.ensure_future(handle.result(timeout=20))
-    assert await client._listener.ready(5)
+    assert await client._submissions._listener.ready(5)
     await asyncio.sleep(0)
 
-    assert await other.cancel(handle.id, "changed my mind") == "cancelled"
+    assert await other.calls.cancel(handle.id, "changed my mind") == "cancelled"
     began = time.monotonic()
     result = await result_of
     took = time.monotonic() - began
@@ -52,9 +52,9 @@ async def test_a_call_between_two_attempts_is_cancelled_and_keeps_the_first(
     handle = await client.submit("Flaky", context, {"mark": str(tmp_path / "mark")}, retry=retry)
     await reached(handle.record, 20, when=lambda row: row.attempt >= 1 and row.status is ExecutionStatus.QUEUED)
 
-    assert await other.cancel(handle.id) == "cancelled"
+    assert await other.calls.cancel(handle.id) == "cancelled"
     result = await handle.result(timeout=20)
-    attempts = await client._open_store.history.attempts(handle.id)
+    attempts = await client._connection.store.history.attempts(handle.id)
 
     assert "after attempt 1 of 3" in (result.error or "")
     assert [attempt.status for attempt in attempts] == [ExecutionStatus.FAILED, ExecutionStatus.CANCELLED]
@@ -85,7 +85,7 @@ async def test_a_forged_notification_cancels_nothing(
     with broker(fleet.settings.broker) as server:
         async with asyncio.timeout(30):
             while await handle.status() is not ExecutionStatus.SUCCEEDED:
-                for worker in await client._open_store.workers.list(seen_within=15):
+                for worker in await client._connection.store.workers.list(seen_within=15):
                     for forged in (handle.id, "an id of nobody", b"\xff"):
                         server.publish(PREFIX + worker.id, forged)
 
@@ -98,16 +98,16 @@ async def test_cancelling_what_is_over_says_so_and_changes_nothing(
     handle = await client.submit("Echo", context, {"message": "done"})
     await handle.result(timeout=20)
 
-    assert await other.cancel(handle.id) == "over"
+    assert await other.calls.cancel(handle.id) == "over"
     assert "is over already" in await asyncio.to_thread(cancel_by_command, fleet, handle.id)
-    assert (await handle.status(), await client.events_of(handle.id)) == (ExecutionStatus.SUCCEEDED, [])
+    assert (await handle.status(), await client.history.events_of(handle.id)) == (ExecutionStatus.SUCCEEDED, [])
 
 
 async def test_cancels_that_race_with_ends_leave_one_truth(
     client: ExecutorClient, other: ExecutorClient, context: ExecutionContext
 ) -> None:
     handles = [await client.submit("Sleep", context, {"seconds": 0.01 * n}) for n in range(20)]
-    answers = await asyncio.gather(*(other.cancel(handle.id) for handle in handles))
+    answers = await asyncio.gather(*(other.calls.cancel(handle.id) for handle in handles))
     results = [await handle.result(timeout=20) for handle in handles]
 
     for handle, answer, result in zip(handles, answers, results, strict=True):
@@ -126,11 +126,11 @@ async def test_a_cancel_that_its_dying_worker_never_saw_ends_the_call_after_the_
         handle = await client.submit("BlockIdempotent", context, {"seconds": 60, "mark": str(mark)})
         await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
         doomed.signal(signal.SIGSTOP)
-        answer = await client.cancel(handle.id)
+        answer = await client.calls.cancel(handle.id)
         doomed.kill()
         await asyncio.to_thread(fresh_fleet.start, "process")
         result = await handle.result(timeout=60)
-        attempts = await client._open_store.history.attempts(handle.id)
+        attempts = await client._connection.store.history.attempts(handle.id)
 
     assert (answer, result.error_code) == ("requested", ErrorCode.CANCELLED)
     assert [attempt.status for attempt in attempts] == [ExecutionStatus.LOST, ExecutionStatus.CANCELLED]

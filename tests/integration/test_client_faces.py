@@ -22,7 +22,7 @@ def test_a_synchronous_script_runs_tools(fleet: Fleet, context: ExecutionContext
 
         assert (result.output, handle.result(30).output) == ("hello", "again")
         assert [execution.tool_name for execution in client.get_executions()] == ["Echo"]
-        assert client.get(handle.id).output == "again"
+        assert client.history.get(handle.id).output == "again"
 
 
 def test_ten_threads_share_one_client(fleet: Fleet, context: ExecutionContext) -> None:
@@ -34,7 +34,7 @@ def test_ten_threads_share_one_client(fleet: Fleet, context: ExecutionContext) -
 
 def test_submit_many_from_a_script(fleet: Fleet, context: ExecutionContext) -> None:
     with SyncExecutorClient(fleet.settings) as client:
-        handles = client.submit_many([Call("Echo", {"message": str(n)}, context) for n in range(20)])
+        handles = client.calls.submit_many([Call("Echo", {"message": str(n)}, context) for n in range(20)])
 
         assert [h.result(30).output for h in handles if isinstance(h, SyncHandle)] == [str(n) for n in range(20)]
 
@@ -111,9 +111,9 @@ async def test_history_pages_newest_first_and_filters(client: ExecutorClient, co
         await client.execute("Echo", mine, message=str(n))
     await client.execute("Echo", mine)
 
-    first = await client.history(session_id=mine.session_id, limit=4)
-    rest = await client.history(session_id=mine.session_id, before=first[-1].id)
-    failed = await client.history(session_id=mine.session_id, error_code=ErrorCode.VALIDATION_ERROR)
+    first = await client.history.list(session_id=mine.session_id, limit=4)
+    rest = await client.history.list(session_id=mine.session_id, before=first[-1].id)
+    failed = await client.history.list(session_id=mine.session_id, error_code=ErrorCode.VALIDATION_ERROR)
 
     assert [record.output for record in first + rest] == [None, "4", "3", "2", "1", "0"]
     assert len(failed) == 1

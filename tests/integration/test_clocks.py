@@ -42,7 +42,7 @@ async def naps(client: ExecutorClient, fleet: Fleet, name: str, count: int, seco
     """Calls that must not be repeated, of which each body leaves a line in the file of that name."""
     parameters = {"seconds": seconds, "mark": str(fleet.folder / name)}
     calls = [Call("Sleep", parameters, ExecutionContext(working_dir=str(fleet.folder))) for _ in range(count)]
-    return [handle for handle in await client.submit_many(calls) if isinstance(handle, Handle)]
+    return [handle for handle in await client.calls.submit_many(calls) if isinstance(handle, Handle)]
 
 
 def starts(fleet: Fleet, name: str) -> int:

@@ -53,12 +53,12 @@ async def test_a_new_definition_is_the_default_at_once_and_a_pin_takes_that_back
     assert parameters(client) == {"name", "language"}
     assert result.success or "language" in str(result.error), "a worker of the old one may have met it"
 
-    await client.pin("Greet", "1.0.0")
+    await client.catalogue.pin("Greet", "1.0.0")
     await heard(fresh_fleet)
     assert parameters(client) == {"name"}
     assert await greetings(client, 20) == {"1.0"}
 
-    await client.pin("Greet", "1.1.0")
+    await client.catalogue.pin("Greet", "1.1.0")
     await heard(fresh_fleet)
     assert await greetings(client, 20) == {"1.1"}
     assert (await client.execute("Greet", CONTEXT, name="ann", language="de")).output == "1.1: hello ann (de)"
@@ -68,12 +68,12 @@ async def test_a_call_is_known_by_what_it_was_checked_by_and_what_it_ran_as(
     fresh_fleet: Fleet, client: ExecutorClient
 ) -> None:
     await started(fresh_fleet, FIRST)
-    await client.refresh()
-    [old] = await client.versions("Greet")
+    await client.catalogue.refresh()
+    [old] = await client.catalogue.versions("Greet")
     handle = await client.submit("Greet", CONTEXT, {"name": "ann"})
     await handle.result(timeout=60)
     await started(fresh_fleet, SECOND)
-    new = (await client.versions("Greet"))[0]
+    new = (await client.catalogue.versions("Greet"))[0]
     record = await handle.record()
 
     async with await open_store(fresh_fleet.settings.database) as store:
@@ -90,7 +90,7 @@ async def test_calls_of_a_pinned_definition_that_nobody_hosts_wait_are_named_and
     await started(fresh_fleet, FIRST)
     fresh_fleet.workers[0].stop()
     await started(fresh_fleet, SECOND)
-    await client.pin("Greet", "1.0.0")
+    await client.catalogue.pin("Greet", "1.0.0")
     await heard(fresh_fleet)
     handle = await client.submit("Greet", CONTEXT, {"name": "ann"})
 
@@ -116,7 +116,7 @@ async def test_under_the_policy_pinned_a_new_definition_waits_for_the_operator(
     assert await greetings(client, 20) == {"1.0"}
     assert "is hosted here, but pinned to 1.0.0" in fresh_fleet.workers[1].log.read_text()
 
-    await client.pin("Greet", "1.1.0")
+    await client.catalogue.pin("Greet", "1.1.0")
     await heard(fresh_fleet)
 
     assert await greetings(client, 20) == {"1.1"}

@@ -106,7 +106,7 @@ def test_a_submitter_that_is_killed_leaves_one_execution_or_none(
     with SyncExecutorClient(settings) as client:
         arguments = {"seconds": 0.05, "mark": str(mark)}
         result = client.call("Sleep", arguments, ExecutionContext(working_dir="."), idempotency_key=key)
-        rows = [row for row in client.history(tool="Sleep", limit=200) if row.idempotency_key == key]
+        rows = [row for row in client.history.list(tool="Sleep", limit=200) if row.idempotency_key == key]
 
     assert result.success, result.error
     assert [row.id for row in rows] == [result.metadata["execution_id"]]
@@ -165,7 +165,7 @@ async def test_a_burst_of_a_thousand_keys_runs_a_thousand_calls(client: Executor
     again = await asyncio.gather(*map(say, range(1000)))
 
     assert once == again == [str(number) for number in range(1000)]
-    assert sum((row.idempotency_key or "").startswith(burst) for row in await client.history(limit=3000)) == 1000
+    assert sum((row.idempotency_key or "").startswith(burst) for row in await client.history.list(limit=3000)) == 1000
 
 
 async def test_secrets_are_compared_and_replayed_without_being_kept(client: ExecutorClient) -> None:
@@ -176,8 +176,8 @@ async def test_secrets_are_compared_and_replayed_without_being_kept(client: Exec
     await first.result(30)
 
     with pytest.raises(InvalidCallError, match="give password again"):
-        await client.replay(first.id)
-    again = await client.replay(first.id, {"password": "seven77"})
+        await client.calls.replay(first.id)
+    again = await client.calls.replay(first.id, {"password": "seven77"})
 
     assert (same.id, same.is_repeat) == (first.id, True)
     assert (other.error_code, other.metadata["differing"]) == (ErrorCode.IDEMPOTENCY_CONFLICT, ["password"])
@@ -190,7 +190,7 @@ async def test_a_replay_runs_on_a_worker_and_its_result_is_its_own(client: Execu
     first = await client.submit("Sleep", ExecutionContext(working_dir="."), arguments)
     await first.result(30)
 
-    again = await client.replay(first.id, {"seconds": 0.02})
+    again = await client.calls.replay(first.id, {"seconds": 0.02})
 
     assert (await again.result(30)).output == "slept 0.02s"
     assert (await first.record()).output == "slept 0.01s"

@@ -76,7 +76,7 @@ async def test_an_impostor_finds_nothing_to_join_and_the_worker_serves_on(
     context = ExecutionContext(working_dir=str(fleet.folder), timeout=60)
     script = [sys.executable, impostor.__file__, str(worker.pid)]
     await asyncio.to_thread(fleet.start, "async", concurrency=2)
-    await client.refresh()
+    await client.catalogue.refresh()
     before = impostor.children(worker.pid)
 
     from_a_body = await client.execute("Impostor", context, worker=worker.pid)
@@ -94,7 +94,7 @@ async def test_a_body_that_speaks_for_another_call_ends_itself_alone(
     fleet: Fleet, worker: WorkerProcess, client: ExecutorClient, tmp_path: Path
 ) -> None:
     context = ExecutionContext(working_dir=str(tmp_path), timeout=60)
-    await client.refresh()
+    await client.catalogue.refresh()
     mark = tmp_path / "mark"
     victim = await client.submit("Block", context, {"seconds": 5, "mark": str(mark)})
     await asyncio.to_thread(wait_until, mark.exists, 60, "the other body did not start")

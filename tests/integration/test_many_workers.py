@@ -52,7 +52,7 @@ def context(two_hosts: Fleet) -> ExecutionContext:
 
 async def hosts_of(client: ExecutorClient, calls: list[Call]) -> Counter[str | None]:
     """Run calls at once and count on which host each ran."""
-    handles = [handle for handle in await client.submit_many(calls) if isinstance(handle, Handle)]
+    handles = [handle for handle in await client.calls.submit_many(calls) if isinstance(handle, Handle)]
     assert len(handles) == len(calls)
     results = await asyncio.gather(*(handle.result(60) for handle in handles))
     assert [result.error for result in results if not result.success] == []
@@ -91,7 +91,7 @@ async def test_a_newcomer_does_not_wait_for_the_backlog_of_another(
     call = Call("Sleep", {"seconds": 0.3}, context)
     async with ExecutorClient(two_hosts.settings) as newcomer:
         assert (await newcomer.call("Sleep", {"seconds": 0.0}, context)).success
-        backlog = [handle for handle in await client.submit_many([call] * 8_000) if isinstance(handle, Handle)]
+        backlog = [handle for handle in await client.calls.submit_many([call] * 8_000) if isinstance(handle, Handle)]
         handle = await newcomer.submit("Sleep", context, {"seconds": 0.0})
         assert (await handle.result(60)).success
         mine = await handle.record()

@@ -48,7 +48,7 @@ def fleet(tmp_path: Path, valkey: Any) -> Iterator[Fleet]:
 
 async def until_found(client: ExecutorClient, tool: str) -> None:
     async def is_found() -> bool:
-        await client.refresh()
+        await client.catalogue.refresh()
         return tool in {spec.name for spec in client.specs()}
 
     await reached(is_found, 60, f"{tool} is not offered")
@@ -161,8 +161,8 @@ async def test_tools_that_a_server_gets_while_it_serves_can_be_called(fleet: Fle
         assert (await client.execute("mcp__raw__hang", CONTEXT, mark="x")).error_code == "MCP_TOOL_GONE"
 
         async def states() -> list[tuple[str, int]]:
-            await client.refresh()
-            return [(one.status, one.tools) for one in client.servers()]
+            await client.catalogue.refresh()
+            return [(one.status, one.tools) for one in client.catalogue.servers()]
 
         await reached(states, 60, "its state is not told", when=lambda found: found == [("serving", 3)])
 

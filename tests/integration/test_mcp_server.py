@@ -59,26 +59,26 @@ def text(result: Any) -> str:
 
 
 async def newest(client: ExecutorClient, tool: str) -> ExecutionRecord:
-    return (await client.history(tool=tool, limit=1))[0]
+    return (await client.history.list(tool=tool, limit=1))[0]
 
 
 async def running(client: ExecutorClient, after: int) -> ExecutionRecord:
     """The newest Sleep once it runs, of more than `after` of them."""
     async with asyncio.timeout(60):
         while True:
-            found = await client.history(tool="Sleep", limit=1000)
+            found = await client.history.list(tool="Sleep", limit=1000)
             if len(found) > after and found[0].status is ExecutionStatus.RUNNING:
                 return found[0]
             await asyncio.sleep(0.02)
 
 
 async def count(client: ExecutorClient) -> int:
-    return len(await client.history(tool="Sleep", limit=1000))
+    return len(await client.history.list(tool="Sleep", limit=1000))
 
 
 async def end_of(client: ExecutorClient, record: ExecutionRecord) -> ExecutionStatus:
-    await client.attach(record.id).result(60)
-    return await client.attach(record.id).status()
+    await client.calls.attach(record.id).result(60)
+    return await client.calls.attach(record.id).status()
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -223,7 +223,7 @@ async def test_two_clients_over_http_have_sessions_of_their_own(endpoint: McpEnd
         results = await asyncio.gather(
             one.call_tool("Echo", {"message": "one"}), two.call_tool("Echo", {"message": "two"})
         )
-    records = await client.history(tool="Echo", limit=2)
+    records = await client.history.list(tool="Echo", limit=2)
 
     assert [text(result) for result in results] == ["one", "two"]
     assert len({record.session_id for record in records}) == 2

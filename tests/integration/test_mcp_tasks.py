@@ -63,7 +63,7 @@ async def test_tasks_are_listed_cancelled_and_forgotten(raw: McpProcess, client:
     assert raw.ask("tasks/result", {"taskId": ids[0]})["isError"]
 
     brief = raw.ask("tools/call", {"name": "Echo", "arguments": {"message": "m"}, "task": {"ttl": 1}})["task"]["taskId"]
-    await client.attach(brief).result(30)
+    await client.calls.attach(brief).result(30)
     gone = raw.answer(raw.begin("tasks/get", {"taskId": brief}))
     assert "has expired" in gone["error"]["message"]
 
@@ -72,7 +72,7 @@ async def test_no_ttl_is_too_long_or_too_short(raw: McpProcess, client: Executor
     call = {"name": "Echo", "arguments": {"message": "m"}}
     made = [raw.ask("tools/call", {**call, "task": {"ttl": ttl}})["task"] for ttl in (10**30, -5)]
     for task in made:
-        await client.attach(task["taskId"]).result(30)
+        await client.calls.attach(task["taskId"]).result(30)
 
     assert [task["ttl"] for task in made] == [tasks.LONGEST_TTL_MS, 0]
     assert raw.ask("tasks/get", {"taskId": made[0]["taskId"]})["status"] == "completed"
@@ -87,7 +87,7 @@ async def test_a_task_that_fails_says_so_and_one_that_is_refused_was_never_queue
 
 async def test_only_tasks_are_shown_as_tasks(raw: McpProcess, client: ExecutorClient) -> None:
     raw.call("Echo", message="secret")
-    record = (await client.history(tool="Echo", limit=1))[0]
+    record = (await client.history.list(tool="Echo", limit=1))[0]
     answers = [
         raw.answer(raw.begin("tasks/get", {"taskId": id_})) for id_ in (record.id, record.id[:8], "x", "", "0" * 10_000)
     ]

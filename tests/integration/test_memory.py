@@ -39,7 +39,7 @@ async def test_a_tool_that_eats_memory_is_ended_and_its_result_names_the_limit(h
             "Rogue needed more than 305 MiB" in (r.error or "") and "FORGE_TOOL_MEMORY" in (r.error or "")
             for r in ended
         )
-        assert (await client.get(ended[0].metadata["execution_id"])).status == ExecutionStatus.FAILED
+        assert (await client.history.get(ended[0].metadata["execution_id"])).status == ExecutionStatus.FAILED
         assert beside.success
 
         hoarded = await client.execute("Rogue", context, how="hoard", notes=str(notes["hoard"]))

@@ -39,7 +39,7 @@ async def test_the_calls_of_a_message_to_ollama_run_on_workers_and_each_is_a_row
             conversation = Conversation(Chat("m", sdk), Toolset(client, context=context), on_event=hook)
             turn = await conversation.run("Go")
 
-    rows = await client.history(session_id=context.session_id)
+    rows = await client.history.list(session_id=context.session_id)
     assert (turn.text, server.refusals) == ("Done.", [])
     assert [answer.text for answer in turn.steps[0].answers] == TOLD
     assert {row.tool: row.status for row in rows} == {
@@ -68,7 +68,7 @@ async def test_text_tools_run_on_workers_what_a_person_confirms(
     assert asked[1].startswith("Bash may ")
     assert "Missing required parameter: message" in invalid
     assert "\nEcho requires message (string: " in invalid
-    assert len(await client.history(session_id="text")) == 2
+    assert len(await client.history.list(session_id="text")) == 2
     with pytest.raises(ToolError, match="Echo requires message"):
         await tools.function("Echo")({})
 

@@ -170,7 +170,7 @@ async def settled(client: ExecutorClient) -> list[ExecutionRecord]:
     live = {ExecutionStatus.QUEUED, ExecutionStatus.RUNNING}
     async with asyncio.timeout(60):
         while True:
-            records = await client.history(limit=1000)
+            records = await client.history.list(limit=1000)
             if not live & {record.status for record in records}:
                 return records
             await asyncio.sleep(0.2)
@@ -230,7 +230,7 @@ async def test_everything_may_sleep_for_longer_than_a_lease(fleet: Fleet, broker
         with suspended(sleepers):
             time.sleep(max(OUTAGE, LEASE + 3))
         results = [await handle.result(timeout=40) for handle in runs + waits]
-        records = await client.history()
+        records = await client.history.list()
 
     assert [result.success for result in results] == [True] * 11
     assert {record.attempt for record in records} == {1}

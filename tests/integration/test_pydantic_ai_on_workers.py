@@ -53,7 +53,7 @@ async def test_the_calls_of_an_agent_run_on_workers_and_each_is_a_row(
         run = await agent.run("Go", event_stream_handler=drained if streams else None)
 
     parts = returned(run.all_messages())
-    rows = await client.history(session_id=context.session_id)
+    rows = await client.history.list(session_id=context.session_id)
     assert (run.output, server.refusals) == ("Done.", [])
     assert [part.outcome for part in parts] == ["success", "success", "success", "retried", "failed"]
     assert [part.content for part in parts[:4]] == [
@@ -69,7 +69,7 @@ async def test_the_calls_of_an_agent_run_on_workers_and_each_is_a_row(
         "Echo": ExecutionStatus.REJECTED,
         "Read": ExecutionStatus.FAILED,
     }
-    assert (await client.get(parts[0].metadata["metadata"]["execution_id"])).tool == "Sleep"
+    assert (await client.history.get(parts[0].metadata["metadata"]["execution_id"])).tool == "Sleep"
 
 
 async def test_fifty_calls_of_one_reply_run_at_the_same_time(client: ExecutorClient, context: ExecutionContext) -> None:
@@ -79,7 +79,7 @@ async def test_fifty_calls_of_one_reply_run_at_the_same_time(client: ExecutorCli
         run = await agent.run("Go")
 
     parts = returned(run.all_messages())
-    rows = [await client.get(part.metadata["metadata"]["execution_id"]) for part in parts]
+    rows = [await client.history.get(part.metadata["metadata"]["execution_id"]) for part in parts]
     assert [part.tool_call_id for part in parts] == [f"call_{n}" for n in range(50)]
     assert max(row.started_at for row in rows if row.started_at) < min(
         row.completed_at for row in rows if row.completed_at
@@ -96,12 +96,12 @@ async def test_a_call_that_waits_for_approval_is_no_row_before_it(
     with ResponsesServer(Say("", (("call_1", "Bash", '{"command": "echo hi"}'),)), Say("Done.")) as server:
         agent = Agent(model(server.url), toolsets=[toolset], output_type=[str, DeferredToolRequests])
         asked = await agent.run("Go")
-        before = await client.history(session_id="approval")
+        before = await client.history.list(session_id="approval")
         approved = DeferredToolResults(approvals={call.tool_call_id: True for call in asked.output.approvals})
         done = await agent.run(message_history=asked.all_messages(), deferred_tool_results=approved)
 
     [part] = returned(done.all_messages())
-    [row] = await client.history(session_id="approval")
+    [row] = await client.history.list(session_id="approval")
     assert (len(before), done.output, row.status) == (0, "Done.", ExecutionStatus.SUCCEEDED)
     assert "hi" in part.content
 

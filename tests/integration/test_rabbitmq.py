@@ -226,7 +226,7 @@ async def test_a_worker_that_no_longer_consumes_leaves(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext
 ) -> None:
     worker = await asyncio.to_thread(fleet.start, "async", queues="deaf", consumption_interval="1")
-    await client.refresh()
+    await client.catalogue.refresh()
     await (await client.submit("Deafen", context, queue="deaf")).result(timeout=20)
 
     calls = [await client.submit("Echo", context, {"message": "pulled"}, queue="deaf") for _ in range(3)]

@@ -79,7 +79,7 @@ async def test_what_a_killed_async_worker_ran_runs_again_at_once_on_the_others(
     mark = fresh_fleet.folder / "mark"
     doomed = await asyncio.to_thread(fresh_fleet.start, "async", concurrency=200)
     calls = [Call("Doze", {"seconds": 5, "mark": str(mark)}, context) for _ in range(200)]
-    handles = [handle for handle in await client.submit_many(calls) if isinstance(handle, Handle)]
+    handles = [handle for handle in await client.calls.submit_many(calls) if isinstance(handle, Handle)]
     await asyncio.to_thread(
         wait_until, lambda: mark.exists() and len(mark.read_text().splitlines()) == 200, 20, "few started"
     )
@@ -135,7 +135,7 @@ async def test_a_frozen_worker_that_thaws_after_its_lease_writes_nothing(
         finally:
             frozen.signal(signal.SIGCONT)
         async with asyncio.timeout(60):
-            while not [event for event in await client.events_of(handle.id) if event.kind == "late"]:
+            while not [event for event in await client.history.events_of(handle.id) if event.kind == "late"]:
                 await asyncio.sleep(0.1)
         record = await handle.record()
 

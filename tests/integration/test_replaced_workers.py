@@ -35,7 +35,7 @@ async def test_a_worker_that_no_longer_consumes_leaves_and_what_waits_runs_elsew
 ) -> None:
     context = ExecutionContext(working_dir=str(fleet.folder))
     worker = await asyncio.to_thread(fleet.start, "async", consumption_interval="1")
-    await client.refresh()
+    await client.catalogue.refresh()
     deafened = await client.execute("Deafen", context)
 
     results = await asyncio.gather(*(client.execute("Echo", context, message="pulled from SQL") for _ in range(3)))
@@ -54,7 +54,7 @@ async def test_a_worker_whose_interpreter_is_held_is_killed_and_one_that_is_froz
 ) -> None:
     context, mark = ExecutionContext(working_dir=str(fleet.folder), timeout=5), fleet.folder / "mark"
     held = await asyncio.to_thread(fleet.start, "async")
-    await client.refresh()
+    await client.catalogue.refresh()
     call = await client.submit("HoldInterpreter", context, {"seconds": 100, "mark": str(mark)})
     await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
     frozen, neighbour = [await asyncio.to_thread(fleet.start, "async") for _ in range(2)]
@@ -83,7 +83,7 @@ async def test_a_worker_whose_descriptors_a_tool_closed_ends_so_that_its_supervi
 ) -> None:
     context, mark = ExecutionContext(working_dir=str(fleet.folder), timeout=20), fleet.folder / "mark"
     broken = await asyncio.to_thread(fleet.start, "async")
-    await client.refresh()
+    await client.catalogue.refresh()
     call = await client.submit("LetGo", context, {"mark": str(mark)})
 
     status = await asyncio.to_thread(broken.process.wait, 60)

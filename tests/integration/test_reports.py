@@ -108,9 +108,9 @@ async def test_who_comes_late_and_who_comes_again_hear_the_same(
 ) -> None:
     handle = await client.submit("Count", context, {"steps": 3, "pause": 0.3})
     whole = await heard(handle)
-    late = await heard(client.attach(handle.id))
+    late = await heard(client.calls.attach(handle.id))
     first = next(event for event in whole if isinstance(event, Output))
-    rest = await heard(client.attach(handle.id), after=first.cursor)
+    rest = await heard(client.calls.attach(handle.id), after=first.cursor)
 
     assert text(late) == text(whole) == text([first]) + text(rest)
     assert isinstance(late[-1], Ended)
@@ -120,7 +120,7 @@ async def test_who_comes_late_and_who_comes_again_hear_the_same(
 async def test_two_who_follow_hear_the_same(fleet: Fleet, client: ExecutorClient, context: ExecutionContext) -> None:
     handle = await client.submit("CountBlocking", context, {"steps": 4, "pause": 0.3})
     async with ExecutorClient(fleet.settings) as other:
-        mine, theirs = await asyncio.gather(heard(handle), heard(other.attach(handle.id)))
+        mine, theirs = await asyncio.gather(heard(handle), heard(other.calls.attach(handle.id)))
 
     assert text(mine) == text(theirs)
     assert mine[-1] == theirs[-1] or isinstance(theirs[-1], Ended)
@@ -183,7 +183,7 @@ async def test_a_flood_is_bounded_and_harms_no_neighbour(
     assert len(text(events)) + left_out(events) == written
     assert PART_BYTES < len(text(events)) <= MOST_BYTES
     assert slowest < 20
-    async with client._open_store._database.reading() as connection:
+    async with client._connection.store._database.reading() as connection:
         query = select(func.count()).where(execution_reports.c.execution_id == handle.id)
         assert (await connection.execute(query)).scalar_one() < 200
 
@@ -293,7 +293,7 @@ def test_a_script_is_told_on_its_own_thread_and_may_use_the_client(fleet: Fleet,
     with SyncExecutorClient(fleet.settings) as client:
 
         def hear(report: Report) -> None:
-            heard.append((report, threading.get_ident(), len(client.history())))
+            heard.append((report, threading.get_ident(), len(client.history.list())))
 
         result = client.call("Count", {"steps": 3, "pause": 0.3}, context, on_report=hear)
 

@@ -19,7 +19,9 @@ PROMPT = RetryPolicy(max_attempts=3)
 
 
 async def attempts_of(client: ExecutorClient, execution_id: str) -> list[tuple[int, ExecutionStatus]]:
-    return [(attempt.attempt, attempt.status) for attempt in await client._open_store.history.attempts(execution_id)]
+    return [
+        (attempt.attempt, attempt.status) for attempt in await client._connection.store.history.attempts(execution_id)
+    ]
 
 
 async def test_a_failure_is_tried_again_by_policy_and_every_attempt_is_kept(
@@ -117,8 +119,8 @@ async def test_a_call_that_ends_its_worker_is_retried_alone_and_ends_as_lost(fre
         await asyncio.to_thread(wait_until, marks["Doze"].exists, 20, "the body did not start")
         poison = await client.submit("EndWorker", context, {"mark": str(marks["EndWorker"])})
         lost, result = await poison.result(timeout=90), await neighbour.result(timeout=60)
-        [listed] = await client.history(status=ExecutionStatus.LOST)
-        [_, moved] = [event for event in await client.events_of(poison.id) if event.kind == "requeue"]
+        [listed] = await client.history.list(status=ExecutionStatus.LOST)
+        [_, moved] = [event for event in await client.history.events_of(poison.id) if event.kind == "requeue"]
 
     assert result.output == "awake"
     assert (lost.error_code, listed.id, listed.attempt) == (ErrorCode.LOST, poison.id, 3)
@@ -133,7 +135,7 @@ async def test_the_command_line_retries_and_shows_each_attempt(
     run = await cli(fleet, "run", "Flaky", f"mark={tmp_path / 'mark'}", "--retry", "2", "--retry-delay", "0.1")
     harmful = await cli(fleet, "run", "FlakyOrder", f"mark={tmp_path / 'order'}", "--retry", "2")
     async with ExecutorClient(fleet.settings) as client:
-        [record] = await client.history(tool="Flaky", limit=1)
+        [record] = await client.history.list(tool="Flaky", limit=1)
     shown = await cli(fleet, "show", record.id)
 
     assert run.stdout.strip() == "start 3", run.stderr

@@ -65,7 +65,9 @@ async def test_a_rolling_restart_under_load_loses_no_call_and_fails_no_idempoten
         calls = [short_call(number, context) for number in range(SHORT_CALLS)]
         handles: list[Handle] = []
         for start in range(0, SHORT_CALLS, 40):
-            handles += [one for one in await client.submit_many(calls[start : start + 40]) if isinstance(one, Handle)]
+            handles += [
+                one for one in await client.calls.submit_many(calls[start : start + 40]) if isinstance(one, Handle)
+            ]
             await asyncio.sleep(0.1)
         codes = await restarting
         codes += await asyncio.gather(*(restart(rolling_fleet, "async", 1), restart(rolling_fleet, "process", 3)))

@@ -39,12 +39,12 @@ async def test_calls_sealed_with_the_old_key_run_after_a_rotation_and_new_ones_u
     async with ExecutorClient(fresh_fleet.settings) as client:
         [old] = await keys(fresh_fleet)
         fresh_fleet.start("process")  # publishes the tools of both lanes, and claims none of the other's
-        await client.refresh()
+        await client.catalogue.refresh()
         waiting = await client.submit("Login", CONTEXT, SECRET)
         assert {key.id: key.live for key in await keys(fresh_fleet)} == {old.id: 1}
 
         new = await rotate(fresh_fleet)
-        await client.refresh()
+        await client.catalogue.refresh()
         later = await client.submit("Login", CONTEXT, SECRET)
 
         assert {key.id: key.live for key in await keys(fresh_fleet)} == {old.id: 1, new: 1}
@@ -80,7 +80,7 @@ async def test_without_a_key_in_the_database_a_secret_is_refused_until_there_is_
     fresh_fleet.start("async")
     async with ExecutorClient(fresh_fleet.settings) as client:
         refused = await client.execute("Login", CONTEXT, **SECRET)
-        record = await client.get(refused.metadata["execution_id"])
+        record = await client.history.get(refused.metadata["execution_id"])
 
         assert refused.error_code == ErrorCode.SEALING_FAILED
         assert "forge-tools keys new" in (refused.error or "")
@@ -113,7 +113,12 @@ async def test_a_secret_does_not_open_in_a_row_that_somebody_altered(
             await connection.close()
             fleet.start("async")
             results = [await handle.result(30) for handle in (mine, theirs)]
-            seen = json.dumps([(await client.get(mine.id)).output, [e.detail for e in await client.events_of(mine.id)]])
+            seen = json.dumps(
+                [
+                    (await client.history.get(mine.id)).output,
+                    [e.detail for e in await client.history.events_of(mine.id)],
+                ]
+            )
     finally:
         fleet.stop()
     assert [result.error_code for result in results] == [ErrorCode.SEALING_FAILED, None]

@@ -71,7 +71,7 @@ async def became(store: Store, id_: str, status: ShellStatus, seconds: float = 6
 
 
 async def host_that_ran(client: ExecutorClient, result: ToolResult) -> str | None:
-    return (await client.get(result.metadata["execution_id"])).hostname
+    return (await client.history.get(result.metadata["execution_id"])).hostname
 
 
 async def lines_of(client: ExecutorClient, context: ExecutionContext, id_: str) -> list[str]:

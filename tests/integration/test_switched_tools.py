@@ -16,7 +16,7 @@ from tests.waiting import reached
 async def all_enabled(client: ExecutorClient) -> AsyncIterator[None]:
     yield
     for tool in ("Echo", "EchoInProcess", "Sleep"):
-        await client.enable(tool)
+        await client.catalogue.enable(tool)
 
 
 async def heard(fleet: Fleet) -> None:
@@ -29,10 +29,10 @@ async def test_clients_that_are_connected_refuse_a_disabled_tool_and_offer_it_no
     client: ExecutorClient, fleet: Fleet, context: ExecutionContext
 ) -> None:
     async with ExecutorClient(fleet.settings) as other:
-        await client.disable("Echo")
+        await client.catalogue.disable("Echo")
         await asyncio.sleep(1.1)  # then no client trusts its last look
         result = await other.execute("Echo", context, message="x")
-        record = await other.get(result.metadata["execution_id"])
+        record = await other.history.get(result.metadata["execution_id"])
 
         assert result.error_code == ErrorCode.TOOL_DISABLED
         assert result.error == "Tool disabled: Echo. It was switched off; use another tool, or ask an operator for it."
@@ -40,7 +40,7 @@ async def test_clients_that_are_connected_refuse_a_disabled_tool_and_offer_it_no
         for one in (client, other):
             assert "Echo" not in {spec.name for spec in one.specs()}
 
-        await client.enable("Echo")
+        await client.catalogue.enable("Echo")
         assert (await other.execute("Echo", context, message="x")).output == "x"
 
 
@@ -49,14 +49,14 @@ async def test_workers_leave_calls_of_a_disabled_tool_alone_until_it_is_enabled(
     client: ExecutorClient, fleet: Fleet, context: ExecutionContext, tool: str
 ) -> None:
     later = [Call(tool, {"message": str(n)}, context, delay=1.0) for n in range(5)]
-    handles = [one for one in await client.submit_many(later) if isinstance(one, Handle)]
-    await client.disable(tool)
+    handles = [one for one in await client.calls.submit_many(later) if isinstance(one, Handle)]
+    await client.catalogue.disable(tool)
     await heard(fleet)
     assert (await client.execute("Sleep", context, seconds=0.01)).success, "others run meanwhile"
     await heard(fleet)
     assert [await handle.status() for handle in handles] == [ExecutionStatus.QUEUED] * 5
 
-    await client.enable(tool)
+    await client.catalogue.enable(tool)
 
     results = await asyncio.gather(*(handle.result(timeout=30) for handle in handles))
     assert [result.output for result in results] == list("01234")
@@ -68,7 +68,7 @@ async def test_what_runs_when_its_tool_is_disabled_may_finish(
     handle = await client.submit("Sleep", context, {"seconds": 3})
     await reached(handle.status, 30, when=lambda status: status is ExecutionStatus.RUNNING)
 
-    await client.disable("Sleep")
+    await client.catalogue.disable("Sleep")
 
     assert (await handle.result(timeout=20)).output == "slept 3s"
 
@@ -81,17 +81,17 @@ async def test_each_call_of_a_burst_during_which_its_tool_is_switched_off_and_on
         is_off = asyncio.Event()
         burst = [asyncio.create_task(call_later(other, context, n, is_off)) for n in range(2_000)]
         await asyncio.sleep(1.5)
-        await client.disable("Echo")
+        await client.catalogue.disable("Echo")
         is_off.set()
         await heard(fleet)
-        await client.enable("Echo")
+        await client.catalogue.enable("Echo")
         async with asyncio.timeout(60):
             results = await asyncio.gather(*burst)
 
     refused = [result for result in results if not result.success]
     assert {result.error_code for result in refused} == {ErrorCode.TOOL_DISABLED}
     assert all(result.output == str(n) for n, result in enumerate(results) if result.success)
-    recorded = await client.history(session_id=context.session_id, limit=3_000)
+    recorded = await client.history.list(session_id=context.session_id, limit=3_000)
     assert {record.id for record in recorded} == {result.metadata["execution_id"] for result in results}
     assert len(recorded) == 2_000
 
@@ -108,7 +108,7 @@ async def call_later(
 
 async def test_a_tool_that_nobody_published_cannot_be_disabled(client: ExecutorClient) -> None:
     with pytest.raises(ToolNotFoundError, match="did you mean 'Echo'"):
-        await client.disable("Ecko")
+        await client.catalogue.disable("Ecko")
 
 
 async def test_a_worker_that_starts_knows_what_is_disabled(fresh_fleet: Fleet, context: ExecutionContext) -> None:
@@ -116,12 +116,12 @@ async def test_a_worker_that_starts_knows_what_is_disabled(fresh_fleet: Fleet, c
     async with ExecutorClient(fresh_fleet.settings) as client:
         first.stop()
         handle = await client.submit("Echo", context, {"message": "x"})
-        await client.disable("Echo")
+        await client.catalogue.disable("Echo")
 
         fresh_fleet.start("async")
         assert (await client.execute("Sleep", context, seconds=0.01)).success
         await heard(fresh_fleet)
         assert await handle.status() == ExecutionStatus.QUEUED
 
-        await client.enable("Echo")
+        await client.catalogue.enable("Echo")
         assert (await handle.result(timeout=20)).output == "x"

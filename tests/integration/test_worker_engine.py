@@ -69,7 +69,7 @@ async def test_a_second_signal_ends_a_busy_worker_at_once(
     assert time.monotonic() - started < 30
     assert not [pid for pid in pids if is_alive(pid)]
     async with ExecutorClient(lone_fleet.settings) as client:
-        assert {(await client.get(one)).status for one in ids} <= {"lost", "queued"}
+        assert {(await client.history.get(one)).status for one in ids} <= {"lost", "queued"}
 
 
 @pytest.mark.parametrize("lane", ["async", "process"])
@@ -82,7 +82,7 @@ async def test_sigquit_ends_a_busy_worker_without_a_traceback(lone_fleet: Fleet,
 
     assert "Traceback" not in worker.log.read_text()
     async with ExecutorClient(lone_fleet.settings) as client:
-        assert {(await client.get(one)).status for one in ids} <= {"lost", "queued"}
+        assert {(await client.history.get(one)).status for one in ids} <= {"lost", "queued"}
 
 
 @pytest.mark.parametrize("lane", ["async", "process"])
@@ -197,7 +197,7 @@ async def test_many_calls_make_neither_worker_nor_client_grow(lone_fleet: Fleet)
     call = Call("Echo", {"message": "x"}, ExecutionContext(working_dir=str(lone_fleet.folder)))
 
     async def run(client: ExecutorClient, count: int) -> None:
-        handles = await client.submit_many([call] * count)
+        handles = await client.calls.submit_many([call] * count)
         for handle in handles:
             assert isinstance(handle, Handle)
             assert (await handle.result(60)).success
@@ -207,8 +207,8 @@ async def test_many_calls_make_neither_worker_nor_client_grow(lone_fleet: Fleet)
         before = resident_megabytes(worker.pid)
         for _ in range(2):
             await run(client, 2000)
-        waiter = client._waiter
-        assert [waiter._waiting, waiter._expected, waiter._unread, client._background._steps] == [
+        waiter = client._submissions.results
+        assert [waiter._waiting, waiter._expected, waiter._unread, client._connection._steps] == [
             {},
             set(),
             set(),
@@ -222,19 +222,23 @@ async def test_calls_that_nobody_awaits_leave_nothing_in_the_client(lone_fleet: 
     await asyncio.to_thread(lone_fleet.start, "async", concurrency=50)
     call = Call("Echo", {"message": "x"}, ExecutionContext(working_dir=str(lone_fleet.folder)))
     async with ExecutorClient(lone_fleet.settings) as client:
-        assert (await client.run(call)).success
-        await asyncio.to_thread(wait_until, lambda: client._listener.is_listening, 40, "it does not listen")
+        assert (await client.calls.execute(call)).success
+        await asyncio.to_thread(
+            wait_until, lambda: client._submissions._listener.is_listening, 40, "it does not listen"
+        )
 
-        await client.submit_many([call] * 300)
+        await client.calls.submit_many([call] * 300)
 
-        await asyncio.to_thread(wait_until, lambda: not client._waiter._expected, 20, "ids are kept for ever")
+        await asyncio.to_thread(
+            wait_until, lambda: not client._submissions.results._expected, 20, "ids are kept for ever"
+        )
 
 
 async def test_a_handle_awaited_after_its_execution_ended_answers_at_once(lone_fleet: Fleet) -> None:
     await asyncio.to_thread(lone_fleet.start, "async")
     call = Call("Echo", {"message": "x"}, ExecutionContext(working_dir=str(lone_fleet.folder)))
     async with ExecutorClient(lone_fleet.settings) as client:
-        handles = await client.submit_many([call] * 20)
+        handles = await client.calls.submit_many([call] * 20)
         async with asyncio.timeout(30):
             results = [await handle.result() for handle in handles if isinstance(handle, Handle)]
 

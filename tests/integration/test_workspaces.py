@@ -59,7 +59,7 @@ async def client(hosts: Fleet) -> AsyncIterator[ExecutorClient]:
 
 async def host_of(client: ExecutorClient, result: ToolResult) -> str | None:
     assert result.success, result.error
-    return (await client.get(result.metadata["execution_id"])).hostname
+    return (await client.history.get(result.metadata["execution_id"])).hostname
 
 
 async def test_a_call_runs_on_the_host_that_its_workspace_is_bound_to(client: ExecutorClient, folder: Path) -> None:
@@ -86,16 +86,16 @@ async def test_what_comes_to_the_wrong_host_is_sent_to_the_right_one_and_not_run
 ) -> None:
     """Each body leaves a line; Bash is not idempotent, so a body that had begun would end its only attempt."""
     call = Call("Bash", {"command": "echo $$ >> lines; pwd"}, context("repo"), queue=ASTRAY)
-    handles = [handle for handle in await client.submit_many([call] * 20) if isinstance(handle, Handle)]
+    handles = [handle for handle in await client.calls.submit_many([call] * 20) if isinstance(handle, Handle)]
     results = [await handle.result(60) for handle in handles]
 
     assert [await host_of(client, result) for result in results] == ["a"] * 20
     assert len((folder / "a/lines").read_text().splitlines()) == 20
     assert not (folder / "b/lines").exists()
     for handle in handles:
-        [moved] = [event for event in await client.events_of(handle.id) if event.kind == "rerouted"]
+        [moved] = [event for event in await client.history.events_of(handle.id) if event.kind == "rerouted"]
         assert (moved.detail["to"], moved.detail["queue"]) == ("a", "host.a")
-        assert [attempt.hostname for attempt in await client._open_store.history.attempts(handle.id)] == ["a"]
+        assert [attempt.hostname for attempt in await client._connection.store.history.attempts(handle.id)] == ["a"]
 
 
 async def test_the_process_lane_sends_calls_home_too(client: ExecutorClient, folder: Path) -> None:
@@ -104,16 +104,16 @@ async def test_the_process_lane_sends_calls_home_too(client: ExecutorClient, fol
         Call("Block", mark, context("repo"), queue=ASTRAY),
         Call("EchoInProcess", {"message": "hello"}, context("docs")),
     ]
-    results = await asyncio.gather(*(client.run(call) for call in calls * 5))
+    results = await asyncio.gather(*(client.calls.execute(call) for call in calls * 5))
     assert [await host_of(client, result) for result in results[::2]] == ["a"] * 5
     assert len((folder / "starts").read_text().splitlines()) == 5
 
 
 async def test_a_session_that_was_bound_to_a_workspace_works_there(client: ExecutorClient) -> None:
-    await client.bind_session("s1", "notes")
+    await client.calls.bind_session("s1", "notes")
     result = await client.execute("Bash", context(None, session_id="s1"), command="pwd")
     assert await host_of(client, result) == "b"
-    await client.bind_session("s1", None)
+    await client.calls.bind_session("s1", None)
 
 
 async def test_edits_from_two_hosts_in_one_shared_file_are_all_kept(client: ExecutorClient, folder: Path) -> None:
@@ -186,7 +186,7 @@ async def test_what_is_read_is_the_same_bytes_on_hosts_with_different_surroundin
     async with ExecutorClient(fresh_fleet.settings) as client:
         for tool, parameters in READS:
             calls = [Call(tool, parameters, context("ws"), queue=f"host.{host}") for host in "ab"]
-            one, other = await asyncio.gather(*map(client.run, calls))
+            one, other = await asyncio.gather(*map(client.calls.execute, calls))
             assert [await host_of(client, one), await host_of(client, other)] == ["a", "b"]
             assert one.output.encode() == other.output.encode(), tool
 
@@ -197,7 +197,7 @@ async def test_a_call_whose_host_is_dead_fails_with_words_and_runs_nowhere(fresh
     fresh_fleet.start("async", hostname="b", queues=ASTRAY)
     a.stop()
     async with ExecutorClient(fresh_fleet.settings) as client:
-        result = await client.run(Call("Bash", {"command": "touch ran"}, context("repo"), queue=ASTRAY))
+        result = await client.calls.execute(Call("Bash", {"command": "touch ran"}, context("repo"), queue=ASTRAY))
     assert result.error_code == ErrorCode.WORKSPACE_NOT_HERE
     assert "Workspace repo is not on host b" in (result.error or "")
     assert "host a has it, and its workers have been silent for" in (result.error or "")

@@ -67,7 +67,7 @@ async def test_what_is_not_confirmed_leaves_no_row(settings: Settings) -> None:
         text = await TextTools(client).execute_tool("Send", {"to": "ann"}, lambda question: False)
 
         assert text == "Error: Send was not run: the call was not confirmed."
-        assert await client.history() == []
+        assert await client.history.list() == []
 
 
 async def test_a_client_that_is_not_connected_is_the_author_s_to_mend(settings: Settings) -> None:

@@ -34,13 +34,13 @@ async def handle(reading: Settings) -> str:
 
 async def test_a_client_reads_all_of_it_or_pages_that_lead_to_each_other(reading: Settings, handle: str) -> None:
     async with ExecutorClient(reading) as client:
-        assert b"".join([chunk async for chunk in client.artifact(handle)]) == TEXT
-        page = await client.artifact_page(handle)
+        assert b"".join([chunk async for chunk in client.history.artifact(handle)]) == TEXT
+        page = await client.history.artifact_page(handle)
         assert (page.first_line, page.lines, page.next) == (1, 2000, {"offset": 2001})
         seen = [page.data]
         time_left = within(60, "the pages do not end")
         while page.next and next(time_left):
-            page = await client.artifact_page(handle, **page.next)
+            page = await client.history.artifact_page(handle, **page.next)
             seen.append(page.data)
     assert b"".join(seen) == TEXT
     assert len(seen) == 6
@@ -49,9 +49,9 @@ async def test_a_client_reads_all_of_it_or_pages_that_lead_to_each_other(reading
 async def test_a_script_reads_the_same_without_await(reading: Settings, handle: str) -> None:
     def read() -> tuple[bytes, bytes, bytes]:
         with SyncExecutorClient(reading) as client:
-            page = client.artifact_page(handle, offset=9000, limit=2)
-            first = next(iter(client.artifact(handle)))
-            return b"".join(client.artifact(handle)), page.data, first
+            page = client.history.artifact_page(handle, offset=9000, limit=2)
+            first = next(iter(client.history.artifact(handle)))
+            return b"".join(client.history.artifact(handle)), page.data, first
 
     whole, page, first = await asyncio.to_thread(read)
     assert whole == TEXT
@@ -63,7 +63,7 @@ async def test_a_script_whose_client_is_closed_meanwhile_reads_on(reading: Setti
     def read() -> bytes:
         with SyncExecutorClient(reading) as client:
             read = bytearray()
-            for chunk in client.artifact(handle):
+            for chunk in client.history.artifact(handle):
                 read += chunk
                 client.close()  # by another thread, say
             return bytes(read)
@@ -75,11 +75,11 @@ async def test_what_is_not_there_is_said(reading: Settings, handle: str) -> None
     async with ExecutorClient(reading) as client:
         for unknown in ("x", "artifact://" + "0" * 32):
             with pytest.raises(ArtifactNotFoundError, match="There is no artifact"):
-                await client.artifact_page(unknown)
+                await client.history.artifact_page(unknown)
         with pytest.raises(InvalidCallError, match="past the end"):
-            await client.artifact_page(handle, offset=13_000)
+            await client.history.artifact_page(handle, offset=13_000)
         with pytest.raises(TypeError, match="ofset"):
-            await client.artifact_page(handle, ofset=1)
+            await client.history.artifact_page(handle, ofset=1)
 
 
 async def test_a_client_that_does_not_know_the_folder_says_so(settings: Settings, tmp_path: Path) -> None:
@@ -88,4 +88,4 @@ async def test_a_client_that_does_not_know_the_folder_says_so(settings: Settings
         kept = (await put(store, TEXT)).handle
     async with ExecutorClient(settings) as client:
         with pytest.raises(ArtifactFolderError, match="Set FORGE_ARTIFACT_DIR to what it is for the workers"):
-            await client.artifact_page(kept)
+            await client.history.artifact_page(kept)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
-from forge_tools.client import waiting as waiting_module
+from forge_tools.client import results as results_module
+from forge_tools.client.catalogue import Catalogue
 from forge_tools.config import Settings
 from forge_tools.errors import (
     ConfigurationError,
@@ -41,12 +42,12 @@ async def test_cancelling_a_queued_call_ends_its_wait_at_once(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for interval in ("FIRST_POLL", "BELL_SILENCE"):
-        monkeypatch.setattr(waiting_module, interval, 60.0)
+        monkeypatch.setattr(results_module, interval, 60.0)
     handle = await client.submit("Echo", CONTEXT, {"message": "x"})
     waiting = asyncio.ensure_future(handle.result())
     await asyncio.sleep(0.1)
 
-    assert await client.cancel(handle.id, "enough") == "cancelled"
+    assert await client.calls.cancel(handle.id, "enough") == "cancelled"
 
     async with asyncio.timeout(30):
         assert (await waiting).error_code == ErrorCode.CANCELLED
@@ -68,7 +69,7 @@ async def test_closing_the_client_ends_its_waits_and_the_calls_go_on(settings: S
         await waits[0]
     assert "closed" in ((await waits[1]).error or "")
     async with ExecutorClient(settings) as other:
-        assert await other.attach(handle.id).status() == ExecutionStatus.QUEUED
+        assert await other.calls.attach(handle.id).status() == ExecutionStatus.QUEUED
 
 
 async def test_a_client_may_be_closed_twice_and_used_no_more(settings: Settings) -> None:
@@ -86,7 +87,7 @@ async def test_arguments_that_are_no_object_are_a_failed_result(client: Executor
     result = await client.call("Echo", arguments, CONTEXT)
 
     assert result.error_code == ErrorCode.VALIDATION_ERROR
-    assert (await client.get(result.metadata["execution_id"])).status == ExecutionStatus.REJECTED
+    assert (await client.history.get(result.metadata["execution_id"])).status == ExecutionStatus.REJECTED
     assert client.get_executions()[-1].result == result
 
 
@@ -117,13 +118,13 @@ async def test_a_tool_whose_parameters_changed_is_known_anew(
 async def test_many_unknown_tools_at_once_share_their_reads(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, read = [], client._open_store.catalogue.specs
+    reads, read = [], client._connection.store.catalogue.specs
 
     async def counted() -> Any:
         reads.append(1)
         return await read()
 
-    monkeypatch.setattr(client._open_store.catalogue, "specs", counted)
+    monkeypatch.setattr(client._connection.store.catalogue, "specs", counted)
 
     results = await asyncio.gather(*(client.execute("Nope", CONTEXT) for _ in range(200)))
 
@@ -134,7 +135,7 @@ async def test_many_unknown_tools_at_once_share_their_reads(
 async def test_many_calls_give_one_answer_each_and_in_order(client: ExecutorClient) -> None:
     good, bad = Call("Echo", {"message": "x"}, CONTEXT), Call("Echo", {}, CONTEXT)
 
-    handles = await client.submit_many([good, bad] * 1000)
+    handles = await client.calls.submit_many([good, bad] * 1000)
 
     results = [handle._result for handle in handles if isinstance(handle, Handle)]
     assert [result is None for result in results] == [True, False] * 1000
@@ -146,9 +147,9 @@ async def test_rejections_that_cannot_be_recorded_take_no_accepted_call_with_the
     async def fails(*_: object) -> None:
         raise DatabaseUnavailableError("The database went away")
 
-    monkeypatch.setattr(client._open_store.queue, "record", fails)
+    monkeypatch.setattr(client._connection.store.queue, "record", fails)
 
-    good, bad = await client.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Nope", {}, CONTEXT)])
+    good, bad = await client.calls.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Nope", {}, CONTEXT)])
 
     assert isinstance(good, Handle)
     assert isinstance(bad, DatabaseUnavailableError)
@@ -159,9 +160,9 @@ class _Slow:
 
     def __init__(self, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch) -> None:
         self.began, self.go_on = asyncio.Event(), asyncio.Event()
-        self._hot = client._open_store._hot
+        self._hot = client._connection.store._hot
         self._submit = self._hot.submit
-        monkeypatch.setattr(client._open_store.queue._submits, "flush", self.submit)
+        monkeypatch.setattr(client._connection.store.queue._submits, "flush", self.submit)
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         self.began.set()
@@ -174,7 +175,7 @@ async def test_a_call_cancelled_while_it_is_stored_is_taken_back_unless_detached
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, detached: bool, status: ExecutionStatus
 ) -> None:
     slow = _Slow(client, monkeypatch)
-    task = asyncio.ensure_future(client.run(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
+    task = asyncio.ensure_future(client.calls.execute(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
     await slow.began.wait()
 
     task.cancel()
@@ -183,7 +184,7 @@ async def test_a_call_cancelled_while_it_is_stored_is_taken_back_unless_detached
     slow.go_on.set()
 
     async def is_settled() -> bool:
-        return [record.status for record in await client.history()] == [status]
+        return [record.status for record in await client.history.list()] == [status]
 
     await reached(is_settled)
 
@@ -194,7 +195,7 @@ async def test_a_database_that_is_away_is_a_failed_result(
     async def fails(*_: object) -> list[ForgeError | None]:
         return [DatabaseUnavailableError("The database is away")]
 
-    monkeypatch.setattr(client._open_store.queue, "submit_many", fails)
+    monkeypatch.setattr(client._connection.store.queue, "submit_many", fails)
 
     result = await client.execute("Echo", CONTEXT, message="x")
 
@@ -219,12 +220,12 @@ async def test_each_queue_that_nobody_serves_is_warned_about_once(
 async def test_an_id_that_is_none_is_not_found(client: ExecutorClient) -> None:
     for unknown in (new_id(), "nonsense"):
         with pytest.raises(ExecutionNotFoundError):
-            await client.attach(unknown).result(timeout=5)
+            await client.calls.attach(unknown).result(timeout=5)
 
 
 async def test_a_prefix_of_an_id_finds_its_execution(client: ExecutorClient) -> None:
     handle = await client.submit("Echo", CONTEXT, {"message": "x"})
-    waiting = asyncio.ensure_future(client.attach(handle.id[:-2]).result(timeout=5))
+    waiting = asyncio.ensure_future(client.calls.attach(handle.id[:-2]).result(timeout=5))
     await asyncio.sleep(0.05)
     await handle.cancel()
 
@@ -234,16 +235,16 @@ async def test_a_prefix_of_an_id_finds_its_execution(client: ExecutorClient) -> 
 async def test_a_client_whose_catalogue_cannot_be_read_keeps_no_connection(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails(self: ExecutorClient) -> None:
+    async def fails(self: Catalogue) -> None:
         raise SchemaVersionError("not this version")
 
-    monkeypatch.setattr(ExecutorClient, "refresh", fails)
+    monkeypatch.setattr(Catalogue, "refresh", fails)
     client = ExecutorClient(settings)
 
     with pytest.raises(SchemaVersionError):
         await client.open()
 
-    assert client._store is None
+    assert not client._connection.is_open
 
 
 def test_a_broker_url_that_is_none_is_said_at_once(settings: Settings) -> None:

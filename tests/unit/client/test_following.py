@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.client import following
-from forge_tools.client.following import follow
+from forge_tools.client import handle as following
+from forge_tools.client.handle import follow
 from forge_tools.errors import DatabaseUnavailableError, ExecutionNotFoundError
 from forge_tools.records import (
     CallEvent,
@@ -43,7 +43,7 @@ class Executions:
             raise sight
         return sight
 
-    async def wait_for(self, execution_id: str) -> ToolResult:
+    async def wait(self, execution_id: str) -> ToolResult:
         if self.failure:
             raise self.failure
         if isinstance(self.sights[0], Sight) and self.sights[0].state != ENDED:

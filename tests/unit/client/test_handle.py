@@ -22,14 +22,14 @@ class Executions:
     waits: int = 0
     failure: BaseException | None = None
 
-    async def wait_for(self, execution_id: str) -> ToolResult:
+    async def wait(self, execution_id: str) -> ToolResult:
         self.waits += 1
         await asyncio.sleep(self.seconds)
         if self.failure:
             raise self.failure
         return ToolResult.ok(execution_id)
 
-    async def get(self, execution_id: str) -> Any:
+    async def record(self, execution_id: str) -> Any:
         status = next(self.statuses)
         return SimpleNamespace(status=status, is_over=status in TERMINAL)
 

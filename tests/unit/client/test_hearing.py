@@ -26,7 +26,7 @@ def calling(client: ExecutorClient, **options: Any) -> "asyncio.Task[Any]":
 
 
 async def only_row(client: ExecutorClient, status: ExecutionStatus) -> ExecutionRecord:
-    rows = await reached(lambda: client.history(status=status.value), 30)
+    rows = await reached(lambda: client.history.list(status=status.value), 30)
     return rows[0]
 
 
@@ -34,7 +34,7 @@ async def test_a_refused_call_is_a_failed_result_on_record(client: ExecutorClien
     result = await client.call("Nope", {}, CONTEXT, on_report=print)
 
     assert (result.success, result.error_code) == (False, ErrorCode.TOOL_NOT_FOUND)
-    assert (await client.get(result.metadata["execution_id"])).status == ExecutionStatus.REJECTED
+    assert (await client.history.get(result.metadata["execution_id"])).status == ExecutionStatus.REJECTED
     assert [one.tool_name for one in client.get_executions()] == ["Nope"]
 
 
@@ -55,14 +55,14 @@ async def test_who_stops_waiting_for_what_cannot_be_followed_cancels_it_too(
     async def unreadable(position: object) -> None:
         raise StorageError("What it told cannot be read.")
 
-    async def wait_for(execution_id: str) -> Any:
+    async def wait(execution_id: str) -> Any:
         waits.append(execution_id)
         return await waiting(execution_id)
 
     waits: list[str] = []
-    waiting = client.wait_for
-    monkeypatch.setattr(client, "look", unreadable)
-    monkeypatch.setattr(client, "wait_for", wait_for)
+    waiting = client.calls.wait
+    monkeypatch.setattr(client.calls, "look", unreadable)
+    monkeypatch.setattr(client.calls, "wait", wait)
     call = calling(client)
     await reached(lambda: waits)  # for the result alone: following fails before it waits
 
@@ -83,16 +83,16 @@ async def test_a_detached_or_keyed_call_goes_on_without_its_listener(
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await client._background.until_done()
+    await client._connection.until_done()
 
-    assert (await client.get(row.id)).status == ExecutionStatus.QUEUED
+    assert (await client.history.get(row.id)).status == ExecutionStatus.QUEUED
 
 
 async def test_a_client_that_closes_says_that_the_call_goes_on(settings: Settings) -> None:
     client = ExecutorClient(settings)
     await client.open()
     heard, plain = calling(client), asyncio.create_task(client.execute("Echo", CONTEXT, message="x"))
-    rows = await reached(client.history, 30, when=lambda rows: len(rows) >= 2)
+    rows = await reached(client.history.list, 30, when=lambda rows: len(rows) >= 2)
 
     await client.close()
 
@@ -116,11 +116,11 @@ def test_an_interrupt_of_a_listening_thread_cancels_its_call(
             return cls
 
         def get(self) -> None:
-            wait_until(lambda: bool(face.history()), 10, "the call is stored")
+            wait_until(lambda: bool(face.history.list()), 10, "the call is stored")
             raise KeyboardInterrupt
 
     monkeypatch.setattr("forge_tools.client.sync.SimpleQueue", Interrupted)
     with SyncExecutorClient(settings) as face:
         with pytest.raises(KeyboardInterrupt):
             face.call("Echo", {"message": "x"}, CONTEXT, on_report=print)
-        wait_until(lambda: bool(face.history(status="cancelled")), 10, "the call is cancelled")
+        wait_until(lambda: bool(face.history.list(status="cancelled")), 10, "the call is cancelled")

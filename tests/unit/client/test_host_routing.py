@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import select, update
 
 from forge_tools.client import Call, ExecutorClient
+from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Intake
-from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode
 from forge_tools.records import (
@@ -116,11 +116,11 @@ async def worker_of(settings: Settings, silent_for: float, *, stopped: bool = Fa
 
 async def test_a_live_host_gets_the_call(settings: Settings, client: ExecutorClient) -> None:
     await worker_of(settings, 0)
-    client._refreshed_at = 0.0  # what the client knows is old by now
+    client.catalogue.read_at = 0.0  # what the client knows is old by now
 
     handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A})
 
-    record = await client.get(handle.id)
+    record = await client.history.get(handle.id)
     assert (record.status, record.queue) == (ExecutionStatus.QUEUED, "host.a.example_1")
 
 
@@ -132,7 +132,7 @@ async def test_a_host_whose_workers_are_silent_is_said_so_at_once(settings: Sett
     assert result.error_code == ErrorCode.SHELL_HOST_UNAVAILABLE
     assert "Host 'a.example_1' cannot be reached: its workers have been silent for 90 s" in (result.error or "")
     assert (result.metadata["host"], result.metadata["retryable"]) == ("a.example_1", True)
-    record = await client.get(result.metadata["execution_id"])
+    record = await client.history.get(result.metadata["execution_id"])
     assert (record.status, record.tool) == (ExecutionStatus.REJECTED, "Peek")
 
 
@@ -185,7 +185,7 @@ async def test_a_host_whose_worker_has_just_stopped_is_waited_for_no_longer_than
 
     handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A}, **asked)
 
-    async with client._open_store._database.reading() as connection:
+    async with client._connection.store._database.reading() as connection:
         query = select(executions.c.expires_in).where(executions.c.id == handle.id)
         assert await connection.scalar(query) == waits
 
@@ -201,9 +201,9 @@ async def test_of_many_calls_only_those_to_dead_hosts_are_refused(settings: Sett
     await worker_of(settings, 0)
     gone = shell_id("gone", "0" * 12)
 
-    handles = await client.submit_many([Call("Peek", {"bash_id": id_}, CONTEXT) for id_ in (ON_A, gone, "?")])
+    handles = await client.calls.submit_many([Call("Peek", {"bash_id": id_}, CONTEXT) for id_ in (ON_A, gone, "?")])
 
-    statuses = [(await client.get(handle.id)).status for handle in handles]  # type: ignore[union-attr]  # no errors here
+    statuses = [(await client.history.get(handle.id)).status for handle in handles]  # type: ignore[union-attr]  # no errors here
     assert statuses == [ExecutionStatus.QUEUED, ExecutionStatus.REJECTED, ExecutionStatus.QUEUED]
 
 
@@ -213,8 +213,8 @@ async def test_a_call_is_not_refused_because_the_database_cannot_say_who_lives(
     async def away() -> None:
         raise DatabaseUnavailableError("The database is away")
 
-    monkeypatch.setattr(client, "refresh", away)
-    client._refreshed_at = 0.0
+    monkeypatch.setattr(client.catalogue, "refresh", away)
+    client.catalogue.read_at = 0.0
 
     handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A})
 

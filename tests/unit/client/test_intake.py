@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from forge_tools.client.call import Call
+from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import MAX_ATTEMPTS, Accepted, Intake, Rejected
-from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.records import (

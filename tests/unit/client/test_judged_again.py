@@ -45,14 +45,14 @@ async def pin(settings: Settings) -> None:
 
 async def stored(client: ExecutorClient) -> Counter[tuple[str, str]]:
     """How many rows there are of each definition, as (digest, status)."""
-    async with client._open_store._database.reading() as connection:
+    async with client._connection.store._database.reading() as connection:
         digests = dict(
             tuple(row)
             for row in await connection.execute(
                 executions.select().with_only_columns(executions.c.id, executions.c.tool_digest)
             )
         )
-    statuses = await client._open_store.queue.statuses(list(digests))
+    statuses = await client._connection.store.queue.statuses(list(digests))
     return Counter((digests[id_], status.value) for id_, status in statuses.items())
 
 
@@ -134,7 +134,7 @@ async def test_a_burst_of_awaited_calls_is_refused_and_recorded_as_well(
     assert {result.error_code for result in results} == {ErrorCode.TOOL_DISABLED}
     assert len({result.metadata["execution_id"] for result in results}) == BURST
     assert await stored(client) == {(ECHO.digest, "rejected"): BURST}
-    assert not client._waiter._waiting
+    assert not client._submissions.results._waiting
 
 
 async def test_many_calls_at_once_are_each_judged_where_they_are_stored(
@@ -142,7 +142,7 @@ async def test_many_calls_at_once_are_each_judged_where_they_are_stored(
 ) -> None:
     await disable(settings)
 
-    good, _ = await client.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Echo", {}, CONTEXT)])
+    good, _ = await client.calls.submit_many([Call("Echo", {"message": "x"}, CONTEXT), Call("Echo", {}, CONTEXT)])
 
     assert isinstance(good, Handle)
     assert (await good.result(30)).error_code == ErrorCode.TOOL_DISABLED
@@ -180,7 +180,7 @@ async def test_a_replay_hears_that_its_tool_was_disabled(settings: Settings, cli
     await handle.cancel()
     await disable(settings)
 
-    again = await client.replay(handle.id)
+    again = await client.calls.replay(handle.id)
 
     assert (await again.result(30)).error_code == ErrorCode.TOOL_DISABLED
 
@@ -203,7 +203,7 @@ async def test_a_client_that_is_closed_meanwhile_says_of_no_call_that_it_goes_on
     async with ExecutorClient(settings) as other:
         for result in results:
             if (execution_id := result.metadata.get("execution_id")) is not None:
-                assert await other.attach(execution_id).status()
+                assert await other.calls.attach(execution_id).status()
 
 
 async def test_a_client_that_is_being_closed_takes_no_more_calls_and_says_so(
@@ -223,14 +223,14 @@ async def test_a_client_that_is_being_closed_takes_no_more_calls_and_says_so(
     assert "takes no more calls" in str(late.error)
     assert "execution_id" not in late.metadata
     async with ExecutorClient(settings) as other:
-        assert [record.id for record in await other.history()] == [(await before).id]
+        assert [record.id for record in await other.history.list()] == [(await before).id]
 
 
 @pytest.mark.parametrize(("detached", "expected"), [(False, {}), (True, {(ECHO.digest, "rejected"): 1})])
 async def test_a_call_that_is_cancelled_while_it_is_stored_is_recorded_only_if_it_is_detached(
     settings: Settings, client: ExecutorClient, insert: HeldInsert, detached: bool, expected: dict[tuple[str, str], int]
 ) -> None:
-    running = asyncio.ensure_future(client.run(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
+    running = asyncio.ensure_future(client.calls.execute(Call("Echo", {"message": "x"}, CONTEXT, detached=detached)))
     await insert.began.wait()
     await disable(settings)
     running.cancel()
@@ -238,12 +238,12 @@ async def test_a_call_that_is_cancelled_while_it_is_stored_is_recorded_only_if_i
         await running
     insert.go_on.set()
 
-    await client._background.until_done()
+    await client._connection.until_done()
     assert await stored(client) == expected
 
 
 ENTRIES: dict[str, Callable[[ExecutorClient, Call], Any]] = {
-    "run": lambda client, call: client.run(call),
+    "execute": lambda client, call: client.calls.execute(call),
     "submit": lambda client, call: client.submit(call.name, call.context, call.parameters, detached=call.detached),
 }
 
@@ -257,17 +257,17 @@ async def test_a_call_that_is_cancelled_in_the_turn_in_which_it_is_told_to_be_ju
     running = asyncio.ensure_future(ENTRIES[entry](client, call))
     await insert.began.wait()
     await disable(settings)
-    settle = client._outbox._settle
+    settle = client._submissions._settle
 
-    def settle_and_cancel(outcomes: Any) -> None:
-        settle(outcomes)
+    def settle_and_cancel(*part: Any) -> None:
+        settle(*part)
         running.cancel()  # its waiter has its answer, and has not run yet
 
-    client._outbox._settle = settle_and_cancel  # type: ignore[method-assign]  # the moment cannot be met from outside
+    client._submissions._settle = settle_and_cancel  # type: ignore[method-assign]  # the moment cannot be met from outside
     insert.go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await client._background.until_done()
+    await client._connection.until_done()
 
     assert await stored(client) == ({(ECHO.digest, "rejected"): 1} if detached else {})
 
@@ -284,9 +284,9 @@ async def test_an_answer_that_was_asked_for_earlier_does_not_replace_one_that_wa
 
     with monkeypatch.context() as patched:
         patched.setattr(Catalogue, "read", slow)
-        earlier = asyncio.ensure_future(client.refresh())
+        earlier = asyncio.ensure_future(client.catalogue.refresh())
         await asyncio.sleep(0.2)
-    await client.disable("Echo")
+    await client.catalogue.disable("Echo")
     go_on.set()
     await earlier
 
@@ -299,7 +299,7 @@ async def test_the_error_of_a_whole_burst_is_told_to_each_by_a_traceback_of_its_
     async def fails(*_: object) -> list[ForgeError | None]:
         raise DatabaseUnavailableError("The database is away")
 
-    monkeypatch.setattr(client._open_store.queue, "submit_many", fails)
+    monkeypatch.setattr(client._connection.store.queue, "submit_many", fails)
     submits = (client.submit("Echo", CONTEXT, {"message": "x"}) for _ in range(200))
     errors = await asyncio.gather(*submits, return_exceptions=True)
 
@@ -312,7 +312,7 @@ async def test_the_error_of_a_whole_burst_is_told_to_each_by_a_traceback_of_its_
 
 async def test_two_who_wait_for_one_execution_get_a_result_each(client: ExecutorClient) -> None:
     handle = await client.submit("Echo", CONTEXT, {"message": "x"})
-    waiting = [asyncio.ensure_future(client.attach(handle.id).result(30)) for _ in range(2)]
+    waiting = [asyncio.ensure_future(client.calls.attach(handle.id).result(30)) for _ in range(2)]
     await asyncio.sleep(0.1)
     await handle.cancel("enough")
     first, second = await asyncio.gather(*waiting)
@@ -321,4 +321,4 @@ async def test_two_who_wait_for_one_execution_get_a_result_each(client: Executor
 
     assert "mine" not in second.metadata
     with pytest.raises(ExecutionNotFoundError):
-        await client.attach(handle.id[:-1] + ("0" if handle.id[-1] != "0" else "1")).result(30)
+        await client.calls.attach(handle.id[:-1] + ("0" if handle.id[-1] != "0" else "1")).result(30)

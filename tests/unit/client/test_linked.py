@@ -47,7 +47,7 @@ async def test_the_same_call_under_the_same_key_is_the_same_execution(client: Ex
     first, second = await say(client), await say(client)
 
     assert (first.id == second.id, first.is_repeat, second.is_repeat) == (True, False, True)
-    assert len(await client.history()) == 1
+    assert len(await client.history.list()) == 1
 
 
 async def test_another_client_finds_the_execution_under_its_key(client: ExecutorClient, settings: Settings) -> None:
@@ -167,13 +167,15 @@ async def test_a_call_that_is_refused_does_not_take_its_key(client: ExecutorClie
 async def test_many_calls_at_once_have_each_their_key(client: ExecutorClient) -> None:
     calls = [Call("Echo", {"message": str(n % 100)}, CONTEXT, idempotency_key=f"k{n % 100}") for n in range(1000)]
 
-    handles = await client.submit_many([*calls, Call("Echo", {"message": "plain"}, CONTEXT), Call("Echo", {}, CONTEXT)])
+    handles = await client.calls.submit_many(
+        [*calls, Call("Echo", {"message": "plain"}, CONTEXT), Call("Echo", {}, CONTEXT)]
+    )
 
     ids = [handle.id for handle in handles if isinstance(handle, Handle)]
     assert len(ids) == 1002
     assert len(set(ids[:1000])) == 100
     assert [call.parameters["message"] for call in calls[:3]] == [
-        (await client.get(id_)).parameters["message"] for id_ in ids[:3]
+        (await client.history.get(id_)).parameters["message"] for id_ in ids[:3]
     ]
 
 
@@ -187,7 +189,7 @@ async def test_the_end_of_the_caller_does_not_cancel_the_call(client: ExecutorCl
 
     await asyncio.sleep(0.1)
     assert await handle.status() == ExecutionStatus.QUEUED
-    assert await client.events_of(handle.id) == []
+    assert await client.history.events_of(handle.id) == []
 
 
 async def test_a_caller_that_ends_while_its_call_is_stored_leaves_it_to_the_next(client: ExecutorClient) -> None:
@@ -200,7 +202,7 @@ async def test_a_caller_that_ends_while_its_call_is_stored_leaves_it_to_the_next
     handle = await say(client)
 
     assert await handle.status() == ExecutionStatus.QUEUED
-    assert len(await client.history()) == 1
+    assert len(await client.history.list()) == 1
 
 
 async def test_a_call_whose_submit_had_no_answer_is_found_under_its_key(
@@ -223,7 +225,7 @@ async def test_a_call_whose_submit_had_no_answer_is_found_under_its_key(
 
 async def test_the_result_of_a_repeat_says_that_it_is_one(client: ExecutorClient) -> None:
     first = await say(client)
-    await client.cancel(first.id)
+    await client.calls.cancel(first.id)
 
     result = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="k")
 

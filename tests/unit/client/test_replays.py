@@ -41,30 +41,30 @@ async def refusal(handle: Handle) -> ToolResult:
 
 async def test_a_replay_runs_the_stored_arguments_again(client: ExecutorClient) -> None:
     first = await _over(client, "Echo", {"message": "x"})
-    again = await client.replay(first, actor="ann@host", reason="it was cancelled")
+    again = await client.calls.replay(first, actor="ann@host", reason="it was cancelled")
 
     record = await again.record()
     assert (record.parameters, record.replay_of, record.agent_id) == ({"message": "x"}, first, "ann")
     assert record.timeout_source == "default"
-    kinds = [[event.kind for event in await client.events_of(id_)] for id_ in (first, again.id)]
+    kinds = [[event.kind for event in await client.history.events_of(id_)] for id_ in (first, again.id)]
     assert kinds == [["cancel", "replayed"], ["replay"]]
 
 
 async def test_a_replay_takes_other_values_and_may_be_a_dry_run(client: ExecutorClient) -> None:
     first = await _over(client, "Echo", {"message": "x"})
-    again = await client.replay(first[:23], {"message": "y"}, dry_run=True, queue="background")
+    again = await client.calls.replay(first[:23], {"message": "y"}, dry_run=True, queue="background")
 
     record = await again.record()
     assert (record.parameters, record.context["dry_run"], record.queue) == ({"message": "y"}, True, "background")
-    assert (await client.events_of(again.id))[0].detail == {"of": first, "dry_run": True}
+    assert (await client.history.events_of(again.id))[0].detail == {"of": first, "dry_run": True}
 
 
 async def test_a_replay_wants_what_is_secret_again_by_name(client: ExecutorClient) -> None:
     first = await _over(client, "Login", {"user": "ann", "pin": "123456"})
 
     with pytest.raises(ForgeError, match="give pin again"):
-        await client.replay(first)
-    again = await client.replay(first, {"pin": "654321", "who": "bob"})
+        await client.calls.replay(first)
+    again = await client.calls.replay(first, {"pin": "654321", "who": "bob"})
 
     assert (await again.record()).parameters == {"user": "bob", "pin": "[redacted]", "times": 1}
 
@@ -73,8 +73,8 @@ async def test_what_is_not_over_is_replayed_as_a_dry_run_only(client: ExecutorCl
     first = await client.submit("Echo", CONTEXT, {"message": "x"})
 
     with pytest.raises(ForgeError, match="is queued: to run it again now would be to run it twice"):
-        await client.replay(first.id)
-    assert (await (await client.replay(first.id, dry_run=True)).record()).context["dry_run"] is True
+        await client.calls.replay(first.id)
+    assert (await (await client.calls.replay(first.id, dry_run=True)).record()).context["dry_run"] is True
 
 
 async def test_a_replay_that_the_tool_of_today_refuses_says_that_it_changed(
@@ -83,27 +83,27 @@ async def test_a_replay_that_the_tool_of_today_refuses_says_that_it_changed(
     first = await _over(client, "Echo", {"message": "x"})
     renamed = {"version": "2.0.0", "parameters": [{"name": "text", "type": "string", "description": "What."}]}
     await publish(settings, ToolSpec.model_validate(ECHO.model_dump() | renamed))
-    await client.refresh()
+    await client.catalogue.refresh()
 
-    result = await refusal(await client.replay(first))
+    result = await refusal(await client.calls.replay(first))
 
     assert "Unknown parameter 'message'" in (result.error or "")
     assert f"Echo is 2.0.0, and was 1.0.0 when execution {first} was made" in (result.error or "")
     assert result.metadata["replay_of"] == first
-    assert (await (await client.replay(first, {"text": "x", "message": None})).record()).replay_of == first
+    assert (await (await client.calls.replay(first, {"text": "x", "message": None})).record()).replay_of == first
 
 
 async def test_a_replay_of_a_tool_that_is_gone_is_refused(client: ExecutorClient) -> None:
     first = await _over(client, "Echo", {"message": "x"})
-    await client.disable("Echo")
+    await client.catalogue.disable("Echo")
 
-    assert (await refusal(await client.replay(first))).error_code == ErrorCode.TOOL_DISABLED
+    assert (await refusal(await client.calls.replay(first))).error_code == ErrorCode.TOOL_DISABLED
 
 
 async def test_a_rejected_call_can_be_replayed_with_what_it_lacked(client: ExecutorClient) -> None:
     rejected = await client.submit("Echo", CONTEXT.model_copy(update={"timeout": 7.0}), {})
 
-    again = await client.replay(rejected.id, {"message": "x"})
+    again = await client.calls.replay(rejected.id, {"message": "x"})
 
     record = await again.record()
     assert (record.status, record.timeout, record.timeout_source) == (ExecutionStatus.QUEUED, 7.0, "call")
@@ -115,7 +115,7 @@ async def test_a_replay_is_cancelled_with_whoever_began_it(
     await _interrupted_replay(client, monkeypatch)
 
     async def is_cancelled() -> bool:
-        return [one.status for one in await client.history()] == [ExecutionStatus.CANCELLED] * 2
+        return [one.status for one in await client.history.list()] == [ExecutionStatus.CANCELLED] * 2
 
     await reached(is_cancelled)
 
@@ -124,10 +124,9 @@ async def test_a_detached_replay_goes_on_without_whoever_began_it(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _interrupted_replay(client, monkeypatch, detached=True)
-    await client._linked.close()
-    await client._background.until_done()
+    await client._connection.until_done()
 
-    assert [one.status for one in await client.history()] == [ExecutionStatus.QUEUED, ExecutionStatus.CANCELLED]
+    assert [one.status for one in await client.history.list()] == [ExecutionStatus.QUEUED, ExecutionStatus.CANCELLED]
 
 
 async def test_a_replay_hears_that_its_tool_was_switched_off_elsewhere(
@@ -135,10 +134,10 @@ async def test_a_replay_hears_that_its_tool_was_switched_off_elsewhere(
 ) -> None:
     first = await _over(client, "Echo", {"message": "x"})
     async with ExecutorClient(settings) as other:
-        await other.disable("Echo")
-    client._refreshed_at = 0.0
+        await other.catalogue.disable("Echo")
+    client.catalogue.read_at = 0.0
 
-    assert (await refusal(await client.replay(first))).error_code == ErrorCode.TOOL_DISABLED
+    assert (await refusal(await client.calls.replay(first))).error_code == ErrorCode.TOOL_DISABLED
 
 
 async def test_a_client_that_was_idle_seals_with_the_key_of_today(client: ExecutorClient, settings: Settings) -> None:
@@ -149,7 +148,7 @@ async def test_a_client_that_was_idle_seals_with_the_key_of_today(client: Execut
         await store.sealing.publish(key_id(public), public)
         await store.sealing.retire([old.id])
 
-        client._refreshed_at -= 61.0
+        client.catalogue.read_at -= 61.0
         await client.submit("Login", CONTEXT, {"user": "ann", "pin": "123456"})
 
         assert {key.id: key.live for key in await store.sealing.list()} == {old.id: 1, key_id(public): 1}
@@ -178,7 +177,7 @@ async def _interrupted_replay(client: ExecutorClient, monkeypatch: pytest.Monkey
         return await store(self, rows)
 
     monkeypatch.setattr(IdempotencyKeys, "submit_many", slow)
-    replaying = asyncio.ensure_future(client.replay(first, **options))
+    replaying = asyncio.ensure_future(client.calls.replay(first, **options))
     await began.wait()
     replaying.cancel()
     go_on.set()

@@ -8,8 +8,8 @@ import pytest
 
 from forge_tools.client.awaited import Awaited
 from forge_tools.client.call import Call
+from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Intake
-from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
 from forge_tools.records import SealingKey, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.secrecy import KeyFolder, Opener, key_id

@@ -2,23 +2,65 @@
 
 import asyncio
 import gc
+import inspect
 import os
 import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from forge_tools.client import Call, SyncExecutorClient, SyncHandle
+from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient, SyncHandle
 from forge_tools.client import sync as module
+from forge_tools.client.calls import Calls
+from forge_tools.client.catalogue import Catalogue
+from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ForgeError, ResultTimeoutError
 from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
 from tests.waiting import wait_until
 
 CONTEXT = ExecutionContext(working_dir=".")
+
+
+PAIRS = {
+    ExecutorClient: SyncExecutorClient,
+    Handle: SyncHandle,
+    Calls: module.SyncCalls,
+    History: module.SyncHistory,
+    Catalogue: module.SyncCatalogue,
+}
+HERE_ONLY = {
+    ExecutorClient: {"connect", "open"},  # this one connects by itself
+    Handle: {"on"},
+    Catalogue: {"learn", "refresh_since", "workspace_of"},  # what the parts of a client ask of each other
+}
+
+
+def methods(of: type) -> dict[str, Any]:
+    return {name: method for name, method in vars(of).items() if callable(method) and not name.startswith("_")}
+
+
+@pytest.mark.parametrize("side", PAIRS, ids=lambda side: side.__name__)
+def test_every_public_method_is_there_without_await_and_takes_the_same(side: type) -> None:
+    theirs = {name: method for name, method in methods(side).items() if name not in HERE_ONLY.get(side, ())}
+    mine = methods(PAIRS[side])
+
+    assert mine.keys() == theirs.keys()
+    for name, method in theirs.items():
+        assert inspect.signature(mine[name]).parameters == inspect.signature(method).parameters, name
+        assert not inspect.iscoroutinefunction(mine[name])
+
+
+@pytest.mark.parametrize(("side", "part"), [(Calls, "calls"), (History, "history"), (Catalogue, "catalogue")])
+def test_every_part_is_there_without_await(side: type, part: str) -> None:
+    settings = Settings.load(broker_url="redis://127.0.0.1:1")
+
+    assert type(getattr(ExecutorClient(settings), part)) is side
+    assert type(getattr(SyncExecutorClient(settings), part)) is PAIRS[side]
 
 
 def helper_threads() -> list[threading.Thread]:
@@ -34,14 +76,18 @@ def test_a_script_submits_looks_and_cancels(settings: Settings) -> None:
             handle.result(timeout=0.05)
         assert handle.cancel("enough") == "cancelled"
         assert handle.result(30).error_code == ErrorCode.CANCELLED
-        assert client.attach(handle.id).record().id == client.history()[0].id == client.get(handle.id).id
+        assert (
+            client.calls.attach(handle.id).record().id
+            == client.history.list()[0].id
+            == client.history.get(handle.id).id
+        )
 
 
 def test_what_needs_no_worker_needs_no_waiting(settings: Settings) -> None:
     with SyncExecutorClient(settings) as client:
         result = client.call("Nope", {})
-        handles = client.submit_many([Call("Nope"), Call("Echo", {"message": "x"})])
-        client.refresh()
+        handles = client.calls.submit_many([Call("Nope"), Call("Echo", {"message": "x"})])
+        client.catalogue.refresh()
 
         assert result.error_code == ErrorCode.TOOL_NOT_FOUND
         assert [type(handle) for handle in handles] == [SyncHandle, SyncHandle]
@@ -54,7 +100,7 @@ def test_what_needs_no_worker_needs_no_waiting(settings: Settings) -> None:
 
 def test_closing_twice_is_harmless_and_ends_the_helper_thread(settings: Settings) -> None:
     client = SyncExecutorClient(settings)
-    client.history()
+    client.history.list()
     assert helper_threads()
 
     client.close()
@@ -68,7 +114,7 @@ def test_a_close_ends_the_waits_of_other_threads(settings: Settings) -> None:
     handle = client.submit("Echo", CONTEXT, {"message": "x"})
     with ThreadPoolExecutor(2) as threads:
         waits = [threads.submit(handle.result), threads.submit(client.execute, "Echo", CONTEXT, message="y")]
-        waiter = client._connected()[0]._waiter
+        waiter = client._bridge.connect()[0]._submissions.results
         wait_until(lambda: len(waiter._waiting) == 2, 10, "not both of them wait")
 
         client.close()
@@ -82,8 +128,8 @@ def test_a_close_under_the_reads_of_other_threads_leaves_no_connection_open(sett
         warnings.simplefilter("always")
         for _ in range(5):
             client = SyncExecutorClient(settings)
-            client.refresh()
-            reads = [threads.submit(client.history) for _ in range(8)]
+            client.catalogue.refresh()
+            reads = [threads.submit(client.history.list) for _ in range(8)]
             time.sleep(0.002)
             client.close()
             assert all(isinstance(read.exception(), ForgeError | None) for read in reads)
@@ -110,12 +156,12 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
 ) -> None:
     client = SyncExecutorClient(settings)
     handle = client.submit("Echo", CONTEXT, {"message": "x"})
-    parents, thread, loop = client._client, client._thread, client._loop
+    parents, thread, loop = client._bridge._client, client._bridge._thread, client._bridge._loop
     other_pid = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: other_pid)
 
     assert handle.status() == ExecutionStatus.QUEUED
-    assert client._client is not parents
+    assert client._bridge._client is not parents
     assert [parent for parent, _ in module._left_behind if parent is parents]  # type: ignore[misc]  # pairs, as its type says elsewhere
     client.close()
 
@@ -134,21 +180,21 @@ def test_a_client_that_cannot_connect_says_so_each_time_and_keeps_no_thread(tmp_
 
     for _ in range(2):
         with pytest.raises(DatabaseUnavailableError):
-            client.history()
+            client.history.list()
 
     assert not helper_threads()
 
 
 def test_a_wait_that_is_interrupted_cancels_its_call(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     with SyncExecutorClient(settings) as client:
-        client.refresh()
+        client.catalogue.refresh()
         monkeypatch.setattr("concurrent.futures.Future.result", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             client.execute("Echo", CONTEXT, message="x")
         monkeypatch.undo()
 
         wait_until(
-            lambda: [r.status for r in client.history()] in ([], [ExecutionStatus.CANCELLED]), 10, "still queued"
+            lambda: [r.status for r in client.history.list()] in ([], [ExecutionStatus.CANCELLED]), 10, "still queued"
         )
 
 
@@ -176,4 +222,4 @@ def test_who_stops_following_leaves_nothing_behind(settings: Settings) -> None:
         events = client.submit("Echo", CONTEXT, {"message": "x"}).events()
         next(events)
         del events
-        wait_until(lambda: not client._client._waiter._waiting, 10, "its wait is over")
+        wait_until(lambda: not client._bridge._client._submissions.results._waiting, 10, "its wait is over")

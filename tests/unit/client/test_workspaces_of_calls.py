@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from forge_tools.client import Call, ExecutorClient
+from forge_tools.client.catalogue import Catalogue, Snapshot
+from forge_tools.client.connection import Connection
 from forge_tools.client.intake import Accepted, Intake, Rejected
-from forge_tools.client.snapshot import Snapshot
-from forge_tools.client.workspaces import in_workspace_of_session
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import (
@@ -105,7 +105,7 @@ async def announce(store: Store, *names: str, host: str = "box-1") -> None:
 
 async def queue_of(client: ExecutorClient, **context: Any) -> str:
     handle = await client.submit("Echo", ExecutionContext(working_dir=".", **context), {"message": "hello"})
-    return (await client.get(handle.id)).queue
+    return (await client.history.get(handle.id)).queue
 
 
 async def test_a_workspace_that_came_after_the_client_is_found(settings: Settings) -> None:
@@ -118,12 +118,12 @@ async def test_calls_of_a_bound_session_work_in_its_workspace(settings: Settings
     async with ExecutorClient(settings) as client, await open_store(settings.database) as store:
         await announce(store, "repo")
         await announce(store, "docs", host="box-2")
-        await client.bind_session("s1", "repo")
+        await client.calls.bind_session("s1", "repo")
         assert await queue_of(client, session_id="s1") == "host.box-1"
         assert await queue_of(client, session_id="s1", workspace="docs") == "host.box-2"
         assert await queue_of(client, session_id="s2") == "default"
         assert await queue_of(client) == "default"
-        await client.bind_session("s1", None)
+        await client.calls.bind_session("s1", None)
         assert await queue_of(client, session_id="s1") == "default"
 
 
@@ -131,29 +131,29 @@ async def test_what_one_client_binds_another_one_knows_once_it_has_read_again(se
     async with ExecutorClient(settings) as one, ExecutorClient(settings) as other:
         async with await open_store(settings.database) as store:
             await announce(store, "repo")
-        await one.bind_session("s1", "repo")
-        await other.refresh()
+        await one.calls.bind_session("s1", "repo")
+        await other.catalogue.refresh()
         assert await queue_of(other, session_id="s1") == "host.box-1"
 
 
 async def test_a_session_is_asked_for_once_a_snapshot(settings: Settings) -> None:
-    async with await open_store(settings.database) as store:
-        await store.workspaces.bind_session("s1", "repo")
-        snapshot = Snapshot([TEXT], PLACES)
-        for session_id in ("s1", "s2", "", "s1", "s2"):
-            call = Call("Text", {}, ExecutionContext(working_dir=".", session_id=session_id))
-            await in_workspace_of_session(call, snapshot, store)
-        await store.workspaces.bind_session("s1", "docs")
-        call = Call("Text", {}, ExecutionContext(working_dir=".", session_id="s1"))
-        bound = await in_workspace_of_session(call, snapshot, store)
-    assert snapshot.sessions == {"s1": "repo", "s2": None}
-    assert bound.effective_context.workspace == "repo"
+    connection = Connection(settings)
+    await connection.open()
+    catalogue, workspaces = Catalogue(connection, 15.0), connection.store.workspaces
+    await workspaces.bind_session("s1", "repo")
+    before = [await catalogue.workspace_of(session_id) for session_id in ("s1", "s2", "s1")]
+    await workspaces.bind_session("s1", "docs")
+
+    assert (before, await catalogue.workspace_of("s1")) == (["repo", None, "repo"], "repo")
+    await catalogue.refresh()
+    assert await catalogue.workspace_of("s1") == "docs"
+    await connection.close()
 
 
 async def test_a_session_bound_to_a_workspace_that_is_gone_is_told_so(settings: Settings) -> None:
     async with ExecutorClient(settings) as client, await open_store(settings.database) as store:
         await announce(store, "docs")
-        await client.bind_session("s1", "repo")
+        await client.calls.bind_session("s1", "repo")
         result = await client.execute("Echo", ExecutionContext(working_dir=".", session_id="s1"), message="hello")
         assert result.error_code == ErrorCode.WORKSPACE_NOT_FOUND
         assert "Unknown workspace: repo. Known workspaces: docs" in (result.error or "")

@@ -112,12 +112,12 @@ async def client(settings: Settings, engine: Engine) -> Any:
     """It rings nobody; another host has announced the workspace `theirs`."""
     async with ExecutorClient(settings.model_copy(update={"broker_url": NOWHERE})) as client:
         await announce(client, "there", "theirs")
-        await client.refresh()
+        await client.catalogue.refresh()
         yield client
 
 
 async def announce(client: ExecutorClient, host: str, name: str) -> None:
-    store = client._open_store
+    store = client._connection.store
     await store.workers.register(
         WorkerRecord(id=host, hostname=host, pid=1, lane="async", queues=("default",), concurrency=1, version="1")
     )
@@ -137,7 +137,7 @@ async def take(engine: Engine, *ids: str) -> None:
 async def sent_to(client: ExecutorClient, execution_id: str) -> str:
     """Where it went, once it has."""
     async with asyncio.timeout(30):
-        while not (events := [one for one in await client.events_of(execution_id) if one.kind == "rerouted"]):
+        while not (events := [one for one in await client.history.events_of(execution_id) if one.kind == "rerouted"]):
             await asyncio.sleep(0.02)
     [event] = events
     return str(event.detail["to"])
@@ -150,17 +150,17 @@ async def test_its_own_and_unnamed_ones_run_here_and_others_go_where_they_belong
 
     await take(engine, own, theirs, unnamed)
 
-    assert [(await client.attach(one).result(30)).success for one in (own, unnamed)] == [True, True]
+    assert [(await client.calls.attach(one).result(30)).success for one in (own, unnamed)] == [True, True]
     assert sorted(map(str, STARTED)) == ["None", "own"]
     assert await sent_to(client, theirs) == "there"
-    assert await client._open_store.queue.statuses([theirs]) == {theirs: ExecutionStatus.QUEUED}
+    assert await client._connection.store.queue.statuses([theirs]) == {theirs: ExecutionStatus.QUEUED}
 
 
 async def test_where_no_live_host_has_it_the_submitter_is_told(engine: Engine, client: ExecutorClient) -> None:
-    await client._open_store.workers.stop("there")
+    await client._connection.store.workers.stop("there")
     theirs = await submit(client, "theirs")
     await take(engine, theirs)
-    result = await client.attach(theirs).result(30)
+    result = await client.calls.attach(theirs).result(30)
     assert result.error_code == ErrorCode.WORKSPACE_NOT_HERE
     assert "host there has it, and its workers have been silent for" in (result.error or "")
     assert STARTED == []
@@ -172,13 +172,13 @@ async def test_a_row_that_names_what_no_workspace_can_be_called_fails_alone(
 ) -> None:
     own, theirs, forged = [await submit(client, one) for one in ("own", "theirs", None)]
     row = update(executions).where(executions.c.id == forged).values(context={"working_dir": ".", "workspace": name})
-    await client._open_store._database.write(lambda connection: connection.execute(row))
+    await client._connection.store._database.write(lambda connection: connection.execute(row))
 
     await take(engine, forged, own, theirs)
 
-    result = await client.attach(forged).result(30)
+    result = await client.calls.attach(forged).result(30)
     assert (result.error_code, len(result.error or "") < 400) == (ErrorCode.WORKSPACE_NOT_HERE, True)
-    assert (await client.attach(own).result(30)).success
+    assert (await client.calls.attach(own).result(30)).success
     assert await sent_to(client, theirs) == "there"
 
 
@@ -193,9 +193,9 @@ async def test_while_it_cannot_be_sent_on_it_is_given_back_and_its_neighbours_ru
 
     await take(engine, theirs, own)
 
-    assert (await client.attach(own).result(30)).success
-    await reached(lambda: client.get(theirs), 30, when=lambda row: row.status == ExecutionStatus.QUEUED)
-    assert (await client.get(theirs)).attempt == 0
+    assert (await client.calls.attach(own).result(30)).success
+    await reached(lambda: client.history.get(theirs), 30, when=lambda row: row.status == ExecutionStatus.QUEUED)
+    assert (await client.history.get(theirs)).attempt == 0
     assert STARTED == ["own"]
 
 
@@ -239,15 +239,15 @@ async def test_a_stop_while_a_call_is_sent_on_loses_none(
     own, theirs = await submit(client, "own"), await submit(client, "theirs")
     await take(engine, own, theirs)
     await asyncio.wait_for(began.wait(), 10)
-    assert (await client.attach(own).result(30)).success  # it does not wait for the other one
+    assert (await client.calls.attach(own).result(30)).success  # it does not wait for the other one
     stopping = asyncio.ensure_future(asyncio.to_thread(engine.stop, 0))
     await asyncio.to_thread(wait_until, lambda: engine._claiming._is_closed, 10, "it does not stop")
     let_go.set()
     await stopping
 
-    record = await client.get(theirs)
+    record = await client.history.get(theirs)
     assert (record.status, record.attempt, STARTED) == ("queued", 0, ["own"])
-    assert [event.kind for event in await client.events_of(theirs)] == ["rerouted"]
+    assert [event.kind for event in await client.history.events_of(theirs)] == ["rerouted"]
 
 
 async def test_what_another_host_has_keeps_a_worker_from_starting_and_makes_its_boot_a_stopped_one(
@@ -258,9 +258,9 @@ async def test_what_another_host_has_keeps_a_worker_from_starting_and_makes_its_
         engine = build(settings)
         with pytest.raises(ConfigurationError, match="workspace own is bound to host there"):
             await asyncio.to_thread(engine.start)
-        [mine] = [one for one in await client._open_store.workers.list() if one.id == engine.boot]
+        [mine] = [one for one in await client._connection.store.workers.list() if one.id == engine.boot]
         assert mine.stopped_at is not None
-        await client._open_store.workers.stop("there")
+        await client._connection.store.workers.stop("there")
     again = build(settings)
     await asyncio.to_thread(again.start)
     await asyncio.to_thread(again.stop, 0)
@@ -278,7 +278,7 @@ async def test_in_process_a_call_names_one_of_the_workspaces_of_its_executor(
 
 async def silence(client: ExecutorClient, boot: str, seconds: float = 100.0) -> None:
     statement = update(workers).where(workers.c.id == boot).values(last_seen_at=from_now(-seconds))
-    await client._open_store._database.write(lambda connection: connection.execute(statement))
+    await client._connection.store._database.write(lambda connection: connection.execute(statement))
 
 
 async def test_what_was_taken_over_while_a_worker_was_silent_is_not_run_there_any_more(

@@ -141,7 +141,7 @@ async def test_what_is_rung_is_run_and_recorded(engine: Engine, client: Executor
 
     await take(engine, one)
 
-    record = await client.get((await client.attach(one).result(30)).metadata["execution_id"])
+    record = await client.history.get((await client.calls.attach(one).result(30)).metadata["execution_id"])
     assert (record.status, record.worker_id, record.attempt) == (ExecutionStatus.SUCCEEDED, engine.boot, 1)
 
 
@@ -160,7 +160,7 @@ async def test_rings_that_find_no_slot_are_rung_again_for_others(
         [message] = server.lrange(queue, 0, -1)
     assert json.loads(message)["headers"]["timelimit"] == [126, 125]
     await asyncio.to_thread(small.stop)
-    assert [(await client.get(one)).status for one in ids] == ["succeeded", "queued", "queued"]
+    assert [(await client.history.get(one)).status for one in ids] == ["succeeded", "queued", "queued"]
 
 
 async def test_a_slot_kept_for_a_ring_in_vain_goes_to_who_waits(settings: Settings, client: ExecutorClient) -> None:
@@ -174,7 +174,7 @@ async def test_a_slot_kept_for_a_ring_in_vain_goes_to_who_waits(settings: Settin
 
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(both(), small._loop))
 
-    assert (await client.attach(one).result(1.5)).success
+    assert (await client.calls.attach(one).result(1.5)).success
     await asyncio.to_thread(small.stop)
 
 
@@ -191,7 +191,7 @@ async def test_a_claim_under_way_when_the_engine_stops_is_handed_back(
     let_go.set()
     await asyncio.gather(stopping, taking)
 
-    record = await client.get(one)
+    record = await client.history.get(one)
     assert (record.status, record.attempt) == (ExecutionStatus.QUEUED, 0)
 
 
@@ -201,7 +201,7 @@ async def test_a_body_gets_the_drain_to_finish_in(engine: Engine, client: Execut
 
     await asyncio.to_thread(engine.stop, 5)
 
-    assert (await client.get(one)).status == ExecutionStatus.SUCCEEDED
+    assert (await client.history.get(one)).status == ExecutionStatus.SUCCEEDED
 
 
 async def test_a_second_stop_cuts_the_first_one_short(engine: Engine, client: ExecutorClient) -> None:
@@ -215,7 +215,7 @@ async def test_a_second_stop_cuts_the_first_one_short(engine: Engine, client: Ex
     await patient
 
     assert time.monotonic() - started < 20
-    assert [(await client.get(one)).status for one in (idempotent, once)] == ["queued", "lost"]
+    assert [(await client.history.get(one)).status for one in (idempotent, once)] == ["queued", "lost"]
 
 
 async def test_rings_that_come_after_the_end_are_dropped_and_block_nobody(
@@ -227,7 +227,7 @@ async def test_rings_that_come_after_the_end_are_dropped_and_block_nobody(
     await take(engine, one)
     await asyncio.to_thread(engine.stop)
 
-    assert (await client.get(one)).status == ExecutionStatus.QUEUED
+    assert (await client.history.get(one)).status == ExecutionStatus.QUEUED
 
 
 async def test_a_take_that_waits_for_a_slot_ends_with_the_engine(settings: Settings, client: ExecutorClient) -> None:
@@ -247,7 +247,7 @@ async def test_an_engine_whose_beats_go_unanswered_starts_no_body(engine: Engine
 
     await take(engine, one)
 
-    assert (await client.get(one)).status == ExecutionStatus.QUEUED
+    assert (await client.history.get(one)).status == ExecutionStatus.QUEUED
 
 
 async def test_a_claim_that_came_after_the_beats_went_unanswered_is_handed_back(
@@ -262,7 +262,7 @@ async def test_a_claim_that_came_after_the_beats_went_unanswered_is_handed_back(
     await taking
     await reached(lambda: engine._recorder.is_idle)
 
-    record = await client.get(one)
+    record = await client.history.get(one)
     assert (record.status, record.attempt) == (ExecutionStatus.QUEUED, 0)
 
 
@@ -291,9 +291,9 @@ async def test_a_cancel_is_seen_at_the_next_beat(settings: Settings, client: Exe
     one = await submit(client, 60)
     await reached(quick.lane.running)
 
-    assert await client.cancel(one) == "requested"
+    assert await client.calls.cancel(one) == "requested"
 
-    assert (await client.attach(one).result(30)).error_code == ErrorCode.CANCELLED
+    assert (await client.calls.attach(one).result(30)).error_code == ErrorCode.CANCELLED
     await asyncio.to_thread(quick.stop, 0)
 
 
@@ -308,7 +308,7 @@ async def test_due_rows_are_pulled_one_slot_after_the_other_without_waiting_for_
     small.start()
 
     for one in ids:
-        assert (await client.attach(one).result(30)).success
+        assert (await client.calls.attach(one).result(30)).success
 
     assert time.monotonic() - started < slow.heartbeat
     await asyncio.to_thread(small.stop, 0)
@@ -323,7 +323,7 @@ async def test_a_call_whose_ring_was_lost_goes_first_now_and_then_where_no_slot_
 
     await take(small, rung)
 
-    assert (await client.attach(unheard).result(1.5)).success
+    assert (await client.calls.attach(unheard).result(1.5)).success
     await asyncio.to_thread(small.stop, 0)
 
 
@@ -331,7 +331,7 @@ async def test_ten_calls_at_once_leave_nothing_behind(engine: Engine, client: Ex
     ids = [await submit(client, 0.05) for _ in range(10)]
     await take(engine, *ids, new_id(), ids[0])
     for one in ids:
-        await client.attach(one).result(30)
+        await client.calls.attach(one).result(30)
     await reached(lambda: engine._recorder.is_idle)
 
     assert (engine._claiming._reserved, engine._claiming.is_quiet, engine._recorder._claims) == (0, True, {})

@@ -69,14 +69,14 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
             handles = [await client.submit("Bulky") for _ in range(3)]
             await reached(lambda: len(engine.lane.running()) >= 3, 30)
             await on_engine(engine, limit_pages(engine._store, 1))
-            await limit_pages(client._open_store, 1)
+            await limit_pages(client._connection.store, 1)
 
             refused = await client.call("Bulky", {}, ExecutionContext(working_dir=BULK))
             with pytest.raises(DatabaseUnavailableError, match="Make room"):
                 await client.submit("Bulky", ExecutionContext(working_dir=BULK))
             Bulky.may_end.set()
             await reached(lambda: not engine.lane.running(), 30)
-            held = await client.history()
+            held = await client.history.list()
             await on_engine(engine, limit_pages(engine._store, 2**30))
             results = [await handle.result(timeout=20) for handle in handles]
     finally:

@@ -58,7 +58,7 @@ async def test_a_worker_ends_calls_that_cannot_be_read_and_runs_the_others(
         engine = build(settings)
         engine.start()  # publishes the tools
         engine.stop(drain=0)
-        await client.refresh()
+        await client.catalogue.refresh()
         spoilt = (*UNREADABLE, *NO_TEXTS)
         calls = [await client.submit("Nap", ExecutionContext(working_dir=".")) for _ in spoilt]
         with closing(sqlite3.connect(settings.database.removeprefix("sqlite:///"))) as connection, connection:

@@ -1,10 +1,10 @@
-"""How a client hears of tools that are switched off or on while it is connected."""
+"""What a client knows of tools, without I/O, and how it hears of those that are switched off or on while it is connected."""
 
 import pytest
 
 from forge_tools.client import Call, ExecutorClient
+from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Intake, Rejected
-from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
 from forge_tools.records import ExecutionContext, ToolCategory, ToolParameter, ToolSpec
@@ -29,7 +29,7 @@ async def switch(settings: Settings, name: str, *, is_enabled: bool) -> None:
 
 def age(client: ExecutorClient) -> None:
     """Let everything the client read be too old to be relied on."""
-    client._refreshed_at = 0.0
+    client.catalogue.read_at = 0.0
 
 
 @pytest.mark.parametrize("name", ["Login", "sign_in"])
@@ -76,10 +76,10 @@ async def test_a_call_after_a_pause_asks_the_database_for_nothing_but_to_be_stor
 async def test_a_client_switches_tools_and_knows_it_at_once(settings: Settings) -> None:
     await publish(settings, LOGIN)
     async with ExecutorClient(settings) as client:
-        await client.disable("sign_in")
+        await client.catalogue.disable("sign_in")
         assert [spec.name for spec in client.specs()] == ["Echo"]
 
-        await client.enable("sign_in")
+        await client.catalogue.enable("sign_in")
         assert [spec.name for spec in client.specs()] == ["Echo", "Login"]
 
 
@@ -92,14 +92,14 @@ async def test_a_new_definition_is_the_default_of_a_connected_client_at_its_next
 
         record = await handle.record()
         assert (record.tool_version, record.tool_digest) == ("1.1.0", newer.digest)
-        assert [one.spec.version for one in await client.versions("Echo")] == ["1.1.0", "1.0.0"]
+        assert [one.spec.version for one in await client.catalogue.versions("Echo")] == ["1.1.0", "1.0.0"]
 
 
 async def test_a_pin_elsewhere_is_heard_by_the_next_call_and_undone_as_fast(settings: Settings) -> None:
     await publish(settings, ECHO.model_copy(update={"version": "1.1.0"}))
     async with ExecutorClient(settings) as client, ExecutorClient(settings) as other:
         versions = []
-        for change in (other.pin("Echo", ECHO.digest), other.unpin("Echo")):
+        for change in (other.catalogue.pin("Echo", ECHO.digest), other.catalogue.unpin("Echo")):
             await change
             age(client)
             versions.append((await (await client.submit("Echo", parameters={"message": "x"})).record()).tool_version)
@@ -119,3 +119,33 @@ async def test_a_client_that_never_read_the_catalogue_does_not_say_that_it_is_em
     async with client:
         assert len(getattr(client, ask)()) == 1
     assert len(getattr(client, ask)()) == 1
+
+
+READ = ToolSpec(name="Read", description="Read.", category=ToolCategory.FILE, aliases=("cat", "Grep"))
+GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE)
+FETCH = ToolSpec(name="Fetch", description="Fetch.", category=ToolCategory.WEB)
+SNAPSHOT = Snapshot([READ, GREP, FETCH])
+
+
+def test_a_tool_is_found_by_name_and_alias() -> None:
+    assert [SNAPSHOT.find("Read"), SNAPSHOT.find("cat"), SNAPSHOT.find("nope")] == [READ, READ, None]
+
+
+def test_a_name_goes_before_the_alias_of_another_tool() -> None:
+    assert SNAPSHOT.find("Grep") is GREP
+
+
+def test_schemas_come_sorted_by_name_and_by_category() -> None:
+    names = [schema["name"] for schema in SNAPSHOT.schemas("anthropic")]
+
+    assert names == ["Fetch", "Grep", "Read"]
+    assert [schema["name"] for schema in SNAPSHOT.schemas("anthropic", ToolCategory.FILE)] == ["Grep", "Read"]
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="yaml"):
+        SNAPSHOT.schemas("yaml")
+
+
+def test_a_validator_is_prepared_once_per_tool() -> None:
+    assert SNAPSHOT.validator(READ) is SNAPSHOT.validator(READ)

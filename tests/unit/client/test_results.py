@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from forge_tools.client.waiting import BELL_SILENCE, ResultWaiter
+from forge_tools.client.results import BELL_SILENCE, Results
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
 from forge_tools.records import ExecutionStatus, StoredResult, ToolResult
 from tests.waiting import reached
@@ -41,19 +41,19 @@ def sql() -> Sql:
 
 
 @pytest.fixture
-async def waiter(sql: Sql) -> AsyncIterator[ResultWaiter]:
-    waiter = ResultWaiter(sql.read)
+async def waiter(sql: Sql) -> AsyncIterator[Results]:
+    waiter = Results(sql.read)
     yield waiter
     await waiter.close()
 
 
-async def soon(waiter: ResultWaiter, execution_id: str) -> StoredResult:
+async def soon(waiter: Results, execution_id: str) -> StoredResult:
     """Wait, but for less than the silence after which an expected id is polled."""
     async with asyncio.timeout(BELL_SILENCE * 0.6):
         return await waiter.wait(execution_id)
 
 
-async def test_a_ring_ends_the_wait_with_one_read(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_a_ring_ends_the_wait_with_one_read(sql: Sql, waiter: Results) -> None:
     waiter.expect(["a"])
     waiting = asyncio.ensure_future(soon(waiter, "a"))
     await asyncio.sleep(0.01)
@@ -66,7 +66,7 @@ async def test_a_ring_ends_the_wait_with_one_read(sql: Sql, waiter: ResultWaiter
     assert sql.reads == [["a"]]
 
 
-async def test_what_ended_before_anybody_waited_is_read_at_once(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_what_ended_before_anybody_waited_is_read_at_once(sql: Sql, waiter: Results) -> None:
     waiter.expect(["a"])
     sql.over.add("a")
     waiter.ended(["a"])
@@ -74,13 +74,13 @@ async def test_what_ended_before_anybody_waited_is_read_at_once(sql: Sql, waiter
     assert (await soon(waiter, "a")).id == "a"
 
 
-async def test_what_will_not_ring_is_read_at_once(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_what_will_not_ring_is_read_at_once(sql: Sql, waiter: Results) -> None:
     sql.over.add("a")
 
     assert (await soon(waiter, "a")).id == "a"
 
 
-async def test_an_expected_id_whose_ring_is_lost_is_polled(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_an_expected_id_whose_ring_is_lost_is_polled(sql: Sql, waiter: Results) -> None:
     waiter.expect(["a"])
     sql.over.add("a")
     started = time.monotonic()
@@ -91,7 +91,7 @@ async def test_an_expected_id_whose_ring_is_lost_is_polled(sql: Sql, waiter: Res
     assert time.monotonic() - started >= BELL_SILENCE * 0.9
 
 
-async def test_a_new_wait_is_not_held_up_by_the_slow_poll_of_another(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_a_new_wait_is_not_held_up_by_the_slow_poll_of_another(sql: Sql, waiter: Results) -> None:
     waiter.expect(["slow"])
     slow = asyncio.ensure_future(waiter.wait("slow"))
     await asyncio.sleep(0.01)
@@ -104,7 +104,7 @@ async def test_a_new_wait_is_not_held_up_by_the_slow_poll_of_another(sql: Sql, w
     slow.cancel()
 
 
-async def test_one_of_two_waiters_may_be_cancelled(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_one_of_two_waiters_may_be_cancelled(sql: Sql, waiter: Results) -> None:
     waiter.expect(["a"])
     first, second = (asyncio.ensure_future(soon(waiter, "a")) for _ in range(2))
     await asyncio.sleep(0.01)
@@ -118,7 +118,7 @@ async def test_one_of_two_waiters_may_be_cancelled(sql: Sql, waiter: ResultWaite
     assert first.cancelled()
 
 
-async def test_lost_rings_are_made_up_for_by_reading(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_lost_rings_are_made_up_for_by_reading(sql: Sql, waiter: Results) -> None:
     waiter.expect(["a", "b"])
     waiting = asyncio.ensure_future(soon(waiter, "a"))
     await asyncio.sleep(0.01)
@@ -129,7 +129,7 @@ async def test_lost_rings_are_made_up_for_by_reading(sql: Sql, waiter: ResultWai
     assert [(await waiting).id, (await soon(waiter, "b")).id] == ["a", "b"]
 
 
-async def test_what_was_not_submitted_after_all_is_not_expected(waiter: ResultWaiter) -> None:
+async def test_what_was_not_submitted_after_all_is_not_expected(waiter: Results) -> None:
     waiter.expect(["a", "b"])
 
     waiter.forget(["a"])
@@ -138,7 +138,7 @@ async def test_what_was_not_submitted_after_all_is_not_expected(waiter: ResultWa
 
 
 async def test_a_database_that_is_away_is_asked_again(
-    sql: Sql, waiter: ResultWaiter, caplog: pytest.LogCaptureFixture
+    sql: Sql, waiter: Results, caplog: pytest.LogCaptureFixture
 ) -> None:
     sql.failures = 2
     sql.over.add("a")
@@ -147,7 +147,7 @@ async def test_a_database_that_is_away_is_asked_again(
     assert "polling goes on" in caplog.text
 
 
-async def test_a_closed_client_ends_its_waits_and_takes_no_more(waiter: ResultWaiter) -> None:
+async def test_a_closed_client_ends_its_waits_and_takes_no_more(waiter: Results) -> None:
     waiter.expect(["a"])
     waiting = asyncio.ensure_future(soon(waiter, "a"))
     await asyncio.sleep(0.01)
@@ -160,7 +160,7 @@ async def test_a_closed_client_ends_its_waits_and_takes_no_more(waiter: ResultWa
         await waiter.wait("b")
 
 
-async def test_who_gives_up_closing_leaves_nobody_waiting(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_who_gives_up_closing_leaves_nobody_waiting(sql: Sql, waiter: Results) -> None:
     waiting = asyncio.ensure_future(waiter.wait("a"))
     await asyncio.sleep(0.01)
     closing = asyncio.ensure_future(waiter.close())
@@ -172,7 +172,7 @@ async def test_who_gives_up_closing_leaves_nobody_waiting(sql: Sql, waiter: Resu
             await waiting
 
 
-async def test_ten_thousand_calls_leave_nothing_behind(sql: Sql, waiter: ResultWaiter) -> None:
+async def test_ten_thousand_calls_leave_nothing_behind(sql: Sql, waiter: Results) -> None:
     ids = [str(n) for n in range(10_000)]
     waiter.expect(ids)
     awaited = asyncio.gather(*(waiter.wait(i) for i in ids[:5_000]))

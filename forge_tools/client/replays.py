@@ -38,7 +38,7 @@ def repeated(
     if "context" not in changes and _is_hidden(record.context.get("metadata")):
         raise InvalidCallError(
             f"History does not keep what is secret, and the metadata of execution {record.id} had such: give its context "
-            "again, as `context=` of `client.replay`."
+            "again, as `context=` of `client.calls.replay`."
         )
     return replace(Call(record.tool, values, _context(record, dry_run), queue=_queue(record)), **changes)
 

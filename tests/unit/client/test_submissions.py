@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from forge_tools.client import Call, ExecutorClient, outbox
+from forge_tools.client import Call, ExecutorClient, submissions
+from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Rejected
-from forge_tools.client.snapshot import Snapshot
 from forge_tools.config import Settings
-from forge_tools.errors import ErrorCode, ForgeError, StorageError, SubmitOutcomeUnknownError
+from forge_tools.errors import ErrorCode, ForgeError, SubmitOutcomeUnknownError
 from forge_tools.records import ExecutionContext, ExecutionStatus, NewExecution
 
 CONTEXT = ExecutionContext(working_dir=".")
@@ -18,7 +18,7 @@ CONTEXT = ExecutionContext(working_dir=".")
 
 @pytest.fixture
 async def client(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ExecutorClient]:
-    monkeypatch.setattr(outbox, "PART", 10)
+    monkeypatch.setattr(submissions, "PART", 10)
     async with ExecutorClient.connect(settings) as client:
         yield client
 
@@ -26,7 +26,7 @@ async def client(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
 async def test_the_first_calls_of_a_burst_are_on_their_way_before_the_last_is_prepared(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare, submit_many = client._intake.prepare, client._open_store.queue.submit_many
+    prepare, submit_many = client.calls._intake.prepare, client._connection.store.queue.submit_many
     prepared: list[Call] = []
     parts: list[tuple[int, int]] = []
 
@@ -38,8 +38,8 @@ async def test_the_first_calls_of_a_burst_are_on_their_way_before_the_last_is_pr
         parts.append((len(accepted), len(prepared)))
         return await submit_many(accepted)
 
-    monkeypatch.setattr(client._intake, "prepare", note)
-    monkeypatch.setattr(client._open_store.queue, "submit_many", submit)
+    monkeypatch.setattr(client.calls._intake, "prepare", note)
+    monkeypatch.setattr(client._connection.store.queue, "submit_many", submit)
     handles = await asyncio.gather(*(client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(35)))
 
     assert [await handle.status() for handle in handles] == [ExecutionStatus.QUEUED] * 35
@@ -50,16 +50,16 @@ async def test_the_first_calls_of_a_burst_are_on_their_way_before_the_last_is_pr
 async def test_a_burst_waits_while_enough_of_it_is_on_its_way(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "MOST_UNDER_WAY", 20)
-    submit_many, under_way = client._open_store.queue.submit_many, []
+    monkeypatch.setattr(submissions, "MOST_UNDER_WAY", 20)
+    submit_many, under_way = client._connection.store.queue.submit_many, []
 
     async def submit(accepted: Sequence[NewExecution]) -> list[ForgeError | None]:
         for _ in range(5):  # turns of the loop in which more calls could come
             await asyncio.sleep(0)
-        under_way.append(len(client._outbox._unsettled))
+        under_way.append(len(client._submissions._unsettled))
         return await submit_many(accepted)
 
-    monkeypatch.setattr(client._open_store.queue, "submit_many", submit)
+    monkeypatch.setattr(client._connection.store.queue, "submit_many", submit)
     async with asyncio.timeout(60):
         handles = await asyncio.gather(*(client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(95)))
 
@@ -88,7 +88,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_its_turn_holds_up_nob
         ended = await asyncio.gather(*tasks, return_exceptions=True)
 
     assert [isinstance(end, asyncio.CancelledError) for end in ended] == [12 <= n < 25 for n in range(35)]
-    assert len(await client.history(limit=100)) == 22
+    assert len(await client.history.list(limit=100)) == 22
 
 
 def failing_once(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -107,7 +107,7 @@ def failing_once(work: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable
 async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = client._open_store.queue
+    queue = client._connection.store.queue
     monkeypatch.setattr(queue, "submit_many", failing_once(queue.submit_many))
     calls = [client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(25)]
     async with asyncio.timeout(20):
@@ -125,23 +125,6 @@ async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
 
 
-async def test_a_defect_before_storing_says_that_nothing_was_stored(
-    client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client._outbox, "commit", failing_once(client._outbox.commit))
-    async with asyncio.timeout(20):
-        result, error = await asyncio.gather(
-            client.execute("Echo", CONTEXT, message="x"),
-            client.submit("Echo", CONTEXT, {"message": "y"}),
-            return_exceptions=True,
-        )
-
-    assert (result.error_code, type(error)) == (StorageError.code, StorageError)
-    assert "was not stored" in result.error
-    assert await client.history() == []
-    assert await (await client.submit("Echo", CONTEXT, {"message": "z"})).status() == ExecutionStatus.QUEUED
-
-
 @pytest.mark.parametrize("many", [False, True])
 async def test_a_defect_in_ringing_costs_the_rings_and_no_call(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, many: bool
@@ -149,11 +132,11 @@ async def test_a_defect_in_ringing_costs_the_rings_and_no_call(
     def broken(bells: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(client._outbox.dispatcher, "ring", broken)
+    monkeypatch.setattr(client._submissions._dispatcher, "ring", broken)
     call = Call("Echo", {"message": "x"}, CONTEXT)
     async with asyncio.timeout(20):
         [handle] = (
-            await client.submit_many([call]) if many else [await client.submit("Echo", CONTEXT, {"message": "x"})]
+            await client.calls.submit_many([call]) if many else [await client.submit("Echo", CONTEXT, {"message": "x"})]
         )
 
     assert await handle.status() == ExecutionStatus.QUEUED
@@ -162,11 +145,11 @@ async def test_a_defect_in_ringing_costs_the_rings_and_no_call(
 async def test_a_defect_in_storing_is_told_to_many_and_to_a_keyed_call_too(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, call = client._open_store, Call("Echo", {"message": "x"}, CONTEXT)
+    store, call = client._connection.store, Call("Echo", {"message": "x"}, CONTEXT)
     for stored in (store.queue, store.keys):
         monkeypatch.setattr(stored, "submit_many", failing_once(stored.submit_many))
 
-    [error] = await client.submit_many([call])
+    [error] = await client.calls.submit_many([call])
     result = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17")
 
     assert isinstance(error, SubmitOutcomeUnknownError)
@@ -182,10 +165,10 @@ async def test_a_client_whose_storing_is_cut_off_tells_its_calls(
         begun.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client._open_store.queue, "submit_many", hang)
+    monkeypatch.setattr(client._connection.store.queue, "submit_many", hang)
     call = asyncio.ensure_future(client.execute("Echo", CONTEXT, message="x"))
     await begun.wait()
-    for task in client._outbox._tasks:
+    for task in client._submissions._tasks:
         task.cancel()
 
     async with asyncio.timeout(20):
@@ -195,7 +178,10 @@ async def test_a_client_whose_storing_is_cut_off_tells_its_calls(
 async def test_who_gives_up_closing_cuts_off_no_call(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     client = ExecutorClient(settings)
     await client.open()
-    queue, go_on = client._open_store.queue, asyncio.Event()
+    await client.submit(
+        "Echo", CONTEXT, {"message": "x"}, idempotency_key="build-16"
+    )  # which makes the secret of all keys
+    queue, go_on = client._connection.store.queue, asyncio.Event()
     submit_many = queue.submit_many
 
     async def slowly(rows: Sequence[NewExecution]) -> list[ForgeError | None]:

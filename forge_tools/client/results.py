@@ -36,7 +36,7 @@ class _Poll:
         self.due = now + self.interval
 
 
-class ResultWaiter:
+class Results:
     """One future for each who waits; reads gather while one read is under way.
 
     An id is *expected* from its submit until its ring: only then is it worth waiting for the ring before SQL is read.
@@ -64,9 +64,6 @@ class ResultWaiter:
 
     def expects(self, execution_id: str) -> bool:
         return execution_id in self._expected
-
-    def is_awaited(self, execution_id: str) -> bool:
-        return execution_id in self._waiting
 
     def forget(self, ids: Iterable[str]) -> None:
         """Say that those ids will not ring after all."""

@@ -1,0 +1,350 @@
+"""The calls of a client: stored once each, awaited, cancelled, and run again."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from forge_tools.bell import Ringer
+from forge_tools.client.awaited import Awaited
+from forge_tools.client.call import Call
+from forge_tools.client.catalogue import REFRESH_INTERVAL, Catalogue
+from forge_tools.client.connection import Connection
+from forge_tools.client.handle import Handle, listen
+from forge_tools.client.hosts import Silence, reach
+from forge_tools.client.idempotency import Claims, conflict
+from forge_tools.client.intake import Accepted, Intake, Rejected
+from forge_tools.client.replays import explained, repeated
+from forge_tools.client.submissions import Submissions
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
+from forge_tools.records import (
+    ExecutionContext,
+    ExecutionRecord,
+    LinkedExecution,
+    Position,
+    Replay,
+    Report,
+    Sight,
+    StoredResult,
+    ToolResult,
+)
+from forge_tools.storage import Store, ToolChangedError
+
+T = TypeVar("T")
+
+
+class Calls:
+    """Checks calls against the catalogue, stores them, waits for their results and ends them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        submitter: str,
+        connection: Connection,
+        catalogue: Catalogue,
+        submissions: Submissions,
+    ) -> None:
+        self._settings = settings
+        self._actor = f"client {submitter}"
+        self._connection = connection
+        self._catalogue = catalogue
+        self._submissions = submissions
+        self._results = submissions.results
+        self._intake = Intake(settings, submitter)
+        self._claims = Claims(settings)
+        self.awaited = Awaited()
+
+    async def execute(self, call: Call, *, on_report: Callable[[Report], None] | None = None) -> ToolResult:
+        """Run a call and wait for its result, telling `on_report` what it reports. Failures are results.
+
+        Cancelling this cancels the call, unless it is detached or has a key.
+        """
+        self._connection.require()
+        started = time.time()
+        is_plain = on_report is None and call.idempotency_key is None
+        await self._submissions.room()
+        try:
+            answer = await self._store(call, self._run if is_plain else partial(self._follow, on_report))
+            result = await self._refuse(answer) if isinstance(answer, Rejected) else answer
+        except ForgeError as error:  # nothing was accepted
+            return _failed(error)
+        self.awaited.add(call, self._catalogue.snapshot.find(call.label), result, started)
+        return result
+
+    async def submit(self, call: Call) -> Handle:
+        """Accept a call and return its handle at once.
+
+        An unknown tool or invalid parameters give a handle whose result is already there, recorded as `rejected`.
+
+        Raises:
+            DatabaseUnavailableError: nothing was accepted.
+            SubmitOutcomeUnknownError: it may have been; the error has the id to attach to.
+        """
+        self._connection.require()
+        await self._submissions.room()
+        return await self._submit(call)
+
+    async def submit_many(self, calls: Sequence[Call]) -> list[Handle | ForgeError]:
+        """Accept many calls in one go: one handle, or the error that kept it out, per call and in order."""
+        self._connection.require()
+        return await asyncio.gather(*(_handle_or_error(self.submit(call)) for call in calls))
+
+    async def replay(
+        self,
+        /,
+        execution_id: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        dry_run: bool | None = None,
+        reason: str = "",
+        actor: str | None = None,
+        **changes: Any,
+    ) -> Handle:
+        """Run an execution of the past again, as it was but for these parameters and `changes`, fields of `Call`.
+
+        Both are linked to each other in SQL; `actor` is who did it. `dry_run` None leaves it as it was. A call that today's
+        tool refuses gives a handle whose result says so.
+
+        Raises:
+            ExecutionNotFoundError: SQL holds no such execution, or no longer.
+            InvalidCallError: it is not over yet, or a secret has to be given again.
+        """
+        record = await self.record(execution_id)
+        call = repeated(record, self._catalogue.snapshot.find(record.tool), parameters or {}, dry_run, changes)
+        link = Replay(record.id, actor or self._actor, reason, call.effective_context.dry_run)
+        answer = await self._store(call, self._keep, link)
+        if isinstance(answer, Rejected):
+            answer = explained(answer, record, self._catalogue.snapshot.find(record.tool))
+        return await self._handle(answer)
+
+    def attach(self, execution_id: str) -> Handle:
+        """A handle for an execution that somebody submitted, in whatever process."""
+        return Handle(execution_id, self)
+
+    async def wait(self, execution_id: str) -> ToolResult:
+        """Wait until an execution is over and return its result.
+
+        Raises:
+            ExecutionNotFoundError: SQL holds no such execution.
+        """
+        self._connection.require_owner()
+        find = self._results.wait if self._results.expects(execution_id) else self._look_up
+        return await self._told(await find(execution_id))
+
+    async def record(self, execution_id: str) -> ExecutionRecord:
+        """Read one execution, by id or a unique prefix of it."""
+        return await self._connection.store.history.get(execution_id)
+
+    async def look(self, position: Position) -> Sight:
+        """See what an execution has told behind a position, and where it is; `Handle.events` does so again and again."""
+        return await self._connection.store.reports.look(position)
+
+    async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
+        """Cancel an execution. The request is stored in SQL; the worker is notified, and sees it within a heartbeat at the latest."""
+        store = self._connection.store
+        answer = await store.queue.cancel(execution_id, actor=self._actor, reason=reason)
+        if answer != "requested":  # it is over, and no worker will ring for that
+            self._results.ended([execution_id])
+        if answer != "over":
+            self._connection.begin(tell_of_cancel(store, self._settings.broker, execution_id))
+        return answer
+
+    async def bind_session(self, session_id: str, workspace: str | None) -> None:
+        """Have calls of that session which name no workspace work in this one; None ends that. Others learn it in seconds."""
+        await self._connection.store.workspaces.bind_session(session_id, workspace)
+        await self._catalogue.refresh()
+
+    async def _submit(self, call: Call, replay: Replay | None = None) -> Handle:
+        return await self._handle(await self._store(call, self._keep, replay))
+
+    async def _handle(self, answer: Handle | Rejected) -> Handle:
+        return Handle(answer.new.id, self, await self._refuse(answer)) if isinstance(answer, Rejected) else answer
+
+    async def _refuse(self, rejected: Rejected) -> ToolResult:
+        """Record a call that is rejected."""
+        await self._connection.store.queue.record(rejected.new, rejected.outcome)
+        metadata = {**rejected.result.metadata, "execution_id": rejected.new.id}
+        return rejected.result.model_copy(update={"metadata": metadata})
+
+    async def _store(
+        self,
+        call: Call,
+        keep: Callable[[Call, Accepted], Awaitable[T]],
+        replay: Replay | None = None,
+        *,
+        is_again: bool = False,
+    ) -> T | Rejected:
+        """Check a call and have it stored; once more if its tool is no longer what it was checked by.
+
+        The one way in: a caller who is cancelled meanwhile leaves nothing behind that he did not want.
+        """
+        accepted = await self._prepare(call, replay)
+        if isinstance(accepted, Rejected):
+            return accepted
+        try:
+            return await keep(call, accepted)
+        except asyncio.CancelledError:
+            self._connection.begin(self._leave(call, accepted, replay))
+            raise
+        except ToolChangedError as changed:
+            if is_again:
+                snapshot = self._catalogue.snapshot
+                return self._intake.refuse(call, changed.message, changed.code, snapshot, retryable=True)
+            self._catalogue.learn(changed)
+        return await self._store(call, keep, replay, is_again=True)
+
+    async def _leave(self, call: Call, accepted: Accepted, replay: Replay | None) -> None:
+        """Nobody waits for a call any more: it is cancelled, or runs all the same if it is detached or has a key."""
+        goes_on = call.detached or call.idempotency_key is not None
+        answer = await self._submissions.again(accepted.row)
+        if goes_on and isinstance(answer, ToolChangedError):
+            await self._submit(call, replay)
+        elif answer is None and not goes_on:
+            await self.cancel(accepted.new.id, "the awaiting task was cancelled")
+
+    async def _prepare(self, call: Call, replay: Replay | None) -> Accepted | Rejected:
+        """Judge a call by a snapshot that is young enough, and tie it to what it belongs to."""
+        asked, catalogue, now = call, self._catalogue, time.monotonic()
+        if catalogue.snapshot.places.has_sessions:
+            call = await self._in_workspace_of_session(call)
+        prepared = self._intake.prepare(call, catalogue.snapshot)
+        if catalogue.read_at < now - prepared.most_age:
+            await catalogue.refresh_since(now - prepared.most_age)
+            prepared = self._intake.prepare(call, catalogue.snapshot)
+        if isinstance(prepared, Accepted) and prepared.handle is not None:
+            prepared = await self._reach(call, prepared)
+        is_linked = asked.idempotency_key is not None or replay is not None
+        return await self._link(asked, prepared, replay) if is_linked and isinstance(prepared, Accepted) else prepared
+
+    async def _in_workspace_of_session(self, call: Call) -> Call:
+        """The call with the workspace that its session was bound to, unless it names one."""
+        context = call.context
+        if not isinstance(context, ExecutionContext) or context.workspace is not None or not context.session_id:
+            return call
+        name = await self._catalogue.workspace_of(context.session_id)
+        return call if name is None else replace(call, context=context.model_copy(update={"workspace": name}))
+
+    async def _reach(self, call: Call, accepted: Accepted) -> Accepted | Rejected:
+        answer = await reach(call, accepted, self._catalogue, self._connection.store, self._settings.lease)
+        if not isinstance(answer, Silence):
+            return answer
+        return self._intake.refuse(
+            call,
+            answer.sentence,
+            ErrorCode.SHELL_HOST_UNAVAILABLE,
+            self._catalogue.snapshot,
+            host=answer.hostname,
+            silent_seconds=answer.seconds,
+            retryable=answer.seconds is not None,
+        )
+
+    async def _link(self, call: Call, accepted: Accepted, replay: Replay | None) -> Accepted | Rejected:
+        snapshot = self._catalogue.snapshot
+        try:
+            claim = await self._claims.of(call, snapshot)
+        except InvalidCallError as error:
+            return self._intake.refuse(call, error.message, error.code, snapshot, errors=error.details)
+        return accepted._replace(link=LinkedExecution(accepted.new, claim, replay))
+
+    async def _run(self, call: Call, accepted: Accepted) -> ToolResult:
+        """Store a call that is tied to nothing and wait for its result, in one."""
+        id_ = accepted.new.id
+        try:
+            future = self._submissions.put(accepted.new)
+        except ConfigurationError as closing:  # nothing was accepted
+            return _failed(closing)
+        try:
+            return await self._told(await future)
+        except ToolChangedError:  # not a result yet: the call is checked anew
+            raise
+        except ForgeError as error:
+            is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it was not to be stored
+            return _failed(error, id_ if is_stored else None)
+        finally:
+            self._results.end(id_, future)
+
+    async def _keep(self, call: Call, accepted: Accepted) -> Handle | Rejected:
+        """Store a call. One whose key has an execution is not stored: it stands for that one, if it is the same call."""
+        answer = await self._submissions.put_and_tell(accepted.row)
+        if isinstance(answer, ForgeError):
+            raise answer.with_traceback(None)  # others of the same burst may be told the same error
+        claim = accepted.link.claim if accepted.link else None
+        if answer is None or claim is None:
+            return Handle(accepted.new.id, self)
+        if answer.fingerprint == claim.fingerprint:
+            return Handle(answer.execution_id, self, is_repeat=True)
+        error, differing = conflict(claim, answer)
+        facts: dict[str, Any] = {"idempotency_key": claim.key, "holder": answer.execution_id, "differing": differing}
+        return self._intake.refuse(call, error, ErrorCode.IDEMPOTENCY_CONFLICT, self._catalogue.snapshot, **facts)
+
+    async def _follow(
+        self, on_report: Callable[[Report], None] | None, call: Call, accepted: Accepted
+    ) -> ToolResult | Rejected:
+        """Store a call and wait for the result of what it stands for, handing on its reports."""
+        execution_id = None
+        try:
+            handle = await self._keep(call, accepted)
+            if isinstance(handle, Rejected):
+                return handle
+            execution_id = handle.id
+            if on_report is not None:
+                await listen(handle, on_report)
+            result = await handle.result()
+        except ToolChangedError:
+            raise
+        except ForgeError as error:
+            return _failed(error, execution_id)
+        if not handle.is_repeat:
+            return result
+        return result.model_copy(update={"metadata": {**result.metadata, "is_repeat": True}})
+
+    async def _look_up(self, execution_id: str) -> StoredResult:
+        """Find the result of an execution that will not ring here, or has rung already; wait for a database that is away."""
+        while True:
+            try:
+                for stored in await self._connection.store.queue.results([execution_id]):
+                    return stored
+                known = (await self.record(execution_id)).id
+            except ForgeError as error:
+                self._results.require_open(execution_id)  # it says it better
+                if not error.retryable:
+                    raise
+                await asyncio.sleep(REFRESH_INTERVAL)
+            else:
+                return await self._results.wait(known)
+
+    async def _told(self, stored: StoredResult) -> ToolResult:
+        if stored.result.error_code == ErrorCode.BLOCKED:
+            with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
+                await self._catalogue.refresh()
+        return stored.result
+
+
+async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> None:
+    """Notify whoever a cancel concerns, of its id alone: the worker that runs the execution, else the client that waits for it.
+
+    Without a broker a worker hears with its next heartbeat, a client when it polls.
+    """
+    ringer = Ringer(broker_url)
+    try:
+        await ringer.ring({listener: [id_] for listener, id_ in await store.queue.listeners([execution_id])})
+    finally:
+        await ringer.close()
+
+
+async def _handle_or_error(submitting: Awaitable[Handle]) -> Handle | ForgeError:
+    """What one call of many came to: its error harms no other."""
+    try:
+        return await submitting
+    except ForgeError as error:
+        return error
+
+
+def _failed(error: ForgeError, execution_id: str | None = None) -> ToolResult:
+    """What went wrong as a result, with the id of the execution where one is known."""
+    known = execution_id or getattr(error, "execution_id", None)
+    return ToolResult.fail(error.message, error_code=error.code, **({"execution_id": known} if known else {}))

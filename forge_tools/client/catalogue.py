@@ -1,0 +1,240 @@
+"""The catalogue as a client knows it: one snapshot, read when it connects and again when a call shows that it is old."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Self
+
+from forge_tools.client.connection import NOT_CONNECTED, Connection
+from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
+from forge_tools.records import (
+    Schema,
+    SealingKey,
+    ServerState,
+    ToolCategory,
+    ToolSpec,
+    ToolVersion,
+    WorkspacePlaces,
+)
+from forge_tools.records.places import host_queue
+from forge_tools.schemas import render, require_format
+from forge_tools.secrecy import Sealer
+from forge_tools.storage import Store, ToolChangedError
+from forge_tools.validation import Validator, shown, suggestion
+
+REFRESH_INTERVAL = 1.0
+"""Seconds after which a snapshot that refuses a call is read again first."""
+
+SERVED_INTERVAL = 5.0
+"""Seconds for which it counts who serves what, once read."""
+
+NOWHERE = WorkspacePlaces()
+
+
+class Snapshot:
+    """Every enabled tool, by name and alias, and where workspaces are, as SQL had it when this was read.
+
+    `disabled` are those that are switched off, `servers` the MCP servers that live workers host.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ToolSpec] = (),
+        places: WorkspacePlaces = NOWHERE,
+        disabled: Sequence[ToolSpec] = (),
+        sealing_key: SealingKey | None = None,
+        servers: tuple[ServerState, ...] = (),
+    ) -> None:
+        self._sealing_key = sealing_key
+        self.places = places
+        self.servers = servers
+        self._disabled = {name: spec for spec in disabled for name in (spec.name, *spec.aliases)}
+        self.sessions: dict[str, str | None] = {}
+        """The workspaces of those sessions that were asked for since."""
+        self.specs = tuple(sorted(specs, key=lambda spec: spec.name))
+        self._by_name = {alias: spec for spec in self.specs for alias in spec.aliases}
+        self._by_name.update({spec.name: spec for spec in self.specs})
+        self._validators: dict[str, Validator] = {}
+
+    @classmethod
+    async def read(cls, store: Store, lease: float, *, before: Self) -> Self:
+        """Read it; who was seen for the last time a `lease` ago serves nothing. A tool that is as before stays that object."""
+        read, disabled = await store.catalogue.read()
+        specs = [before.same(spec) for spec in read]
+        places, key = await store.workspaces.places(within=lease), await store.sealing.current()
+        return cls(specs, places, disabled, key, await store.workers.servers(lease))
+
+    @cached_property
+    def sealer(self) -> Sealer | None:
+        """What seals secrets for the workers; None where nobody made a key."""
+        return None if self._sealing_key is None else Sealer(self._sealing_key.public)
+
+    def after(self, changed: ToolChangedError) -> Self:
+        """The same with what an insert said of a tool."""
+        name, current = changed.tool_name, [] if changed.current is None else [changed.current]
+        enabled = [spec for spec in self.specs if spec.name != name]
+        disabled = [spec for called, spec in self._disabled.items() if called == spec.name != name]
+        (enabled if changed.is_enabled else disabled).extend(current)
+        snapshot = type(self)(enabled, self.places, disabled, self._sealing_key, self.servers)
+        snapshot.sessions = self.sessions
+        return snapshot
+
+    def find(self, name: str) -> ToolSpec | None:
+        return self._by_name.get(name)
+
+    def same(self, spec: ToolSpec) -> ToolSpec:
+        """The definition that this has of the tool, if it is that one: what was worked out for it stays true."""
+        mine = self._by_name.get(spec.name)
+        return mine if mine is not None and mine.digest == spec.digest and mine == spec else spec
+
+    def find_disabled(self, name: str) -> ToolSpec | None:
+        return self._disabled.get(name)
+
+    def validator(self, spec: ToolSpec) -> Validator:
+        """The prepared validator of that tool; built at its first call."""
+        validator = self._validators.get(spec.name)
+        if validator is None:
+            validator = self._validators[spec.name] = Validator.for_spec(spec)
+        return validator
+
+    def schemas(self, format: str, category: ToolCategory | None = None) -> list[Schema]:
+        """Schemas in a provider's format, of all tools or one category.
+
+        Raises:
+            ValueError: for a format that is not known.
+        """
+        require_format(format)
+        return [render(spec, format) for spec in self.specs if category is None or spec.category == category]
+
+    def queue_of(self, workspace: object) -> str | None:
+        """The queue of the host that a workspace is bound to; None where it is shared.
+
+        Raises:
+            InvalidCallError: no worker ever had it.
+        """
+        hosts = self.places.hosts
+        if isinstance(workspace, str) and workspace in hosts:
+            host = hosts[workspace]
+            return None if host is None else host_queue(host)
+        known = ", ".join(sorted(hosts)[:20]) or "none; workers get them by FORGE_WORKSPACES"
+        refused = InvalidCallError(
+            f"Unknown workspace: {shown(workspace)}{suggestion(workspace, hosts)}. Known workspaces: {known}"
+        )
+        refused.code = ErrorCode.WORKSPACE_NOT_FOUND
+        raise refused
+
+
+class Catalogue:
+    """What tools there are, who serves which queue, and the ways to switch and pin tools."""
+
+    def __init__(self, connection: Connection, lease: float) -> None:
+        self._connection = connection
+        self._lease = lease
+        self.snapshot = self._unread = Snapshot()
+        self.read_at = 0.0
+        """When what the snapshot holds was asked for, on the monotonic clock."""
+        self._workers: dict[tuple[str, str], int] = {}
+        self._refreshing = asyncio.Lock()
+
+    @property
+    def workers(self) -> Mapping[tuple[str, str], int]:
+        """How many live workers serve each (queue, lane); one mapping, which every read brings up to date."""
+        return self._workers
+
+    async def refresh(self) -> None:
+        """Read the catalogue again, and who serves what."""
+        began, store = time.monotonic(), self._connection.store
+        snapshot = await Snapshot.read(store, self._lease, before=self.snapshot)
+        workers = await store.workers.live_queues(self._lease)
+        if began >= self.read_at:  # else another one began later, and has ended before: it knows more
+            self.snapshot, self.read_at = snapshot, began
+            self._workers.clear()
+            self._workers.update(workers)
+
+    async def refresh_since(self, moment: float) -> None:
+        """See to it that the snapshot was read after `moment`; those who ask meanwhile share the next read."""
+        async with self._refreshing:
+            if self.read_at < moment:
+                await self.refresh()
+
+    def learn(self, changed: ToolChangedError) -> None:
+        """Know from now on what an insert said of a tool."""
+        self.snapshot = self.snapshot.after(changed)
+
+    async def workspace_of(self, session_id: str) -> str | None:
+        """The workspace that a session is bound to; asked once a snapshot."""
+        sessions = self.snapshot.sessions
+        if session_id not in sessions:
+            sessions[session_id] = await self._connection.store.workspaces.of_session(session_id)
+        return sessions[session_id]
+
+    def specs(self) -> list[ToolSpec]:
+        """The enabled tools as data, by name; no I/O."""
+        return list(self._read.specs)
+
+    def servers(self) -> tuple[ServerState, ...]:
+        """The MCP servers that live workers host, and how they are; no I/O."""
+        return self._read.servers
+
+    def schemas(self, format: str = "openai", category: ToolCategory | None = None) -> list[Schema]:
+        """Schemas of every enabled tool, or of those of a category, in a provider's format; no I/O.
+
+        Raises:
+            ValueError: for a format that is not known.
+        """
+        return self._read.schemas(format, category)
+
+    async def enable(self, tool: str) -> None:
+        """Have a disabled tool offered and run again.
+
+        Raises:
+            ToolNotFoundError: no worker ever published a tool of that name or alias.
+        """
+        await self._connection.store.catalogue.switch(tool, is_enabled=True)
+        await self.refresh()
+
+    async def disable(self, tool: str) -> None:
+        """Have a tool refused by clients and claimed by no worker, within a heartbeat. What runs may finish.
+
+        Raises:
+            ToolNotFoundError: no worker ever published a tool of that name or alias.
+        """
+        await self._connection.store.catalogue.switch(tool, is_enabled=False)
+        await self.refresh()
+
+    async def versions(self, tool: str) -> list[ToolVersion]:
+        """Every definition of a tool that a worker ever published, the default first.
+
+        Raises:
+            ToolNotFoundError: none was.
+        """
+        return await self._connection.store.catalogue.versions(tool)
+
+    async def pin(self, tool: str, definition: str) -> ToolVersion:
+        """Have one definition of a tool offered and run, and no other, whatever workers publish; within a heartbeat.
+
+        `definition` is its version, or its digest or the beginning of one.
+
+        Raises:
+            ToolNotFoundError: no worker ever published it; the message names those there are.
+        """
+        pinned = await self._connection.store.catalogue.pin(tool, definition)
+        await self.refresh()
+        return pinned
+
+    async def unpin(self, tool: str) -> ToolVersion:
+        """Have the definition that a worker published last be the default again; returns it.
+
+        Raises:
+            ToolNotFoundError: no worker ever published the tool.
+        """
+        latest = await self._connection.store.catalogue.unpin(tool)
+        await self.refresh()
+        return latest
+
+    @property
+    def _read(self) -> Snapshot:
+        if self.snapshot is self._unread:
+            raise ConfigurationError(NOT_CONNECTED)
+        return self.snapshot

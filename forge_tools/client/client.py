@@ -1,0 +1,134 @@
+"""ExecutorClient: the executor interface, run on workers; opens what its parts share and puts them together."""
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from forge_tools.client.call import Call
+from forge_tools.client.calls import Calls
+from forge_tools.client.catalogue import Catalogue
+from forge_tools.client.connection import Connection
+from forge_tools.client.handle import Handle
+from forge_tools.client.history import History
+from forge_tools.client.submissions import Submissions
+from forge_tools.config import Settings
+from forge_tools.records import (
+    CallOptions,
+    ExecutionContext,
+    Report,
+    Schema,
+    ToolCategory,
+    ToolExecution,
+    ToolResult,
+    ToolSpec,
+    new_id,
+)
+
+
+class ExecutorClient:
+    """Runs tools on workers. One client per event loop and process; many concurrent calls per client.
+
+    async with ExecutorClient.connect() as client:
+        result = await client.execute("Grep", ExecutionContext(working_dir="."), pattern="TODO")
+
+    What an executor in process can do, too, is here; the rest is what its parts do: `calls` submits, attaches, cancels and
+    repeats, `history` reads what is recorded, `catalogue` knows and switches tools.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        settings = settings or Settings.load()
+        submitter = new_id()
+        self._close_within = settings.database_timeout
+        self._connection = Connection(settings)
+        self.history = History(self._connection)
+        self.catalogue = Catalogue(self._connection, settings.lease)
+        self._submissions = Submissions(settings.broker, submitter, self._connection, self.catalogue)
+        self.calls = Calls(settings, submitter, self._connection, self.catalogue, self._submissions)
+
+    @classmethod
+    def connect(cls, settings: Settings | None = None, **overrides: Any) -> Self:
+        """Make a client from the environment, to be entered with `async with`; keywords override settings."""
+        return cls(settings or Settings.load(**overrides))
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connect to the database and read the catalogue; the broker is met at the first call.
+
+        Raises:
+            DatabaseUnavailableError: naming the database and the way out.
+            SchemaVersionError: it is not migrated, or newer than this code.
+        """
+        await self._connection.open()
+        try:
+            await self.catalogue.refresh()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Send pending rings, end every wait and let go of connections; accepted calls go on."""
+        connection = self._connection
+        if connection.is_open:  # first: who waits is told that his call goes on, so it has to be stored
+            async with connection.store.cut_off_after(self._close_within):
+                await self._submissions.settle()
+                await connection.until_done()
+        await self._submissions.close()
+        await connection.close()
+
+    async def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
+        """Run a tool on a worker and wait for its result. Failures are results; cancelling this cancels the call."""
+        return await self.calls.execute(Call(tool_name, parameters, context))
+
+    async def call(
+        self,
+        /,
+        name: str,
+        arguments: Mapping[str, Any],
+        context: ExecutionContext | None = None,
+        options: CallOptions | None = None,
+        *,
+        on_report: Callable[[Report], None] | None = None,
+        **fields: Any,
+    ) -> ToolResult:
+        """Run a tool with its arguments as one object, telling `on_report` what it reports; keywords are fields of `Call`."""
+        call = Call(name, arguments, context, **fields)
+        return await self.calls.execute(call if options is None else call.with_options(options), on_report=on_report)
+
+    async def submit(
+        self,
+        /,
+        name: str,
+        context: ExecutionContext | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Handle:
+        """Accept a call and return its handle at once, as `Calls.submit` does; keywords are the fields of `Call`."""
+        return await self.calls.submit(Call(name, parameters or {}, context, **options))
+
+    def specs(self) -> list[ToolSpec]:
+        """The enabled tools as data, by name, from the catalogue snapshot; no I/O."""
+        return self.catalogue.specs()
+
+    def get_all_schemas(self, format: str = "openai") -> list[Schema]:
+        """Schemas of every enabled tool, from the catalogue snapshot; no I/O."""
+        return self.catalogue.schemas(format)
+
+    def get_schemas_by_category(self, category: ToolCategory, format: str = "openai") -> list[Schema]:
+        """Schemas of one category, from the catalogue snapshot; no I/O."""
+        return self.catalogue.schemas(format, category)
+
+    def get_executions(self) -> list[ToolExecution]:
+        """Calls this client has awaited, in order; the audit is `history`."""
+        return self.calls.awaited.list()
+
+    def clear_executions(self) -> None:
+        """Forget this client's own list; SQL keeps its rows."""
+        self.calls.awaited.clear()

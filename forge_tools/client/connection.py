@@ -1,0 +1,100 @@
+"""What the parts of a client share: its store, the process and event loop that it belongs to, and steps nobody awaits."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, ExecutionNotFoundError, ForgeError
+from forge_tools.storage import Store, open_store
+
+NOT_CONNECTED = "The client is not connected, or was closed; enter it with `async with ExecutorClient.connect()`"
+
+logger = logging.getLogger(__name__)
+
+
+class Connection:
+    """An open store for one event loop and process: connections and futures survive neither a fork nor another loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store: Store | None = None
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._steps: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Connect to the database; from now on this process and this loop may use it."""
+        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
+        settings = self._settings
+        wait, limit, folder = settings.connect_timeout, settings.database_timeout, settings.artifact_dir
+        self._store = await open_store(settings.database, connect_timeout=wait, deadline=limit, artifact_dir=folder)
+
+    @property
+    def is_open(self) -> bool:
+        return self._store is not None
+
+    @property
+    def store(self) -> Store:
+        """The open store.
+
+        Raises:
+            ConfigurationError: it is not open, or not for who asks.
+        """
+        if self._store is None or self._pid != os.getpid() or self._loop is not asyncio.get_running_loop():
+            self.require_owner()
+            raise ConfigurationError(NOT_CONNECTED)
+        return self._store
+
+    def require(self) -> None:
+        """Refuse use where `store` would."""
+        _ = self.store
+
+    def require_owner(self) -> None:
+        """Refuse use in another process or loop than it was opened in, open or not.
+
+        Raises:
+            ConfigurationError: saying what to do instead.
+        """
+        if self._loop is None:
+            raise ConfigurationError(NOT_CONNECTED)
+        if self._pid != os.getpid():
+            raise ConfigurationError(
+                f"This client was connected in process {self._pid}; connect another one after fork"
+            )
+        if self._loop is not asyncio.get_running_loop():
+            raise ConfigurationError(
+                "This client belongs to another event loop; connect one per loop, or share a SyncExecutorClient"
+            )
+
+    def begin(self, step: Coroutine[Any, Any, Any]) -> None:
+        """Do what nobody waits for; if it fails that is logged, and stops nothing else. After the close it is not done."""
+        if self._store is None:
+            step.close()
+            return
+        task = asyncio.ensure_future(_logged(step))
+        self._steps.add(task)
+        task.add_done_callback(self._steps.discard)
+
+    async def until_done(self) -> None:
+        """Wait for all that was begun, and for what that begins."""
+        while self._steps:
+            await asyncio.wait(self._steps)  # unlike `gather`, this cuts off nothing if it is cancelled
+
+    async def close(self) -> None:
+        """Wait for what was begun, and let go of the database."""
+        await self.until_done()
+        if self._store is not None:
+            store, self._store = self._store, None
+            await store.close()
+
+
+async def _logged(step: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await step
+    except ExecutionNotFoundError:
+        pass
+    except ForgeError as error:
+        logger.warning("Background step failed", extra={"error": str(error)})

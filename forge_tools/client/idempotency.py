@@ -1,0 +1,202 @@
+"""Idempotency keys: which call is which, as digests that say nothing of its values to who does not have the secret."""
+
+import asyncio
+import hmac
+import json
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from forge_tools.client.call import Call
+from forge_tools.client.catalogue import Snapshot
+from forge_tools.client.intake import LONGEST_SECONDS
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, InvalidCallError
+from forge_tools.records import ExecutionContext, Holder, IdempotencyKey, KeyClaim
+from forge_tools.storage.engine import Address
+from forge_tools.validation import shown
+
+MAX_KEY = 255
+"""Characters of a key, and of a scope."""
+
+SHARED = "shared"
+
+KEY_BYTES = 32
+DIGEST_CHARACTERS = 32
+"""128 bits: nobody finds another value with the same digest, and a row stays small."""
+
+MOST_NAMED = 10
+"""Differences that a message names."""
+
+
+class Claims:
+    """What calls with a key claim, by the settings of one client."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._secret: bytes | None = None
+
+    async def of(self, call: Call, snapshot: Snapshot) -> KeyClaim | None:
+        """The claim of a call; None where it has no key.
+
+        Raises:
+            ConfigurationError: there is no secret to make digests with.
+            InvalidCallError: its key is none.
+        """
+        if call.idempotency_key is None:
+            return None
+        asked = _checked(call.idempotency_key)
+        if self._secret is None:
+            self._secret = await asyncio.to_thread(digest_key, self._settings)
+        context = call.effective_context
+        scope, spec = self._scope(asked, context), snapshot.find(call.name)
+        arguments, name = call.arguments, call.name
+        if spec is not None:
+            arguments, name = snapshot.validator(spec).effective(arguments), spec.name
+            plain = {parameter.name: parameter.default for parameter in spec.parameters if not parameter.required}
+            # What is the default said aloud is the same call, also after an update that adds a parameter.
+            arguments = {key: value for key, value in arguments.items() if key not in plain or plain[key] != value}
+        where = {"working_dir": context.working_dir, "workspace": context.workspace, "dry_run": context.dry_run}
+        text = fingerprint(self._secret, (scope, asked.key), name, arguments, where)
+        return KeyClaim(scope, asked.key, text, self._settings.idempotency_ttl if asked.ttl is None else asked.ttl)
+
+    def _scope(self, asked: IdempotencyKey, context: ExecutionContext) -> str:
+        if asked.scope is not None:
+            return f"named:{asked.scope}"
+        kind = self._settings.idempotency_scope
+        who = {"agent": context.agent_id, "session": context.session_id, SHARED: None}[kind]
+        if not who:
+            return SHARED
+        if len(who) > MAX_KEY:
+            raise InvalidCallError(
+                f"{kind}_id is {len(who):,} characters; as the scope of an idempotency key it may have {MAX_KEY}. "
+                "Give the key a scope: IdempotencyKey(key, scope=...)"
+            )
+        return f"{kind}:{who}"
+
+
+def conflict(claim: KeyClaim, holder: Holder) -> tuple[str, list[str]]:
+    """Why a call cannot have its key, which stands for another one, and the names of what differs."""
+    if is_comparable(claim.fingerprint, holder.fingerprint):
+        differing = differences(claim.fingerprint, holder.fingerprint)
+        why = f"was used for another call, which differs in: {', '.join(differing)}"
+    else:
+        differing = []
+        why = "was used by a client with another digest key, so it cannot be told whether this is the same call"
+    return (
+        f"Idempotency key {claim.key!r} ({claim.scope}) {why}. It stands for execution {holder.execution_id}: "
+        "repeat that call as it was, or use another key."
+    ), differing
+
+
+def digest_key(settings: Settings) -> bytes:
+    """The secret of all clients of one database: `FORGE_DIGEST_KEY`, or a file beside the SQLite file, made at the first need.
+
+    Raises:
+        ConfigurationError: there is none, or others could read it.
+    """
+    given = settings.digest_key.get_secret_value()
+    if given:
+        return sha256(given.encode("utf-8", "surrogatepass")).digest()
+    address = Address.parse(settings.database)
+    if address.dialect != "sqlite":
+        raise ConfigurationError(
+            "Idempotency keys need FORGE_DIGEST_KEY: a secret that the database does not hold, the same for all that submit "
+            "calls to it. Make one with: openssl rand -hex 32"
+        )
+    return _kept(Path(f"{address.target}.digest-key"))
+
+
+def fingerprint(
+    secret: bytes, of: tuple[str, str], tool: str, arguments: Mapping[str, Any], context: Mapping[str, Any]
+) -> str:
+    """Digest each argument and each part of the context by itself, so that it can be told which differ.
+
+    `of` are scope and key: the same value under another key has another digest.
+    """
+
+    def digests(kind: str, values: Mapping[str, Any]) -> dict[str, str]:
+        return {name: _digest(secret, [*of, kind, name, value]) for name, value in sorted(values.items())}
+
+    parts = {"arguments": digests("argument", arguments), "context": digests("context", context)}
+    return json.dumps({"digest_key": _digest(secret, ["digest key"])[:8], "tool": tool, **parts})
+
+
+def is_comparable(mine: str, theirs: str) -> bool:
+    """Whether both were made with the same secret."""
+    return bool(json.loads(mine)["digest_key"] == json.loads(theirs)["digest_key"])
+
+
+def differences(mine: str, theirs: str) -> list[str]:
+    """The names of what differs between two calls: the tool, arguments, parts of the context; none if they are the same."""
+    if mine == theirs:
+        return []
+    left, right = json.loads(mine), json.loads(theirs)
+    found = ["tool"] if left["tool"] != right["tool"] else []
+    for kind, prefix in (("arguments", ""), ("context", "context.")):
+        names = sorted({**left[kind], **right[kind]})
+        found += [f"{prefix}{shown(name)}" for name in names if left[kind].get(name) != right[kind].get(name)]
+    return found if len(found) <= MOST_NAMED else [*found[:MOST_NAMED], f"and {len(found) - MOST_NAMED} more"]
+
+
+def _checked(asked: object) -> IdempotencyKey:
+    key = IdempotencyKey(asked) if isinstance(asked, str) else asked
+    if not isinstance(key, IdempotencyKey):
+        raise InvalidCallError(f"idempotency_key is {shown(repr(asked))}; it must be a text or an IdempotencyKey")
+    _check_name("idempotency_key", key.key)
+    if key.scope is not None:
+        _check_name("The scope of the idempotency key", key.scope)
+    if key.ttl is not None and not (type(key.ttl) in {int, float} and 0 < key.ttl <= LONGEST_SECONDS):
+        raise InvalidCallError(
+            f"The ttl of the idempotency key is {shown(repr(key.ttl))}; it must be a number of seconds above 0, at most ten years"
+        )
+    return key
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise InvalidCallError(f"{what} is {shown(repr(name))}; it must be a text")
+    if len(name) > MAX_KEY:
+        raise InvalidCallError(f"{what} is {len(name):,} characters; the limit is {MAX_KEY}")
+    if not name.strip() or not name.isprintable():
+        raise InvalidCallError(f"{what} is {shown(repr(name))}; it must be a text of printable characters")
+
+
+def _digest(secret: bytes, values: list[Any]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hmac.new(secret, text.encode(), sha256).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _kept(path: Path) -> bytes:
+    try:
+        if not path.exists():
+            _make(path)
+        with path.open("rb") as file:
+            mode, text = os.fstat(file.fileno()).st_mode, file.read(KEY_BYTES * 2 + 1)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The digest key {path} cannot be read or made: {error.strerror}. Mend that, or set FORGE_DIGEST_KEY."
+        ) from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigurationError(f"Others can read or change the digest key {path}. Do: chmod 600 {path}")
+    if len(text) != KEY_BYTES * 2:
+        raise ConfigurationError(
+            f"{path} holds no digest key. Delete it, and another one is made; or set FORGE_DIGEST_KEY."
+        )
+    return sha256(text).digest()
+
+
+def _make(path: Path) -> None:
+    """Let it appear with its content: of those that come first at the same moment one wins, and all read that one's."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.") as file:
+        file.write(secrets.token_hex(KEY_BYTES))
+        file.flush()
+        os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(file.name, path)

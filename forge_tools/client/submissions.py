@@ -1,0 +1,244 @@
+"""Calls on their way out: stored in as few statements as they fit, then rung for; never the other way round."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from forge_tools.bell import Listener
+from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
+from forge_tools.client.connection import Connection
+from forge_tools.client.results import Results
+from forge_tools.dispatch import Allowance, Bells, Dispatcher, Limits
+from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
+from forge_tools.records import Holder, Lane, LinkedExecution, NewExecution, Ring, StoredResult
+from forge_tools.records.places import serving_command
+from forge_tools.validation import clean_text
+
+PART = 500
+"""Calls that are stored together at most: workers can begin with the first while the next are on their way."""
+
+MOST_UNDER_WAY = 8 * PART
+"""Calls of which it is not known yet whether they are stored; whoever has more waits."""
+
+MAX_REASON_CHARS = 500
+
+logger = logging.getLogger(__name__)
+
+Answer = Holder | ForgeError | None
+"""Who had the key of a call before, why it is not stored, or None: it is."""
+
+Row = TypeVar("Row", NewExecution, LinkedExecution)
+
+
+class Submissions:
+    """Stores what its client accepted, and rings for what is stored; `results` are those of what it stored."""
+
+    def __init__(self, broker_url: str, submitter: str, connection: Connection, catalogue: Catalogue) -> None:
+        self._connection = connection
+        self._catalogue = catalogue
+        self.results = Results(self._read_results)
+        self._listener = Listener(broker_url, submitter, self.results.ended, self.results.missed)
+        self._dispatcher = Dispatcher(broker_url, catalogue.workers)
+        self._allowance = Allowance()
+        self._gathered: list[NewExecution | LinkedExecution] = []
+        self._queued: deque[asyncio.Future[None]] = deque()
+        self._is_due = False
+        self._unsettled: set[str] = set()
+        self._to_tell: dict[str, asyncio.Future[Answer]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._checked: set[tuple[str, str]] = set()
+        self._checked_at = 0.0
+        self._is_closing = False
+
+    async def room(self) -> None:
+        """Wait, first come first, while as many calls are on their way as the database should have before it.
+
+        Workers begin with them while the rest is prepared, and the loop has time to hear what the database answers.
+        """
+        if len(self._gathered) >= PART or self._queued or len(self._unsettled) >= MOST_UNDER_WAY:
+            self._queued.append(turn := asyncio.get_running_loop().create_future())
+            await turn
+
+    def put(self, new: NewExecution) -> "asyncio.Future[StoredResult]":
+        """Store a call with all that come in this turn of the loop. Its result, or the error that kept it out, is waited for
+        from now on, since a worker may be faster than the answer that it is stored.
+
+        Raises:
+            ConfigurationError: the client is being closed; the call is not taken.
+        """
+        self._gather(new)
+        return self.results.begin(new.id, self._listener.is_listening)
+
+    def put_and_tell(self, row: NewExecution | LinkedExecution) -> "asyncio.Future[Answer]":
+        """The same for a call whose result may be waited for later: what became of storing it."""
+        self._gather(row)
+        stored: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._to_tell[row.id] = stored
+        return stored
+
+    async def again(self, row: NewExecution | LinkedExecution) -> Answer:
+        """Store what was put before: that waits for its flush, adds nothing, and tells what became of it."""
+        store = self._connection.store
+        answers: Sequence[Answer] = (
+            await store.keys.submit_many([row])
+            if isinstance(row, LinkedExecution)
+            else await store.queue.submit_many([row])
+        )
+        return answers[0]
+
+    async def settle(self) -> None:
+        """Take no more calls, and wait until those there are are stored or refused, within the bounds that storing has."""
+        self._is_closing = True
+        await asyncio.sleep(0)  # what was put in this turn of the loop is on its way in the next
+        while self._tasks:
+            await asyncio.wait(self._tasks)  # unlike `gather`, this cuts off nothing if it is cancelled
+
+    async def close(self) -> None:
+        """Settle, end every wait, and send the rings that are on their way, within a bounded time."""
+        await self.settle()
+        await self.results.close()
+        await self._listener.close()
+        await self._dispatcher.close()
+
+    async def _read_results(self, ids: Sequence[str]) -> Sequence[StoredResult]:
+        return await self._connection.store.queue.results(ids)
+
+    def _gather(self, row: NewExecution | LinkedExecution) -> None:
+        if self._is_closing:
+            raise ConfigurationError("The client is being closed and takes no more calls; connect another one.")
+        self._gathered.append(row)
+        self._unsettled.add(row.id)
+        if not self._is_due:
+            self._send_soon()
+
+    def _send_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
+        self._is_due = False
+        gathered, self._gathered = self._gathered, []
+        if gathered:
+            store = self._connection.store
+            self._send_parts([row for row in gathered if isinstance(row, NewExecution)], store.queue.submit_many)
+            self._send_parts([row for row in gathered if isinstance(row, LinkedExecution)], store.keys.submit_many)
+        if len(self._unsettled) < MOST_UNDER_WAY:  # else what is under way comes back to this
+            for _ in range(min(PART, len(self._queued))):
+                turn = self._queued.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+            if self._queued:
+                self._send_soon()
+
+    def _send_parts(self, rows: Sequence[Row], submit: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]]) -> None:
+        for start in range(0, len(rows), PART):
+            self._in_background(self._send_part(rows[start : start + PART], submit))
+
+    async def _send_part(
+        self, part: Sequence[Row], submit: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]]
+    ) -> None:
+        """Store calls, then ring for those that are stored. Whatever happens, each of them is told what became of it: its caller
+        would wait for ever.
+        """
+        later = [row.id for row in part if row.id in self._to_tell] if self._to_tell else []
+        if later and self._listener.is_listening:
+            self.results.expect(later)  # before the commit: a worker may be faster than this task
+        answers: Sequence[Answer]
+        try:
+            answers = await submit(part)
+        except ForgeError as refused:
+            answers = [refused] * len(part)
+        except asyncio.CancelledError as cut_off:
+            self._settle(part, _doubtful(part, cut_off))
+            raise
+        except Exception as error:  # a defect: nobody knows how far it came, and those who wait have to hear of it
+            logger.exception("Storing calls broke off", extra={"calls": len(part)})
+            answers = _doubtful(part, error)
+        finally:
+            if self._queued:
+                self._send_soon()
+        self._settle(part, answers)
+
+    def _settle(self, part: Sequence[NewExecution | LinkedExecution], answers: Sequence[Answer]) -> None:
+        """Ring for what is stored, and tell each of the part its answer."""
+        outcomes = list(zip(part, answers, strict=True))
+        if refused := [row.id for row, answer in outcomes if answer is not None]:
+            self.results.forget(refused)
+        try:
+            self._ring(
+                [row.new if isinstance(row, LinkedExecution) else row for row, answer in outcomes if answer is None]
+            )
+        except Exception:  # what is stored is accepted, and workers find it in SQL
+            logger.exception("Calls are stored, and nobody rings for them")
+        for row, answer in outcomes:
+            self._unsettled.discard(row.id)
+            told = self._to_tell.pop(row.id, None)
+            if told is None and isinstance(answer, ForgeError):
+                self.results.fail(row.id, answer)
+            elif told is not None and not told.done():
+                told.set_result(answer)
+
+    def _ring(self, stored: Sequence[NewExecution]) -> None:
+        if not stored:
+            return
+        self._listener.start()
+        groups: dict[tuple[str, Lane, float, float], list[NewExecution]] = {}
+        for new in stored:
+            if not new.delay:
+                groups.setdefault((new.queue, new.lane, new.soft_time_limit, new.time_limit), []).append(new)
+        for (queue, lane, soft, hard), group in groups.items():
+            rings, limits = tuple(Ring(new.id, 0) for new in group), Limits(soft=int(soft), hard=int(hard))
+            prompt = self._allowance.take(len(rings))
+            for part, is_bulk in ((rings[:prompt], False), (rings[prompt:], True)):
+                if part:
+                    self._dispatcher.ring(Bells(queue, lane, part, limits, is_bulk))
+        self._check_served({(new.queue, new.lane) for new in stored})
+
+    def _check_served(self, places: set[tuple[str, str]]) -> None:
+        """Warn of queues that nobody serves; look at each once an interval at most."""
+        now = time.monotonic()
+        if now - self._checked_at > SERVED_INTERVAL:
+            self._checked, self._checked_at = set(), now
+        unchecked = places - self._checked
+        if unchecked:
+            self._checked |= unchecked
+            self._in_background(self._warn_of_unserved(unchecked))
+
+    async def _warn_of_unserved(self, places: Iterable[tuple[str, str]]) -> None:
+        try:
+            await (
+                self._catalogue.refresh()
+            )  # whoever asks now and then learns too that a tool has moved to another lane
+        except ForgeError as error:
+            logger.warning("It cannot be read who serves what", extra={"error": str(error)})
+            return
+        for queue, lane in sorted(set(places) - self._catalogue.workers.keys()):
+            logger.warning(
+                "No live worker serves queue %s in lane %s; calls wait there until they expire. Start one: %s",
+                *(queue, lane, serving_command(queue, lane)),
+            )
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _doubtful(calls: Sequence[NewExecution | LinkedExecution], error: BaseException) -> list[ForgeError]:
+    """What each of the calls is told when storing them broke off."""
+    return [
+        SubmitOutcomeUnknownError(
+            f"Storing execution {new.id} broke off ({_named(error)}), so it may or may not be queued. Attach to the id to find out.",
+            new.id,
+        )
+        for new in calls
+    ]
+
+
+def _named(error: BaseException) -> str:
+    said = clean_text(str(error))
+    return f"{type(error).__name__}: {said[:MAX_REASON_CHARS]}" if said else type(error).__name__
