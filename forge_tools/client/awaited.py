@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from forge_tools.client.call import Call
+from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import without_texts
 from forge_tools.records import ExecutionContext, ToolExecution, ToolResult, ToolSpec, without_secrets
 from forge_tools.secrecy import Concealment
@@ -52,13 +53,14 @@ class Awaited:
     def __init__(self) -> None:
         self._ended: deque[_Ended] = deque(maxlen=HISTORY_LIMIT)
 
-    def add(self, call: Call, spec: ToolSpec | None, result: ToolResult, started: float) -> None:
+    def add(self, call: Call, snapshot: Snapshot, result: ToolResult, started: float) -> None:
+        name = call.label
         self._ended.append(
             _Ended(
-                call.label,
+                name,
                 call.arguments,
                 call.effective_context,
-                spec,
+                snapshot.find(name),
                 started,
                 time.time(),
                 result.success,

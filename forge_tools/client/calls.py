@@ -63,8 +63,7 @@ class Calls:
 
         Cancelling this cancels the call, unless it is detached or has a key.
         """
-        self._connection.require()
-        started = time.time()
+        started, _ = time.time(), self._connection.store  # which refuses who may not use it
         is_plain = on_report is None and call.idempotency_key is None
         await self._submissions.room()
         try:
@@ -72,7 +71,7 @@ class Calls:
             result = await self._refuse(answer) if isinstance(answer, Rejected) else answer
         except ForgeError as error:  # nothing was accepted
             return _failed(error)
-        self.awaited.add(call, self._catalogue.snapshot.find(call.label), result, started)
+        self.awaited.add(call, self._catalogue.snapshot, result, started)
         return result
 
     async def submit(self, call: Call) -> Handle:
@@ -84,13 +83,13 @@ class Calls:
             DatabaseUnavailableError: nothing was accepted.
             SubmitOutcomeUnknownError: it may have been; the error has the id to attach to.
         """
-        self._connection.require()
+        _ = self._connection.store  # which refuses who may not use it
         await self._submissions.room()
         return await self._submit(call)
 
     async def submit_many(self, calls: Sequence[Call]) -> list[Handle | ForgeError]:
         """Accept many calls in one go: one handle, or the error that kept it out, per call and in order."""
-        self._connection.require()
+        _ = self._connection.store
         return await asyncio.gather(*(_handle_or_error(self.submit(call)) for call in calls))
 
     async def replay(

@@ -48,10 +48,6 @@ class Connection:
             raise ConfigurationError(NOT_CONNECTED)
         return self._store
 
-    def require(self) -> None:
-        """Refuse use where `store` would."""
-        _ = self.store
-
     def require_owner(self) -> None:
         """Refuse use in another process or loop than it was opened in, open or not.
 

@@ -130,7 +130,7 @@ class Intake:
             plan = self._plans[spec.name] = _Plan(
                 spec,
                 snapshot.validator(spec),
-                self._settings.queue_for(spec.name, spec.category.value),
+                _checked_queue(self._settings.queue_for(spec.name, spec.category.value)),
                 tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
                 Concealment.of(spec, self._patterns),
                 partial(NewExecution, **self._identity(spec), **_repetition(spec.retry, spec, spec.attempts)),
@@ -152,8 +152,7 @@ class Intake:
     def _accept(self, call: Call, plan: _Plan, snapshot: Snapshot) -> Accepted:
         context = call.effective_context
         parameters, text = self._complete(call.arguments, plan.validator)
-        _check_attempts(call)
-        queue = _checked_queue(plan.queue if call.queue is None else call.queue)
+        queue = plan.queue if call.queue is None else _checked_queue(call.queue)
         handle = _handle_among(parameters, plan.handles) if plan.handles else None
         if handle is not None and (host := host_of(handle)) is not None:  # wherever the workspace is
             queue, context = host_queue(host), context.model_copy(update={"workspace": None})
@@ -362,7 +361,8 @@ def _check_attempts(call: Call) -> None:
 
 
 def _asked(call: Call, spec: ToolSpec) -> dict[str, Any]:
-    """The repetition that the call asks for, where it asks."""
+    """The repetition that the call asks for."""
+    _check_attempts(call)
     attempts = call.max_attempts or (call.retry.max_attempts if call.retry else spec.attempts)
     return _repetition(call.retry or spec.retry, spec, attempts)
 

@@ -4,10 +4,11 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from forge_tools.client.connection import Connection
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.records import StoredResult
 
@@ -19,8 +20,6 @@ TOGETHER = 0.05
 """The part of an interval within which those that begin to wait are polled together."""
 
 logger = logging.getLogger(__name__)
-
-ReadResults = Callable[[Sequence[str]], Awaitable[Sequence[StoredResult]]]
 
 
 @dataclass(slots=True, eq=False)
@@ -44,8 +43,8 @@ class Results:
     A call keeps as few objects here as can be: of thousands in flight, each is one more that Python's collector walks.
     """
 
-    def __init__(self, read: ReadResults) -> None:
-        self._read = read
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._waiting: dict[str, asyncio.Future[StoredResult]] = {}
         self._others: dict[str, list[asyncio.Future[StoredResult]]] = {}
         self._polls: list[_Poll] = []
@@ -157,7 +156,7 @@ class Results:
             while self._unread:
                 ids = list(self._unread)[:BATCH]
                 self._unread.difference_update(ids)
-                for result in await self._read(ids):
+                for result in await self._connection.store.queue.results(ids):
                     self._resolve(result)
         except ForgeError as error:
             logger.warning("Results cannot be read; polling goes on", extra={"error": str(error)})
@@ -197,15 +196,12 @@ class Results:
                 self._read_soon(poll.ids)
             self._polls = [poll for poll in self._polls if poll.ids]
             self._next_poll = max(min(poll.due for poll in self._polls), now + FIRST_POLL)
-            await self._sleep_until(self._next_poll)
+            self._is_sooner.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._next_poll - time.monotonic()):
+                    await self._is_sooner.wait()
         self._polls.clear()
         self._newest.clear()
-
-    async def _sleep_until(self, moment: float) -> None:
-        self._is_sooner.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(moment - time.monotonic()):
-                await self._is_sooner.wait()
 
 
 def _closed(execution_id: str) -> ConfigurationError:

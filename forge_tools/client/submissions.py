@@ -39,7 +39,7 @@ class Submissions:
     def __init__(self, broker_url: str, submitter: str, connection: Connection, catalogue: Catalogue) -> None:
         self._connection = connection
         self._catalogue = catalogue
-        self.results = Results(self._read_results)
+        self.results = Results(connection)
         self._listener = Listener(broker_url, submitter, self.results.ended, self.results.missed)
         self._dispatcher = Dispatcher(broker_url, catalogue.workers)
         self._allowance = Allowance()
@@ -103,9 +103,6 @@ class Submissions:
         await self._listener.close()
         await self._dispatcher.close()
 
-    async def _read_results(self, ids: Sequence[str]) -> Sequence[StoredResult]:
-        return await self._connection.store.queue.results(ids)
-
     def _gather(self, row: NewExecution | LinkedExecution) -> None:
         if self._is_closing:
             raise ConfigurationError("The client is being closed and takes no more calls; connect another one.")
@@ -125,7 +122,8 @@ class Submissions:
         if gathered:
             store = self._connection.store
             self._send_parts([row for row in gathered if isinstance(row, NewExecution)], store.queue.submit_many)
-            self._send_parts([row for row in gathered if isinstance(row, LinkedExecution)], store.keys.submit_many)
+            if linked := [row for row in gathered if isinstance(row, LinkedExecution)]:
+                self._send_parts(linked, store.keys.submit_many)
         if len(self._unsettled) < MOST_UNDER_WAY:  # else what is under way comes back to this
             for _ in range(min(PART, len(self._queued))):
                 turn = self._queued.popleft()

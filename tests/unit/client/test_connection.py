@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -19,21 +19,21 @@ async def connection(settings: Settings) -> AsyncIterator[Connection]:
     await connection.close()
 
 
-@pytest.mark.parametrize("use", [Connection.require, Connection.require_owner])
-def test_one_that_is_not_connected_says_so(use: object) -> None:
+@pytest.mark.parametrize("use", [lambda connection: connection.store, Connection.require_owner])
+def test_one_that_is_not_connected_says_so(use: Callable[[Connection], object]) -> None:
     with pytest.raises(ConfigurationError, match="not connected"):
-        use(Connection(Settings.load()))  # type: ignore[operator]  # a parameter of the test
+        use(Connection(Settings.load()))
 
 
 async def test_where_it_was_connected_it_may_be_used(connection: Connection) -> None:
-    connection.require()
+    connection.require_owner()
 
     assert await connection.store.catalogue.specs()
 
 
 async def test_another_event_loop_is_refused(connection: Connection) -> None:
     async def use() -> None:
-        connection.require()
+        connection.require_owner()
 
     with pytest.raises(ConfigurationError, match="another event loop"):
         await asyncio.to_thread(asyncio.run, use())
@@ -47,7 +47,7 @@ async def test_a_forked_child_is_refused_with_the_process_that_connected_it(
         patched.setattr(os, "getpid", lambda: parent + 1)
 
         with pytest.raises(ConfigurationError, match=f"process {parent}; connect another one after fork"):
-            connection.require()
+            connection.require_owner()
 
 
 async def test_after_the_close_nothing_begins(connection: Connection) -> None:

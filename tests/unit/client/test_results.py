@@ -3,9 +3,12 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from forge_tools.client.connection import Connection
 from forge_tools.client.results import BELL_SILENCE, Results
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
 from forge_tools.records import ExecutionStatus, StoredResult, ToolResult
@@ -20,7 +23,7 @@ class Sql:
         self.reads: list[list[str]] = []
         self.failures = 0
 
-    async def read(self, ids: Sequence[str]) -> list[StoredResult]:
+    async def results(self, ids: Sequence[str]) -> list[StoredResult]:
         self.reads.append(list(ids))
         await asyncio.sleep(0)
         if self.failures:
@@ -35,6 +38,10 @@ def stored(execution_id: str) -> StoredResult:
     )
 
 
+def connection_to(sql: Sql) -> Connection:
+    return cast("Connection", SimpleNamespace(store=SimpleNamespace(queue=sql)))
+
+
 @pytest.fixture
 def sql() -> Sql:
     return Sql()
@@ -42,7 +49,7 @@ def sql() -> Sql:
 
 @pytest.fixture
 async def waiter(sql: Sql) -> AsyncIterator[Results]:
-    waiter = Results(sql.read)
+    waiter = Results(connection_to(sql))
     yield waiter
     await waiter.close()
 
