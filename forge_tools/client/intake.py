@@ -83,6 +83,8 @@ class _Plan(NamedTuple):
     spec: ToolSpec
     validator: Validator
     queue: str
+    expires_in: float
+    """Seconds, where the call waits in that queue."""
     handles: tuple[str, ...]
     """Parameters whose values name the host that the call must reach."""
     concealment: Concealment | None
@@ -127,10 +129,12 @@ class Intake:
     def _plan(self, spec: ToolSpec, snapshot: Snapshot) -> _Plan:
         plan = self._plans.get(spec.name)
         if plan is None or plan.spec is not spec:  # each snapshot has specs of its own
+            queue = _checked_queue(self._settings.queue_for(spec.name, spec.category.value))
             plan = self._plans[spec.name] = _Plan(
                 spec,
                 snapshot.validator(spec),
-                _checked_queue(self._settings.queue_for(spec.name, spec.category.value)),
+                queue,
+                self._settings.expiry_for(queue),
                 tuple(parameter.name for parameter in spec.parameters if parameter.names_host),
                 Concealment.of(spec, self._patterns),
                 partial(NewExecution, **self._identity(spec), **_repetition(spec.retry, spec, spec.attempts)),
@@ -173,7 +177,7 @@ class Intake:
             agent_id=context.agent_id,
             session_id=context.session_id,
             queue=queue,
-            **self._timing(call, context, plan.spec, queue),
+            **self._timing(call, context, plan, queue),
             **repetition,
             **asked,
             context=_encode_context(context, self._settings.max_parameter_bytes),
@@ -193,10 +197,11 @@ class Intake:
         _check(given, validator, None if given.keys() <= parameters.keys() else limit)
         return parameters, text
 
-    def _timing(self, call: Call, context: ExecutionContext, spec: ToolSpec, queue: str) -> dict[str, Any]:
+    def _timing(self, call: Call, context: ExecutionContext, plan: _Plan, queue: str) -> dict[str, Any]:
         settings = self._settings
-        timeout, source = spec.timeout_for(context, settings.max_timeout)
-        expires_in = settings.expiry_for(queue) if call.expires_in is None else call.expires_in
+        timeout, source = plan.spec.timeout_for(context, settings.max_timeout)
+        expires_in = plan.expires_in if queue == plan.queue else settings.expiry_for(queue)
+        expires_in = expires_in if call.expires_in is None else call.expires_in
         for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", call.delay)):
             if not _is_duration(value) or (value == 0 and name != "delay"):
                 raise InvalidCallError(
