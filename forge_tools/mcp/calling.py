@@ -128,7 +128,7 @@ class Calls:
 async def submit(client: ExecutorClient, call: Call) -> Handle | ToolResult:
     """Submit a call to workers; a failed result says why it was not taken."""
     try:
-        return await client.submit(call.name, call.context, call.parameters, queue=call.queue)
+        return await client.calls.submit(call)
     except ForgeError as error:
         return ToolResult.fail(error.message, error_code=error.code)
 

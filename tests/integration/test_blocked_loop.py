@@ -48,7 +48,7 @@ async def test_a_blocker_is_named_and_moved_to_processes_and_its_neighbours_fini
     async with ExecutorClient(fresh_fleet.settings) as client, ExecutorClient(fresh_fleet.settings) as ignorant:
         blocker, *others = await all_of(client, nap, *neighbours)
         again = await client.calls.execute(nap)
-        without_news = await ignorant.run(nap)
+        without_news = await ignorant.calls.execute(nap)
         record = await client.history.get(again.metadata["execution_id"])
 
     assert blocker.error_code == ErrorCode.BLOCKED

@@ -54,10 +54,10 @@ async def test_calls_run_and_are_cancelled_and_are_seen_by_their_client_alone(
             handle = await alice.submit("Bash", context, {"command": "sleep 60"}, idempotency_key="nap")
             await reached(handle.status, 30, when=lambda status: status is ExecutionStatus.RUNNING)
             with pytest.raises(ExecutionNotFoundError):
-                await mallory.cancel(handle.id)
-            assert await mallory.history() == []
-            await alice.cancel(handle.id)
+                await mallory.calls.cancel(handle.id)
+            assert await mallory.history.list() == []
+            await alice.calls.cancel(handle.id)
             assert (await handle.result(timeout=30)).error_code == "CANCELLED"
-            assert len(await alice.history()) == 2
+            assert len(await alice.history.list()) == 2
     finally:
         fleet.stop()

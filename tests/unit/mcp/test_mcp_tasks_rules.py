@@ -123,7 +123,7 @@ async def test_tasks_are_told_of_in_each_era_in_its_own_words(workers: ExecutorC
 async def test_submitted_calls_wait_where_they_starve_nobody(workers: ExecutorClient) -> None:
     async with Client(ToolServer(workers, SOON), mode="legacy") as agent:
         submitted = await agent.call_tool("submit_tool", {"tool": "Echo", "arguments": HELLO})
-        record = await workers.get(submitted.structured_content["execution_id"])
+        record = await workers.history.get(submitted.structured_content["execution_id"])
         looked = await agent.call_tool("poll_execution", {"execution_id": record.id, "wait_seconds": 0.05})
         cancelled = await agent.call_tool("cancel_execution", {"execution_id": record.id})
         again = await agent.call_tool("cancel_execution", {"execution_id": record.id})
