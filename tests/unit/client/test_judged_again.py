@@ -11,9 +11,10 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
-from forge_tools.records import ExecutionContext, NewExecution, ToolParameter, ToolSpec
+from forge_tools.records import ExecutionContext, LinkedExecution, NewExecution, ToolParameter, ToolSpec
 from forge_tools.storage import open_store
 from forge_tools.storage.catalogue import Catalogue
+from forge_tools.storage.keys import Answer, IdempotencyKeys
 from forge_tools.storage.models import executions
 from forge_tools.storage.queue import ExecutionQueue
 from tests.unit.client.conftest import ECHO, publish
@@ -240,6 +241,29 @@ async def test_a_call_that_is_cancelled_while_it_is_stored_is_recorded_only_if_i
 
     await client._connection.until_done()
     assert await stored(client) == expected
+
+
+async def test_a_keyed_call_that_is_cancelled_while_its_tool_is_replaced_goes_on_by_the_new_definition(
+    settings: Settings, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit_many, began, go_on = IdempotencyKeys.submit_many, asyncio.Event(), asyncio.Event()
+
+    async def held(keys: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> list[Answer]:
+        began.set()
+        await go_on.wait()
+        return await submit_many(keys, rows)
+
+    monkeypatch.setattr(IdempotencyKeys, "submit_many", held)
+    submitting = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "x"}, idempotency_key="k"))
+    await began.wait()
+    await publish(settings, NEWER)
+    submitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await submitting
+    go_on.set()
+    await client._connection.until_done()
+
+    assert await stored(client) == {(NEWER.digest, "queued"): 1}
 
 
 ENTRIES: dict[str, Callable[[ExecutorClient, Call], Any]] = {
