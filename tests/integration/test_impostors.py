@@ -114,7 +114,7 @@ async def test_whatever_a_body_writes_into_the_pipes_of_its_process_the_worker_r
     fleet: Fleet, worker: WorkerProcess, client: ExecutorClient, tmp_path: Path
 ) -> None:
     context, touched = ExecutionContext(working_dir=str(tmp_path), timeout=60), tmp_path / "touched"
-    await client.refresh()
+    await client.catalogue.refresh()
 
     for written in scribbles(touched):
         await client.execute("Scribbler", context, written=written.hex())
