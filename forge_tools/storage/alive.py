@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from sqlalchemy import ColumnElement
 
 from forge_tools.records.tools import tool_key
-from forge_tools.storage.models import from_now, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import workers
 
 
 def seen_within(seconds: float) -> ColumnElement[bool]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -12,8 +13,8 @@ from forge_tools.artifacts.files import PartFiles
 from forge_tools.artifacts.parts import PART_BYTES, count_parts
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError
 from forge_tools.records import Artifact
-from forge_tools.storage.artifact_tables import artifact_owners, artifact_parts, artifacts, session_key
 from forge_tools.storage.engine import Database
+from forge_tools.storage.models import artifact_owners, artifact_parts, artifacts
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -123,3 +124,10 @@ class Parts:
     def _unusable(self, reason: str) -> ArtifactFolderError:
         folder = self._files and self._files.folder
         return ArtifactFolderError(f"The folder of artifacts {folder} (FORGE_ARTIFACT_DIR) cannot be used: {reason}")
+
+
+def session_key(session_id: str | None) -> str:
+    """A session as the key of a row; calls of no session share one."""
+    if session_id is None:
+        return ""
+    return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -16,10 +16,10 @@ from forge_tools.artifacts.parts import unpack_part
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError, StorageError
 from forge_tools.records import Artifact, ArtifactPage, PageWish
 from forge_tools.records.artifacts import SCHEME
-from forge_tools.storage.artifact_parts import Parts
-from forge_tools.storage.artifact_tables import artifact_owners, artifacts, session_key
+from forge_tools.storage.artifact_parts import Parts, session_key
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import from_now
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import artifact_owners, artifacts
 from forge_tools.storage.rows import clean
 
 UPLOAD_SECONDS = 3600.0

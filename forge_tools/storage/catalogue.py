@@ -12,7 +12,8 @@ from forge_tools.records import ExecutionStatus, ToolSpec, ToolVersion
 from forge_tools.storage import alive
 from forge_tools.storage.definitions import Reader, chosen, defaults, pin_defaults, settle_defaults, version_of
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import execution_queue, from_now, tools, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_queue, tools, workers
 from forge_tools.storage.rows import clean
 from forge_tools.validation import shown, suggestion
 

@@ -4,7 +4,8 @@ from sqlalchemy import Update, case, select, update
 
 from forge_tools.records import ExecutionStatus
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import execution_queue, from_now, seconds_between
+from forge_tools.storage.functions import from_now, seconds_between
+from forge_tools.storage.models import execution_queue
 
 LEAST_LEAD = 5.0
 """Seconds by which a row must be ahead of a clock that was set back, to be one from before."""

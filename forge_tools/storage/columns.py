@@ -22,6 +22,7 @@ from sqlalchemy import (
     Text,
 )
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.event import listens_for
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -35,11 +36,17 @@ MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 
 def table(name: str, *parts: Column[Any] | Index, **options: Any) -> Table:
     """A table of the schema, STRICT on SQLite, that refuses what the types of its columns rule out."""
-    made = Table(name, metadata, *parts, sqlite_strict=True, **options)
+    return Table(name, metadata, *parts, sqlite_strict=True, **options)
+
+
+@listens_for(Table, "before_create")
+def _add_checks(made: Table, *_: object, **__: object) -> None:
+    """Only those who make tables pay for them."""
+    if any(isinstance(one, CheckConstraint) for one in made.constraints):
+        return
     for dialect in ("sqlite", "postgresql"):
         for column, rule in rules(made, dialect):
             made.append_constraint(CheckConstraint(rule, name=check_name(made, column)).ddl_if(dialect=dialect))
-    return made
 
 
 def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:

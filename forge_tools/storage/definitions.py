@@ -18,7 +18,8 @@ from sqlalchemy import (
 
 from forge_tools.errors import ErrorCode, ForgeError, ToolError, ToolNotFoundError
 from forge_tools.records import NewExecution, ToolSpec, ToolVersion
-from forge_tools.storage.models import from_now, tools
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import tools
 from forge_tools.storage.rows import MAX_SKEW, skewed
 from forge_tools.validation import shown
 

@@ -23,16 +23,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
 from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, is_id, moment
 from forge_tools.records.places import serving_command
-from forge_tools.storage.among import among
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import (
-    execution_attempts,
-    execution_events,
-    execution_queue,
-    executions,
-    from_now,
-    workers,
-)
+from forge_tools.storage.functions import among, from_now
+from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions, workers
 from forge_tools.storage.rows import clean
 from forge_tools.storage.suspects import to_run_alone
 

@@ -25,6 +25,7 @@ from forge_tools.records import (
 )
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
+from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.listing import (
     Listing,
     R,
@@ -35,14 +36,7 @@ from forge_tools.storage.listing import (
     execution_record,
     executions_listed,
 )
-from forge_tools.storage.models import (
-    execution_attempts,
-    execution_events,
-    execution_queue,
-    executions,
-    from_now,
-    seconds_between,
-)
+from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
 from forge_tools.storage.paging import Index, Page, Stretch, index_for, index_for_events, read_all, read_page
 from forge_tools.storage.stuck import find_stuck
 from forge_tools.storage.view import tool_executions

@@ -12,8 +12,8 @@ from forge_tools.records import Holder, KeyClaim, LinkedExecution, Replay
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.definitions import refusal
 from forge_tools.storage.engine import Database, forge_now
-from forge_tools.storage.key_tables import idempotency_keys
-from forge_tools.storage.models import execution_attempts, execution_queue, from_now, seconds_between
+from forge_tools.storage.functions import from_now, seconds_between
+from forge_tools.storage.models import execution_attempts, execution_queue, idempotency_keys
 from forge_tools.storage.postgres import (
     CHECKED,
     ENQUEUED,

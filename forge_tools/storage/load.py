@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus
 from forge_tools.storage.columns import Moment
-from forge_tools.storage.models import execution_queue, from_now
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_queue
 
 live = execution_queue.c
 QUEUED = live.status == ExecutionStatus.QUEUED.value

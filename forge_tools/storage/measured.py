@@ -11,7 +11,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import Float, Text
 
 from forge_tools.records import TERMINAL, Grouping, Selection
-from forge_tools.storage.models import seconds_between
+from forge_tools.storage.functions import seconds_between
 from forge_tools.storage.selecting import conditions, id_bounds, queued_within
 from forge_tools.storage.view import asked, joined, last, live
 

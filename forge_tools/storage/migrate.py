@@ -16,7 +16,7 @@ from sqlalchemy import Connection, inspect, text
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage.engine import Address, create_engine
 from forge_tools.storage.faults import translated, unknown_version
-from forge_tools.storage.rollup_tables import rollup_figures
+from forge_tools.storage.models import rollup_figures
 
 T = TypeVar("T")
 

@@ -1,14 +1,13 @@
-"""The tables: what is history is insert-only, what moves is narrow."""
+"""The tables: what is history is insert-only, what moves is narrow.
 
-from datetime import datetime
+Whatever else names columns (lists to insert or read, casts, checks, grants) is made from what stands here.
+"""
+
 from typing import Any, get_args
 
-from sqlalchemy import Column, Index, Text, text
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy import Column, ColumnElement, Index, Integer, LargeBinary, Text, TextClause, text
 
-from forge_tools.records import TERMINAL, ExecutionStatus, Lane
+from forge_tools.records import TERMINAL, ExecutionStatus, Lane, ShellStatus
 from forge_tools.storage.columns import (
     Choice,
     Count,
@@ -19,6 +18,8 @@ from forge_tools.storage.columns import (
     JsonText,
     LargeCount,
     Moment,
+    Numbers,
+    PublicKey,
     Real,
     Seconds,
     table,
@@ -30,45 +31,15 @@ SCHEMA_REVISION = "0001"
 DEFAULT_QUEUE = "default"
 """Where most calls are, so that an index which leaves them out is small."""
 
-
-class from_now(FunctionElement[datetime]):  # noqa: N801 it reads as the SQL function it is
-    """The database's clock, plus that many seconds."""
-
-    type = Moment()
-    inherit_cache = True
-
-
-@compiles(from_now, "postgresql")
-def _from_now_on_postgresql(element: from_now, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"(now() + make_interval(secs => {compiler.process(element.clauses, **kw)}))"
-
-
-@compiles(from_now, "sqlite")
-def _from_now_on_sqlite(element: from_now, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"forge_now({compiler.process(element.clauses, **kw)})"
-
-
-class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL function it is
-    """Seconds from the first moment to the second."""
-
-    type = Real()
-    inherit_cache = True
-
-
-@compiles(seconds_between, "postgresql")
-def _seconds_on_postgresql(element: seconds_between, compiler: SQLCompiler, **kw: Any) -> str:
-    start, end = element.clauses
-    # Not extract(): that computes with numeric, which took a fifth of the time of the figures of a day.
-    return f"date_part('epoch', {compiler.process(end, **kw)} - {compiler.process(start, **kw)})"
-
-
-@compiles(seconds_between, "sqlite")
-def _seconds_on_sqlite(element: seconds_between, compiler: SQLCompiler, **kw: Any) -> str:
-    start, end = element.clauses
-    return f"((julianday({compiler.process(end, **kw)}) - julianday({compiler.process(start, **kw)})) * 86400.0)"
-
-
 LANE = Choice(get_args(Lane))
+
+
+def _index_where(
+    condition: ColumnElement[bool] | TextClause, name: str, *columns: Column[Any], unique: bool = False
+) -> None:
+    """An index of some rows alone."""
+    Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
+
 
 executions = table(
     "executions",
@@ -108,14 +79,7 @@ executions = table(
 """What was asked, inserted once. `parameters` is what people may see; what they hide, those of `sealed_names`, is sealed in
 the queue, and goes with its row there. The order of ids is that of time, so each index ends with them."""
 
-_IS_ELSEWHERE = executions.c.queue != DEFAULT_QUEUE
-Index(
-    "executions_by_queue",
-    executions.c.queue,
-    executions.c.id,
-    postgresql_where=_IS_ELSEWHERE,
-    sqlite_where=_IS_ELSEWHERE,
-)
+_index_where(executions.c.queue != DEFAULT_QUEUE, "executions_by_queue", executions.c.queue, executions.c.id)
 
 execution_queue = table(
     "execution_queue",
@@ -137,31 +101,16 @@ execution_queue = table(
     Column("started_at", Moment),
     Column("cancel_requested_at", Moment),
     Column("sealed", Text),
+    Index("execution_queue_due", "lane", "tool_key", "queue", "not_before"),
+    Index("execution_queue_expiry", "expires_at"),
     postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
     sqlite_with_rowid=False,
 )
 """Executions that are not over. No index on, or over, a column that a claim changes: it would end heap-only updates."""
 
-Index(
-    "execution_queue_cancels",
-    execution_queue.c.id,
-    postgresql_where=execution_queue.c.cancel_requested_at.is_not(None),
-    sqlite_where=execution_queue.c.cancel_requested_at.is_not(None),
-)
-Index(
-    "execution_queue_due",
-    execution_queue.c.lane,
-    execution_queue.c.tool_key,
-    execution_queue.c.queue,
-    execution_queue.c.not_before,
-)
-Index("execution_queue_expiry", execution_queue.c.expires_at)
-Index(
-    "execution_queue_hopeless",
-    execution_queue.c.id,
-    postgresql_where=execution_queue.c.max_attempts < 1,
-    sqlite_where=execution_queue.c.max_attempts < 1,
-)
+live = execution_queue.c
+_index_where(live.cancel_requested_at.is_not(None), "execution_queue_cancels", live.id)
+_index_where(live.max_attempts < 1, "execution_queue_hopeless", live.id)
 
 execution_attempts = table(
     "execution_attempts",
@@ -188,29 +137,11 @@ execution_attempts = table(
 `token` is the finisher's; a row written by recovery has none, so that a late finish never takes it for its own.
 """
 
-_IS_NOTABLE = execution_attempts.c.status != "succeeded"
-_HAS_CODE = execution_attempts.c.error_code.is_not(None)
-
-Index(
-    "execution_attempts_notable",
-    execution_attempts.c.status,
-    execution_attempts.c.execution_id,
-    postgresql_where=_IS_NOTABLE,
-    sqlite_where=_IS_NOTABLE,
-)
-Index(
-    "execution_attempts_failures",
-    execution_attempts.c.execution_id,
-    postgresql_where=_IS_NOTABLE,
-    sqlite_where=_IS_NOTABLE,
-)
-Index(
-    "execution_attempts_by_code",
-    execution_attempts.c.error_code,
-    execution_attempts.c.execution_id,
-    postgresql_where=_HAS_CODE,
-    sqlite_where=_HAS_CODE,
-)
+ended = execution_attempts.c
+_is_notable = ended.status != "succeeded"
+_index_where(_is_notable, "execution_attempts_notable", ended.status, ended.execution_id)
+_index_where(_is_notable, "execution_attempts_failures", ended.execution_id)
+_index_where(ended.error_code.is_not(None), "execution_attempts_by_code", ended.error_code, ended.execution_id)
 
 execution_events = table(
     "execution_events",
@@ -250,25 +181,10 @@ tools = table(
 The default of a tool is the pinned definition, else the one seen last: calls are accepted by it alone. Of a tool with a pinned one, no other is run.
 """
 
-_IS_DEFAULT = tools.c.is_default
-Index("tools_default", tools.c.name, unique=True, postgresql_where=_IS_DEFAULT, sqlite_where=_IS_DEFAULT)
-
-Index(
-    "tools_demoted",
-    tools.c.name,
-    postgresql_where=tools.c.demoted_at.is_not(None),
-    sqlite_where=tools.c.demoted_at.is_not(None),
-)
-
-Index(
-    "tools_disabled",
-    tools.c.name,
-    postgresql_where=text("enabled = false"),
-    sqlite_where=text("enabled = false"),
-)
-
-_IS_PINNED = tools.c.pinned_at.is_not(None)
-Index("tools_pinned", tools.c.name, unique=True, postgresql_where=_IS_PINNED, sqlite_where=_IS_PINNED)
+_index_where(tools.c.is_default, "tools_default", tools.c.name, unique=True)
+_index_where(tools.c.demoted_at.is_not(None), "tools_demoted", tools.c.name)
+_index_where(text("enabled = false"), "tools_disabled", tools.c.name)
+_index_where(tools.c.pinned_at.is_not(None), "tools_pinned", tools.c.name, unique=True)
 
 workers = table(
     "workers",
@@ -294,12 +210,7 @@ workers = table(
 are, `unfit` says why it claims nothing, and `dropped_messages` counts what came from the broker and was none of ours.
 """
 
-Index(
-    "workers_not_stopped",
-    workers.c.id,
-    postgresql_where=workers.c.stopped_at.is_(None),
-    sqlite_where=workers.c.stopped_at.is_(None),
-)
+_index_where(workers.c.stopped_at.is_(None), "workers_not_stopped", workers.c.id)
 
 leases = table(
     "leases",
@@ -307,3 +218,211 @@ leases = table(
     Column("holder", Text, nullable=False),
     Column("expires_at", Moment, nullable=False),
 )
+
+idempotency_keys = table(
+    "idempotency_keys",
+    Column("scope", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("execution_id", Identifier, nullable=False),
+    Column("fingerprint", JsonObject, nullable=False),
+    Column("ttl", Seconds, nullable=False),
+    Column("claimed_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Index("idempotency_keys_execution", "execution_id", unique=True),
+    Index("idempotency_keys_expiry", "expires_at"),
+)
+"""Which execution a key stands for, inserted and deleted, never changed.
+
+A key holds until its execution has been over for `ttl` seconds. `expires_at` is the earliest moment at which that can be so,
+counted from the claim: what no later end has to change.
+"""
+
+execution_reports = table(
+    "execution_reports",
+    Column("execution_id", Identifier, primary_key=True),
+    Column("attempt", Count, primary_key=True, autoincrement=False),
+    Column("slot", Count, primary_key=True, autoincrement=False),
+    Column("number", Count, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("done", Real),
+    Column("total", Real),
+    Column("text", Text),
+    Column("left_out", LargeCount, nullable=False),
+    postgresql_with={"fillfactor": 80},
+    sqlite_with_rowid=False,
+)
+"""Slot 0 of an attempt is its newest progress, written over each time; the others are its output, each in the slot of its
+number. `number` is the order in which the attempt told them. A call that tells nothing has no row.
+"""
+
+rollup_hours = table(
+    "rollup_hours",
+    Column("hour", Moment, primary_key=True),
+    Column("token", Identifier),
+    Column("rolled_at", Moment),
+    Column("calls", LargeCount),
+)
+"""One row an hour that was counted, or is to be again: then `rolled_at` is NULL. `token` is of who counts it at the moment."""
+
+rollup_figures = table(
+    "rollup_figures",
+    Column("grouped_by", Text, primary_key=True),
+    Column("hour", Moment, primary_key=True),
+    Column("number", Count, primary_key=True, autoincrement=False),
+    Column("tool", Text),
+    Column("category", Text),
+    Column("queue", Text),
+    Column("agent_id", Text),
+    Column("session_id", Text),
+    Column("calls", LargeCount, nullable=False),
+    Column("succeeded", LargeCount, nullable=False),
+    Column("failed", LargeCount, nullable=False),
+    Column("rejected", LargeCount, nullable=False),
+    Column("durations", Numbers, nullable=False),
+    Column("waits", Numbers, nullable=False),
+)
+"""The calls that were queued in an hour, once told apart by `tool` (and category and queue), once by `agent`, once by `session`.
+
+`durations` and `waits` are milliseconds, in ascending order. A row counts only while its hour is rolled up.
+"""
+
+artifacts = table(
+    "artifacts",
+    Column("id", Text, primary_key=True),
+    Column("size", LargeCount, nullable=False),
+    Column("media_type", Text, nullable=False),
+    Column("is_whole", Flag, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    Index("artifacts_expiry", "expires_at"),
+)
+"""One row for the same bytes, whoever kept them; nobody sees it before it `is_whole`."""
+
+artifact_parts = table(
+    "artifact_parts",
+    Column("artifact_id", Text, primary_key=True),
+    Column("number", Count, primary_key=True, autoincrement=False),
+    Column("start", LargeCount, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("breaks", Count),
+)
+"""Bytes from `start` on, each part compressed by itself, so that a page needs only the parts that it lies in.
+
+`breaks` counts the lines that end in it. Where artifacts are kept in a folder `data` is empty: the bytes are in a file.
+"""
+
+artifact_owners = table(
+    "artifact_owners",
+    Column("artifact_id", Text, primary_key=True),
+    Column("session_key", Text, primary_key=True),
+    Column("session_id", Text),
+    Column("execution_id", Text),
+    Column("size", LargeCount, nullable=False),
+    Column("kept_at", Moment, nullable=False),
+    Index("artifact_owners_session", "session_key", "kept_at"),
+    Index("artifact_owners_execution", "execution_id"),
+)
+"""The sessions that kept it, which alone may read it. The key is a digest: a session's id may be of any length."""
+
+sealing_keys = table(
+    "sealing_keys",
+    Column("id", Text, primary_key=True),
+    Column("public", PublicKey, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("retired_at", Moment),
+)
+"""The public halves, in base64, of the keys that clients seal with: the newest that is not retired."""
+
+workspaces = table(
+    "workspaces",
+    Column("name", Text, primary_key=True),
+    Column("boot", Text, primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("shared", Flag, nullable=False),
+    Column("roots", JsonList, nullable=False),
+    Column("announced_at", Moment, nullable=False),
+)
+"""What each boot of a worker has by name; whether it lives, `workers` tells."""
+
+session_workspaces = table(
+    "session_workspaces",
+    Column("session_id", Text, primary_key=True),
+    Column("workspace", Text, nullable=False),
+    Column("bound_at", Moment, nullable=False),
+)
+
+shells = table(
+    "shells",
+    Column("id", Text, primary_key=True),
+    Column("hostname", Text, nullable=False),
+    Column("command", Text, nullable=False),
+    Column("cwd", Text, nullable=False),
+    Column("status", Choice(ShellStatus), nullable=False),
+    Column("kernel", Text, nullable=False),
+    Column("pid", LargeCount, nullable=False),
+    Column("start_ticks", LargeCount, nullable=False),
+    Column("started_at", Moment, nullable=False),
+    Column("description", Text),
+    Column("session_id", Text),
+    Column("agent_id", Text),
+    Column("execution_id", Text),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("size", LargeCount, nullable=False),
+    Column("ended_at", Moment),
+    Column("updated_at", Moment, nullable=False),
+    Index("shells_of_session", "session_id", postgresql_using="hash"),
+)
+"""Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any.
+
+It holds no NULL, so those of no session, which may be most, have an index of their own.
+"""
+
+_index_where(shells.c.session_id.is_(None), "shells_of_nobody", shells.c.started_at)
+_index_where(shells.c.status == "running", "shells_running", shells.c.hostname)
+
+audit_batches = table(
+    "audit_batches",
+    Column("sequence", LargeCount, primary_key=True, autoincrement=False),
+    Column("format", Count, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("executions", Count, nullable=False),
+    Column("events", Count, nullable=False),
+    Column("ended_from", Moment),
+    Column("ended_until", Moment),
+    Column("frontier", Moment),
+    Column("event_frontier", LargeCount, nullable=False),
+    Column("root", Text, nullable=False),
+    Column("previous", Text, nullable=False),
+    Column("sealed_at", Moment, nullable=False),
+    Column("sealer", Text, nullable=False),
+    Column("detail", JsonObject, nullable=False),
+    Column("key_id", Text),
+    Column("hash", Text, nullable=False),
+    Column("signature", Text),
+)
+"""One row a batch: what it covers (`kind` seal) or what was deleted (`kind` prune), never changed.
+
+`root` is the hash over its lines, `hash` that over all its columns before it, `previous` the `hash` of the batch before.
+`frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
+"""
+
+audit_executions = table(
+    "audit_executions",
+    Column("execution_id", Identifier, primary_key=True),
+    Column("batch", LargeCount, nullable=False),
+    Column("hashes", LargeBinary, nullable=False),
+    Column("pruned_by", LargeCount),
+    Index("audit_executions_batch", "batch"),
+)
+"""The hash of an execution's row, then the number and the hash of each of its attempts."""
+
+audit_events = table(
+    "audit_events",
+    Column("event_id", LargeCount, primary_key=True, autoincrement=False),
+    Column("batch", LargeCount, nullable=False),
+    Column("hashes", LargeBinary, nullable=False),
+    Column("pruned_by", LargeCount),
+    Index("audit_events_batch", "batch"),
+)
+"""Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""

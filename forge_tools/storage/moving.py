@@ -8,7 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import Claim, ExecutionStatus, Moved, Scope, Stranded
 from forge_tools.records.places import host_queue
-from forge_tools.storage.models import execution_events, execution_queue, from_now
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_events, execution_queue
 from forge_tools.validation import shown
 
 KIND = "rerouted"

@@ -9,16 +9,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ShellStatus
 from forge_tools.storage.engine import Database
+from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.models import (
     execution_attempts,
     execution_queue,
     executions,
-    from_now,
-    seconds_between,
+    session_workspaces,
+    shells,
     workers,
+    workspaces,
 )
-from forge_tools.storage.shell_tables import shells
-from forge_tools.storage.workspace_tables import session_workspaces, workspaces
 from forge_tools.storage.workspaces import KEPT_SECONDS
 
 BOOT_SECONDS = 365 * 86_400.0

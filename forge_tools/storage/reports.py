@@ -23,8 +23,8 @@ from forge_tools.records import (
 )
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, from_now
-from forge_tools.storage.report_tables import execution_reports
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, execution_reports
 from forge_tools.storage.rows import clean
 
 MOST_READ = 256

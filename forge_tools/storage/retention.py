@@ -13,24 +13,25 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import id_floor
 from forge_tools.records.audit import Pruned, Pruning
-from forge_tools.storage.among import among
-from forge_tools.storage.artifact_tables import artifact_owners, artifacts
 from forge_tools.storage.audit import Signer, chain
-from forge_tools.storage.audit.canonical import line, raw, root_of
+from forge_tools.storage.audit.canonical import line, root_of
 from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError
 from forge_tools.storage.audit.checkpoints import Portion
-from forge_tools.storage.audit.tables import audit_events, audit_executions
 from forge_tools.storage.engine import Database
-from forge_tools.storage.key_tables import idempotency_keys
+from forge_tools.storage.functions import among, from_now, stored
 from forge_tools.storage.measured import hour_of
 from forge_tools.storage.models import (
+    artifact_owners,
+    artifacts,
+    audit_events,
+    audit_executions,
     execution_attempts,
     execution_events,
     execution_queue,
+    execution_reports,
     executions,
-    from_now,
+    idempotency_keys,
 )
-from forge_tools.storage.report_tables import execution_reports
 from forge_tools.storage.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean
 
@@ -183,13 +184,13 @@ def _filters(what: Pruning) -> Iterable[ColumnElement[bool]]:
 
 
 async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
-    entry, event, dialect = audit_executions.c, audit_events.c, connection.dialect.name
-    hashes = raw(entry.hashes, dialect).label("hashes")
+    entry, event = audit_executions.c, audit_events.c
+    hashes = stored(entry.hashes).label("hashes")
     entries = select(entry.execution_id.label("key"), entry.batch, hashes).where(
         among(entry.execution_id, ids), entry.pruned_by.is_(None)
     )
     events = (
-        select(event.event_id.label("key"), event.batch, raw(event.hashes, dialect).label("hashes"))
+        select(event.event_id.label("key"), event.batch, stored(event.hashes).label("hashes"))
         .join(execution_events, execution_events.c.id == event.event_id)
         .where(among(execution_events.c.execution_id, ids), event.pruned_by.is_(None))
     )

@@ -10,9 +10,9 @@ from sqlalchemy import Column, ColumnElement, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, Grouping, Selection
+from forge_tools.storage.functions import from_now
 from forge_tools.storage.measured import HOUR_FORMAT, KEYS
-from forge_tools.storage.models import from_now
-from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
+from forge_tools.storage.models import rollup_figures, rollup_hours
 from forge_tools.storage.rows import clean
 from forge_tools.storage.tallies import Tallies, Tally
 

@@ -21,10 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ExecutionStatus, Grouping, Selection, id_floor, id_time, is_id, new_id
 from forge_tools.storage.columns import in_form
 from forge_tools.storage.engine import Database
+from forge_tools.storage.functions import from_now
 from forge_tools.storage.measured import HOUR_FORMAT, measured, open_up
-from forge_tools.storage.models import execution_queue, executions, from_now
+from forge_tools.storage.models import execution_queue, executions, rollup_figures, rollup_hours
 from forge_tools.storage.rolled import COLUMNS, HOUR, SETS, figures, hours, is_rolled_up
-from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
 from forge_tools.storage.rows import MAX_SKEW
 from forge_tools.storage.selecting import id_bounds, queued_within
 from forge_tools.storage.tallies import Tallies, Tally, count

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import SealingKey
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import execution_queue, from_now
-from forge_tools.storage.sealing_tables import sealing_keys
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_queue, sealing_keys
 
 known = sealing_keys.c
 

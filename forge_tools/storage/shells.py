@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import from_now, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import shells, workers
 from forge_tools.storage.rows import clean
-from forge_tools.storage.shell_tables import shells
 
 MOST_LISTED = 500
 """Of a session: all that run come before any that ended."""

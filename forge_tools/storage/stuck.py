@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ExecutionStatus, StuckCalls, StuckReason
 from forge_tools.records.tools import tool_key
 from forge_tools.storage import alive
+from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.load import RUNNING, Load, live, read_load
-from forge_tools.storage.models import execution_queue, executions, from_now, seconds_between, tools, workers
+from forge_tools.storage.models import execution_queue, executions, tools, workers
 
 
 async def find_stuck(connection: AsyncConnection, *, lease: float, patience: float) -> list[StuckCalls]:

@@ -8,8 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus
 from forge_tools.storage import alive
-from forge_tools.storage.among import among
-from forge_tools.storage.models import execution_attempts, seconds_between, workers
+from forge_tools.storage.functions import among, seconds_between
+from forge_tools.storage.models import execution_attempts, workers
 
 SERVING_SECONDS = 15.0
 """A worker silent for longer may be dead, and is sent nothing that only it could run."""

@@ -13,8 +13,9 @@ from forge_tools.records import ServerState, WorkerRecord
 from forge_tools.storage import alive
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
+from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.looks import Look, Question
-from forge_tools.storage.models import execution_queue, from_now, leases, seconds_between, workers
+from forge_tools.storage.models import execution_queue, leases, workers
 from forge_tools.storage.queue import HotPath
 
 LONGEST_LEASES = 4

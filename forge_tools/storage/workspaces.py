@@ -10,10 +10,10 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.records import Claim, Moved, NamedWorkspace, Scope, Stranded, WorkspacePlaces, WorkspaceRecord
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import from_now, leases, seconds_between, workers
+from forge_tools.storage.functions import from_now, seconds_between
+from forge_tools.storage.models import leases, session_workspaces, workers, workspaces
 from forge_tools.storage.moving import move
 from forge_tools.storage.rows import clean
-from forge_tools.storage.workspace_tables import session_workspaces, workspaces
 
 KEPT_SECONDS = 30 * 86_400.0
 """For so long it is known where a workspace was whose host is gone."""

@@ -8,8 +8,9 @@ from sqlalchemy import update
 
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, WorkerRecord, new_id
 from forge_tools.storage import Store
+from forge_tools.storage.functions import from_now
 from forge_tools.storage.looks import Question
-from forge_tools.storage.models import execution_queue, from_now
+from forge_tools.storage.models import execution_queue
 
 UNKNOWN = "01a00000-0000-7000-8000-00000000abcd"
 """An id that no execution has."""

@@ -14,8 +14,7 @@ from forge_tools.storage import Store, open_store
 from forge_tools.storage.audit import Signer, Trust, chain
 from forge_tools.storage.audit.book import ALL
 from forge_tools.storage.audit.chain import OvertakenError
-from forge_tools.storage.audit.tables import audit_batches, audit_executions
-from forge_tools.storage.models import execution_attempts, execution_events, executions
+from forge_tools.storage.models import audit_batches, audit_executions, execution_attempts, execution_events, executions
 from tests.contract.calls import call, claimed, ended, finished, running, submitted
 from tests.contract.sealed import (
     changing,

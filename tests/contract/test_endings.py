@@ -10,7 +10,8 @@ from sqlalchemy import update
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import Claim, ExecutionStatus, Ring
 from forge_tools.storage import Store
-from forge_tools.storage.models import execution_queue, from_now, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_queue, workers
 from tests.contract.calls import (
     SCOPE,
     UNKNOWN,

@@ -13,8 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import new_id
 from forge_tools.storage import Store
 from forge_tools.storage.columns import Moment
+from forge_tools.storage.functions import from_now
 from forge_tools.storage.load import _PLACES, Load, _grouped, _load, read_load
-from forge_tools.storage.models import execution_queue, from_now
+from forge_tools.storage.models import execution_queue
 
 PATIENCE = 10.0
 

@@ -12,9 +12,9 @@ from sqlalchemy import insert, update
 from forge_tools.errors import StorageError
 from forge_tools.records import Ring, ToolCategory, ToolSpec
 from forge_tools.storage import Store
-from forge_tools.storage.key_tables import idempotency_keys
+from forge_tools.storage.functions import from_now
 from forge_tools.storage.looks import Look, Question
-from forge_tools.storage.models import execution_queue, from_now
+from forge_tools.storage.models import execution_queue, idempotency_keys
 from tests.contract.calls import SCOPE, beat, boot, overdue, running, scope, submitted
 from tests.contract.sealed import past, seal_all, sealed_past
 

@@ -9,7 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, new_id
 from forge_tools.storage import Store, paging
-from forge_tools.storage.models import execution_events, from_now
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_events
 from tests.contract.calls import ended, running, submitted
 from tests.waiting import within
 

@@ -8,10 +8,9 @@ from sqlalchemy import Column, update
 from forge_tools.config import Settings
 from forge_tools.records import NamedWorkspace, ShellStatus
 from forge_tools.storage import Store, remnants
-from forge_tools.storage.models import execution_attempts, from_now, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_attempts, session_workspaces, shells, workers
 from forge_tools.storage.remnants import BOOT_SECONDS, BOUND_SECONDS
-from forge_tools.storage.shell_tables import shells
-from forge_tools.storage.workspace_tables import session_workspaces
 from forge_tools.storage.workspaces import KEPT_SECONDS
 from tests.contract.calls import boot, ended, running, scope, submitted
 from tests.contract.sealed import forge

@@ -20,7 +20,7 @@ from forge_tools.records import (
     Told,
 )
 from forge_tools.storage import Store
-from forge_tools.storage.report_tables import execution_reports
+from forge_tools.storage.models import execution_reports
 from forge_tools.storage.reports import MOST_READ, _is_behind
 from tests.contract.calls import UNKNOWN, claimed, ended, running, submitted
 

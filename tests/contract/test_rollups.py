@@ -15,8 +15,7 @@ from sqlalchemy import func, select, update
 from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Ring, Times, id_floor, new_id
 from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store, rolled
-from forge_tools.storage.models import execution_attempts, execution_queue, executions
-from forge_tools.storage.rollup_tables import rollup_figures, rollup_hours
+from forge_tools.storage.models import execution_attempts, execution_queue, executions, rollup_figures, rollup_hours
 from forge_tools.storage.rollups import hour_at
 from tests.contract.calls import SCOPE, call, ended, submitted
 from tests.contract.sealed import forge

@@ -11,7 +11,8 @@ from sqlalchemy import text, update
 
 from forge_tools.records import ShellRecord, ShellStatus, shell_id
 from forge_tools.storage import Store
-from forge_tools.storage.models import from_now, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import workers
 from forge_tools.storage.shells import MOST_LISTED
 from tests.contract.calls import beat, boot
 

@@ -30,7 +30,8 @@ from forge_tools.records import (
     new_id,
 )
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.models import execution_attempts, execution_queue, executions, from_now
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_attempts, execution_queue, executions
 from tests.contract.calls import beat, boot, call, ended, scope
 
 LATER = 3600.0

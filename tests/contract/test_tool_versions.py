@@ -8,7 +8,8 @@ from sqlalchemy import update
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ExecutionStatus, StuckReason, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
-from forge_tools.storage.models import execution_queue, from_now, tools
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_queue, tools
 from tests.contract.calls import boot, ended, running, submitted
 
 FIRST = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",), lane="async")

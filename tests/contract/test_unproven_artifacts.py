@@ -15,8 +15,8 @@ from forge_tools.errors import SandboxError
 from forge_tools.records import Artifact, ExecutionContext, PageWish
 from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.artifact_tables import artifact_parts
 from forge_tools.storage.artifacts import StoredArtifacts
+from forge_tools.storage.models import artifact_parts
 from tests.contract.test_artifacts import artifact, contents, files, folder, rows
 from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts
 from workers.proofs import Proofs

@@ -10,7 +10,8 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.records import Claim, ExecutionStatus, Moved, NamedWorkspace, Ring, Scope, Stranded, ToolSpec, new_id
 from forge_tools.records.tools import ToolCategory
 from forge_tools.storage import Store
-from forge_tools.storage.models import execution_queue, from_now, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import execution_queue, workers
 from forge_tools.storage.moving import MOST_MOVES
 from tests.contract.calls import boot, claimed, ended, running, scope
 

@@ -10,10 +10,10 @@ from sqlalchemy import func, select
 from forge_tools.records.audit import AuditReport, Head
 from forge_tools.storage.audit import chain, sealing
 from forge_tools.storage.audit.keys import Signer, Trust
-from forge_tools.storage.audit.tables import audit_batches, audit_executions
 from forge_tools.storage.audit.verifying import Verification
 from forge_tools.storage.engine import Database
 from forge_tools.storage.looks import EVER, Reach
+from forge_tools.storage.models import audit_batches, audit_executions
 
 BATCH = 500
 

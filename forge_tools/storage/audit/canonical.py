@@ -12,12 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
-from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table, Text, cast, type_coerce
-from sqlalchemy.types import NullType
+from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table
 
-from forge_tools.storage.columns import JsonText, Moment
+from forge_tools.storage.columns import Moment
+from forge_tools.storage.functions import stored
 from forge_tools.storage.models import execution_attempts, execution_events, executions
 
 FORMAT = 1
@@ -42,12 +43,15 @@ class RowForm:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._columns = sorted(table.c, key=lambda column: column.name)
-        self._forms = [(column.name, _form_of(column)) for column in self._columns]
         self._prefix = f"forge-tools audit {FORMAT} {table.name}\n".encode()
 
-    def columns(self, dialect: str) -> list[ColumnElement[Any]]:
+    def columns(self) -> list[ColumnElement[Any]]:
         """What to select, in the order that `digest` takes."""
-        return [raw(column, dialect) for column in self._columns]
+        return [stored(column) for column in self._columns]
+
+    @cached_property
+    def _forms(self) -> list[tuple[str, Callable[[Any], Any]]]:
+        return [(column.name, _form_of(column)) for column in self._columns]
 
     def digest(self, row: Sequence[Any]) -> bytes:
         """The hash of a row whose first values are those of `columns`."""
@@ -88,13 +92,6 @@ def moment_of(value: Any) -> datetime | None:
             return datetime.fromisoformat(value).replace(tzinfo=UTC)
     # PostgreSQL's infinite ones come without a zone.
     return value if isinstance(value, datetime) and value.tzinfo is not None else None
-
-
-def raw(column: Column[Any], dialect: str) -> ColumnElement[Any]:
-    """The column as the driver brings it: nothing is made of it on the way, and JSON is text."""
-    if dialect == "postgresql" and isinstance(column.type, JsonText):
-        return cast(column, Text)
-    return type_coerce(column, NullType())
 
 
 def _text(value: Any) -> Any:

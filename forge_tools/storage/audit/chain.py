@@ -11,11 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import StorageError
 from forge_tools.records.audit import Head
-from forge_tools.storage.audit.canonical import EPOCH, FORMAT, moment_form, moment_of, raw
+from forge_tools.storage.audit.canonical import EPOCH, FORMAT, moment_form, moment_of
 from forge_tools.storage.audit.keys import Signer
-from forge_tools.storage.audit.tables import audit_batches
 from forge_tools.storage.engine import Database
-from forge_tools.storage.models import from_now
+from forge_tools.storage.functions import from_now, stored
+from forge_tools.storage.models import audit_batches
 
 SEAL, PRUNE = "seal", "prune"
 NOTHING_BEFORE = "0" * 64
@@ -138,7 +138,7 @@ async def now(connection: AsyncConnection) -> datetime:
 
 
 async def _read(connection: AsyncConnection, *, after: int | None, limit: int) -> list[Batch]:
-    columns = (raw(batch[name], connection.dialect.name).label(name) for name in _FIELDS)
+    columns = (stored(batch[name]).label(name) for name in _FIELDS)
     query = select(*columns).limit(limit)
     if after is None:
         query = query.where(_IS_NUMBERED).order_by(batch.sequence.desc())

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import Column, Row, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.storage.among import among
 from forge_tools.storage.audit.canonical import ATTEMPT, EVENT, EXECUTION, NO_ROW, RowForm, join_digests, join_hashes
 from forge_tools.storage.columns import JsonText
 from forge_tools.storage.engine import Database
+from forge_tools.storage.functions import among
 from forge_tools.storage.models import execution_attempts, execution_events, executions
 
 MOST_BYTES = 8_000_000
@@ -61,8 +61,9 @@ async def _digests(
     connection: AsyncConnection, form: RowForm, key: Column[Any], keys: Sequence[Any], *more: Column[Any]
 ) -> Mapping[Any, list[tuple[Any, bytes]]]:
     """By key, what `more` says of a row, and its hash."""
-    columns = form.columns(connection.dialect.name)
-    query = select(*columns, key.label("key"), *(column.label("also") for column in more)).where(among(key, keys))
+    query = select(*form.columns(), key.label("key"), *(column.label("also") for column in more)).where(
+        among(key, keys)
+    )
     found = defaultdict(list)
     for row in await connection.execute(query):
         found[row.key].append((row.also if more else None, form.digest(row)))

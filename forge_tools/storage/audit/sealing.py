@@ -9,16 +9,15 @@ from typing import Any
 from sqlalchemy import Row, exists, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.storage.among import among
 from forge_tools.storage.audit import chain
-from forge_tools.storage.audit.canonical import EPOCH, NO_ROW, line, moment_of, raw, root_of
+from forge_tools.storage.audit.canonical import EPOCH, NO_ROW, line, moment_of, root_of
 from forge_tools.storage.audit.chain import NOTHING_BEFORE, SEAL, Batch, OvertakenError, batch
 from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.audit.reading import hashes_of_events, hashes_of_executions, keys_of, reading_raw
-from forge_tools.storage.audit.tables import audit_events, audit_executions
 from forge_tools.storage.engine import Database
+from forge_tools.storage.functions import among, stored
 from forge_tools.storage.looks import EVER, OVERLAP, Reach
-from forge_tools.storage.models import execution_attempts, execution_events, executions
+from forge_tools.storage.models import audit_events, audit_executions, execution_attempts, execution_events, executions
 from forge_tools.storage.rows import clean
 
 asked, ended, event = executions.c, execution_attempts.c, execution_events.c
@@ -91,7 +90,7 @@ async def reach(database: Database) -> Reach:
 async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | None) -> Unsealed:
     head, now = await chain.newest(connection), await chain.now(connection)
     entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
-    completed_at = raw(ended.completed_at, connection.dialect.name).label("completed_at")
+    completed_at = stored(ended.completed_at).label("completed_at")
     ends = select(ended.execution_id, completed_at).where(ended.final, ~entry)
     if behind is None and head is not None and head.frontier is not None:
         behind = max(EVER, min(head.frontier, now)) - OVERLAP  # the clock may have been set back
@@ -115,7 +114,7 @@ async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
     """
     looked_at = head.sealed_at if head else None
     if head is not None and head.kind != SEAL:
-        sealed_at = select(raw(batch.sealed_at, connection.dialect.name)).where(batch.kind == SEAL)
+        sealed_at = select(stored(batch.sealed_at)).where(batch.kind == SEAL)
         looked_at = moment_of(await connection.scalar(sealed_at.order_by(batch.sequence.desc()).limit(1)))
     if looked_at is None or looked_at == EPOCH:
         return 0

@@ -10,12 +10,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records.audit import AuditReport, Fault
 from forge_tools.storage.audit import chain
-from forge_tools.storage.audit.canonical import EPOCH, moment_of, raw
+from forge_tools.storage.audit.canonical import EPOCH, moment_of
 from forge_tools.storage.audit.chain import Batch
 from forge_tools.storage.audit.sealing import event_floor
-from forge_tools.storage.audit.tables import audit_batches, audit_events, audit_executions
+from forge_tools.storage.functions import stored
 from forge_tools.storage.looks import EVER, OVERLAP
-from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
+from forge_tools.storage.models import (
+    audit_batches,
+    audit_events,
+    audit_executions,
+    execution_attempts,
+    execution_events,
+    execution_queue,
+    executions,
+)
 
 _PAGE = 10_000
 
@@ -47,7 +55,7 @@ class Strays:
         now = await chain.now(self._connection)
         frontier = last.frontier if last else None
         since = frontier and max(EVER, min(frontier, now)) - OVERLAP
-        async for row in self._pages(partial(_unsealed_executions, self._connection.dialect.name), asked.id):
+        async for row in self._pages(_unsealed_executions, asked.id):
             if row.completed_at is None:
                 self._note_unfinished(row, now - _SETTLED)
             else:
@@ -98,7 +106,7 @@ class Strays:
             found = query().where(key > reach).order_by(key)
 
 
-def _unsealed_executions(dialect: str) -> Select[Any]:
+def _unsealed_executions() -> Select[Any]:
     sealed = exists().where(entry.execution_id == asked.id)
     waits = (
         select(execution_queue.c.id).where(execution_queue.c.id == asked.id).exists()
@@ -107,8 +115,8 @@ def _unsealed_executions(dialect: str) -> Select[Any]:
     is_over = ended.execution_id.is_not(None)  # and in the queue all the same: no statement of ours leaves it so
     query = select(
         asked.id.label("key"),
-        raw(asked.queued_at, dialect).label("queued_at"),
-        raw(ended.completed_at, dialect).label("completed_at"),
+        stored(asked.queued_at).label("queued_at"),
+        stored(ended.completed_at).label("completed_at"),
     )
     return query.select_from(executions.outerjoin(execution_attempts, last)).where(~sealed, ~waits | is_over)
 

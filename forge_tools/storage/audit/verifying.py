@@ -15,8 +15,8 @@ from forge_tools.storage.audit.checkpoints import Portion, portions_of
 from forge_tools.storage.audit.keys import Trust
 from forge_tools.storage.audit.reading import hashes_of_events, hashes_of_executions, reading_raw
 from forge_tools.storage.audit.strays import Strays
-from forge_tools.storage.audit.tables import audit_events, audit_executions
 from forge_tools.storage.engine import Database
+from forge_tools.storage.models import audit_events, audit_executions
 
 MOST_FINDINGS = 1000
 """Findings that a report keeps; all are counted."""

@@ -29,7 +29,8 @@ from forge_tools.records import (
 )
 from forge_tools.records.places import host_queue
 from forge_tools.storage import open_store
-from forge_tools.storage.models import executions, from_now, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import executions, workers
 from tests.unit.client.conftest import ECHO, publish
 
 CONTEXT = ExecutionContext(working_dir=".")

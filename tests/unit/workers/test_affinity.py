@@ -19,7 +19,8 @@ from forge_tools.records import ExecutionStatus, NamedWorkspace, Ring, WorkerRec
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import root_of, workspaces_of
 from forge_tools.sandbox.reach import Reach
-from forge_tools.storage.models import executions, from_now, workers
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.models import executions, workers
 from tests.migrated import migrated
 from tests.waiting import reached, wait_until
 from workers.affinity import workspace_of
