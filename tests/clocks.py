@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from forge_tools.storage import engine, keys, sqlite
+from forge_tools.storage import engine, sqlite
 from forge_tools.storage.columns import MOMENT_FORMAT
 from tests.services import admin
 
@@ -39,6 +39,6 @@ def sqlite_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     def forge_now(seconds: float = 0.0) -> str:
         return (datetime.now(UTC) + timedelta(seconds=seconds + ahead[0])).strftime(MOMENT_FORMAT)
 
-    for module in (engine, keys, sqlite):
+    for module in (engine, sqlite):
         monkeypatch.setattr(module, "forge_now", forge_now)
     return lambda seconds: ahead.__setitem__(0, seconds)

@@ -34,20 +34,29 @@ CREATE INDEX IF NOT EXISTS executions_by_submitter ON executions (submitted_by, 
 -- A view reads with the rights of its owner unless told otherwise, and so would show everybody everything.
 ALTER VIEW tool_executions SET (security_invoker = true);
 
--- What a client may do: INSERT on named columns. Not among them: submitted_by, tokens, owners, hosts, start times.
+-- Columns are granted but for those that are withheld: a new one needs no line here.
+CREATE OR REPLACE FUNCTION pg_temp.forge_grant(verb text, relation text, withheld text[], roles text)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  EXECUTE format('GRANT %s (%s) ON %I TO %s', verb, (
+    SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
+    WHERE attrelid = relation::regclass AND attnum > 0 AND NOT attisdropped AND attname <> ALL (withheld)), relation, roles);
+END $$;
+
+-- What a client may do. It says neither who it is nor who runs a call, where or since when.
+
+DO $$
+DECLARE ours text[] := ARRAY['token', 'owner', 'worker_id', 'hostname', 'pid', 'started_at', 'cancel_requested_at'];
+BEGIN
+  PERFORM pg_temp.forge_grant('SELECT', 'execution_queue', ARRAY['token', 'sealed'], 'forge_client, forge_auditor');
+  PERFORM pg_temp.forge_grant('INSERT', 'executions', ARRAY['submitted_by'], 'forge_client');
+  PERFORM pg_temp.forge_grant('INSERT', 'execution_queue', ours, 'forge_client');
+  PERFORM pg_temp.forge_grant('INSERT', 'execution_attempts', ours, 'forge_client');
+END $$;
 
 GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions,
   tools, workers, workspaces, session_workspaces, sealing_keys, shells, artifacts, artifact_parts, artifact_owners,
   idempotency_keys TO forge_client;
-GRANT SELECT (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, owner, hostname, pid, not_before,
-  expires_at, expires_in, started_at, cancel_requested_at) ON execution_queue TO forge_client;
-GRANT INSERT (id, tool, tool_key, tool_version, tool_digest, category, parameters, sealed_names, context, options, agent_id,
-  session_id, queue, lane, timeout, timeout_source, soft_time_limit, time_limit, max_attempts, idempotent, delay,
-  expires_in, reply_to, idempotency_key, replay_of, queued_at) ON executions TO forge_client;
-GRANT INSERT (id, tool_key, queue, lane, max_attempts, idempotent, status, attempt, not_before, expires_at, expires_in,
-  sealed) ON execution_queue TO forge_client;
-GRANT INSERT (execution_id, attempt, final, status, completed_at, duration_ms, output, error, error_code, error_details,
-  metadata) ON execution_attempts TO forge_client;
 GRANT INSERT (execution_id, at, kind, actor, detail, token) ON execution_events TO forge_client;
 GRANT INSERT, DELETE ON idempotency_keys TO forge_client;
 
@@ -75,8 +84,6 @@ GRANT INSERT, UPDATE ON leases, rollup_hours TO forge_keeper;
 GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions, tools, workers,
   workspaces, session_workspaces, sealing_keys, shells, artifacts, artifact_owners, idempotency_keys, leases,
   audit_batches, audit_executions, audit_events, rollup_hours, rollup_figures TO forge_auditor;
-GRANT SELECT (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, owner, hostname, pid, not_before,
-  expires_at, expires_in, started_at, cancel_requested_at) ON execution_queue TO forge_auditor;
 
 DO $$
 DECLARE sequence_name text := pg_get_serial_sequence('execution_events', 'id');

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from forge_tools.records.calls import ToolResult
-from forge_tools.records.queue import TERMINAL, ExecutionStatus
+from forge_tools.records.queue import TERMINAL, Asked, ExecutionStatus
 from forge_tools.records.servers import ServerState
 from forge_tools.records.tools import Lane
 
@@ -86,27 +86,13 @@ class EventRecord(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionRecord:
+class ExecutionRecord(Asked):
     """One row of the view `tool_executions`: what was asked, where it is, what came of it."""
 
-    id: str
-    tool: str
-    tool_version: str
-    tool_digest: str = ""
-    category: str
     status: ExecutionStatus
     parameters: dict[str, Any]
     context: dict[str, Any]
-    agent_id: str | None
-    session_id: str | None
-    queue: str
-    lane: str
-    timeout: float
-    timeout_source: str
-    soft_time_limit: float
-    time_limit: float
     attempt: int
-    max_attempts: int
     queued_at: datetime
     started_at: datetime | None
     completed_at: datetime | None

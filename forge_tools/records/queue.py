@@ -36,25 +36,14 @@ TERMINAL = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewExecution:
-    """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are seconds from now.
-
-    `parameters` is what people may see: the values of those in `sealed_names` are in `sealed`, which only workers open.
-
-    `issued_at` is the Unix time inside the id; the database refuses ids an hour off its own clock.
-    """
+class Asked:
+    """What a call asks, as it is inserted and as it is read back; times are seconds."""
 
     id: str
     tool: str
-    tool_key: str
     tool_version: str
-    tool_digest: str
+    tool_digest: str = ""
     category: str
-    parameters: str
-    context: str
-    options: str = "{}"
-    sealed: str | None = None
-    sealed_names: tuple[str, ...] = ()
     agent_id: str | None = None
     session_id: str | None = None
     queue: str = "default"
@@ -64,6 +53,23 @@ class NewExecution:
     soft_time_limit: float
     time_limit: float
     max_attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewExecution(Asked):
+    """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are seconds from now.
+
+    `parameters` is what people may see: the values of those in `sealed_names` are in `sealed`, which only workers open.
+
+    `issued_at` is the Unix time inside the id; the database refuses ids an hour off its own clock.
+    """
+
+    tool_key: str
+    parameters: str
+    context: str
+    options: str = "{}"
+    sealed: str | None = None
+    sealed_names: tuple[str, ...] = ()
     idempotent: bool = False
     expires_in: float = 600.0
     delay: float = 0.0

@@ -1,4 +1,7 @@
-"""What columns hold: each type says what the database has to refuse, so that no reader doubts a row."""
+"""What columns hold: each type says what the database has to refuse, so that no reader doubts a row.
+
+`array` is what PostgreSQL calls a value that is given with those of other rows; without it, text.
+"""
 
 import json
 from array import array
@@ -65,12 +68,14 @@ def check_name(of: Table, column: str) -> str:
 class Flag(Boolean):
     """True or false."""
 
+    array = "bool"
     sqlite = "{0} IN (0, 1)"
 
 
 class Count(Integer):
     """A number from 0 that fits 32 bits."""
 
+    array = "int4"
     sqlite = "{0} BETWEEN 0 AND 2147483647"
     postgresql = "{0} >= 0"
 
@@ -84,6 +89,7 @@ class LargeCount(BigInteger):
 class Real(Float[float]):
     """A number that is one, and finite; PostgreSQL takes NaN for the largest of all."""
 
+    array = "float8"
     sqlite = postgresql = "abs({0}) < 1e300"
 
 
@@ -125,6 +131,7 @@ class PublicKey(Text):
 
 
 class _Uuid(Text):
+    array = "uuid"
     sqlite = "{{0}} GLOB '{}'".format("-".join("[0-9a-f]" * digits for digits in (8, 4, 4, 4, 12)))
 
 

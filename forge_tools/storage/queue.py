@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
 from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
-from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult, is_id
+from forge_tools.records import (
+    Claim,
+    ExecutionStatus,
+    LinkedExecution,
+    NewExecution,
+    Outcome,
+    Ring,
+    Scope,
+    StoredResult,
+    is_id,
+)
 from forge_tools.storage.batching import Batcher, Limits, UnreachableError
 from forge_tools.storage.endings import Endings
 from forge_tools.storage.engine import Database
 from forge_tools.storage.looks import Look, Question
-from forge_tools.storage.rows import Ask, Record, unstorable
+from forge_tools.storage.rows import Answer, Ask, Record, unstorable
 
 Result = TypeVar("Result")
 
@@ -22,6 +32,8 @@ class HotPath(Protocol):
     """The hot statements of one database. Each takes rows, answers per row in order, and may be repeated whole."""
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]: ...
+
+    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]: ...
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]: ...
 

@@ -1,47 +1,39 @@
 """Executions and outcomes as the values of their columns, made storable."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from forge_tools.errors import ErrorCode, UnstorableRowError
-from forge_tools.records import ExecutionStatus, NewExecution, Outcome, StoredResult, ToolResult
+from sqlalchemy import Table, Text
+
+from forge_tools.errors import ErrorCode, ForgeError, UnstorableRowError
+from forge_tools.records import Claim, ExecutionStatus, Holder, NewExecution, Outcome, Replay, StoredResult, ToolResult
+from forge_tools.storage.columns import Choice, JsonList, JsonText, Seconds
+from forge_tools.storage.models import execution_attempts, executions
 from forge_tools.validation import clean_text, decode_json
 
 MAX_SKEW = 3600.0
 """Seconds an id's time may be off the database's clock: ids order pages and partitions."""
 
-EXECUTION_COLUMNS = (
-    "id",
-    "tool",
-    "tool_key",
-    "tool_version",
-    "tool_digest",
-    "category",
-    "parameters",
-    "sealed_names",
-    "context",
-    "options",
-    "agent_id",
-    "session_id",
-    "queue",
-    "lane",
-    "timeout",
-    "timeout_source",
-    "soft_time_limit",
-    "time_limit",
-    "max_attempts",
-    "idempotent",
-    "delay",
-    "expires_in",
-    "reply_to",
-)
-"""`executions` without `queued_at`, which is the database's to say."""
 
-GIVEN_COLUMNS = (*EXECUTION_COLUMNS, "sealed")
-"""What is given with each new execution; the last one is for its row in the queue, with which it goes."""
+def _shared(table: Table, record: type[Any], *, but: Collection[str] = ()) -> tuple[str, ...]:
+    """The columns of a table that a record has, too, in the order of the record."""
+    return tuple(field.name for field in fields(record) if field.name in table.c and field.name not in but)
 
-RESULT_COLUMNS = ("attempt", "status", "duration_ms", "output", "error", "error_code", "error_details", "metadata")
+
+ASKED = _shared(executions, NewExecution)
+"""What is given with each new execution."""
+
+CLAIM = _shared(executions, Claim, but={"id"})
+"""What a worker is told of an execution that it claims."""
+
+OUTCOME = _shared(execution_attempts, Outcome, but={"attempt", "token"})
+"""What an attempt leaves behind."""
+
+RESULT = ("attempt", *OUTCOME)
+"""What is read of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +48,10 @@ class Record:
         return self.new.size + self.outcome.size
 
 
+Answer = Holder | ForgeError | None
+"""Who had a key first, why the call cannot be stored, or None: it is stored."""
+
+
 class Ask(NamedTuple):
     """One claim asked for: the ring, and the token that a winner holds."""
 
@@ -64,66 +60,53 @@ class Ask(NamedTuple):
     token: str
 
 
-class OutcomeValues(NamedTuple):
-    """What an attempt leaves behind, as columns of `execution_attempts`."""
-
-    status: str
-    duration_ms: float | None
-    output: str | None
-    error: str | None
-    error_code: str | None
-    error_details: str | None
-    metadata: str
-
-
-def execution_values(new: NewExecution) -> tuple[Any, ...]:
-    """The values of `GIVEN_COLUMNS`."""
-    return (
-        new.id,
-        clean(new.tool),
-        clean(new.tool_key),
-        clean(new.tool_version),
-        clean(new.tool_digest),
-        clean(new.category),
-        new.parameters,
-        json.dumps(new.sealed_names) if new.sealed_names else None,
-        new.context,
-        new.options,
-        clean(new.agent_id),
-        clean(new.session_id),
-        clean(new.queue),
-        clean(new.lane),
-        float(new.timeout),
-        clean(new.timeout_source),
-        float(new.soft_time_limit),
-        float(new.time_limit),
-        new.max_attempts,
-        new.idempotent,
-        float(new.delay),
-        float(new.expires_in),
-        clean(new.reply_to),
-        new.sealed,
-    )
-
-
-def outcome_values(outcome: Outcome) -> OutcomeValues:
-    """The values that say how an attempt ended."""
-    return OutcomeValues(
-        outcome.status.value,
-        outcome.duration_ms,
-        outcome.output,
-        clean(outcome.error),
-        clean(outcome.error_code),
-        outcome.error_details,
-        outcome.metadata,
-    )
-
-
 def clean(text: str | None) -> Any:
     """Make a plain text column storable; NULL stays NULL."""
     if text is None or (text.isascii() and text.isprintable()):
         return text
     return clean_text(text)
+
+
+_FORMS: dict[type[Any], Callable[[Any], Any]] = {
+    Text: clean,
+    Choice: str,
+    Seconds: float,
+    JsonList: lambda names: json.dumps(names) if names else None,
+}
+"""What the values of a record become; other JSON is text before it comes here."""
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _values_of(table: Table, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    get, forms = attrgetter(*names), [_FORMS.get(type(table.c[name].type), _as_is) for name in names]
+
+    def values(record: Any) -> tuple[Any, ...]:
+        return tuple([form(value) for form, value in zip(forms, get(record), strict=True)])
+
+    return values
+
+
+execution_values: Callable[[NewExecution], tuple[Any, ...]] = _values_of(executions, ASKED)
+"""The values of `ASKED`, storable."""
+
+outcome_values: Callable[[Outcome], tuple[Any, ...]] = _values_of(execution_attempts, OUTCOME)
+"""The values of `OUTCOME`, storable."""
+
+
+def claim_of(ask: Ask, values: Sequence[Any], *, sealed: str | None, started_at: float) -> Claim:
+    """Build a claim from the values of `CLAIM`."""
+    told: dict[str, Any] = dict(zip(CLAIM, values, strict=True))
+    told["idempotent"] = bool(told["idempotent"])
+    return Claim(id=ask.id, attempt=ask.attempt + 1, token=ask.token, started_at=started_at, sealed=sealed, **told)
+
+
+def links(new_id: str, replay: Replay) -> tuple[str, str]:
+    """What the event of a replay says, and that of what it repeats."""
+    said = {"dry_run": replay.dry_run, **({"reason": clean(replay.reason)} if replay.reason else {})}
+    return json.dumps({"of": replay.of, **said}), json.dumps({"as": new_id, **said})
 
 
 def skewed(new: NewExecution, seconds: float) -> UnstorableRowError:
@@ -149,24 +132,18 @@ def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:
 
 
 def stored_result(execution_id: str, row: Any) -> StoredResult:
-    """Build the result from the values of `RESULT_COLUMNS`, as callers get it."""
-    attempt, status, duration_ms, output, error, error_code, error_details, metadata = row
-    told = {} if metadata == "{}" else decode_json(metadata)
-    told["execution_id"], told["attempt"] = execution_id, attempt
-    return StoredResult(
-        id=execution_id,
-        status=ExecutionStatus(status),
-        attempt=attempt,
-        result=ToolResult(
-            success=status == ExecutionStatus.SUCCEEDED,
-            output=None if output is None else decode_json(output),
-            error=error,
-            duration_ms=duration_ms,
-            metadata=told,
-            error_code=error_code,
-            error_details=None if error_details is None else decode_json(error_details),
-        ),
-    )
+    """Build the result from the values of `RESULT`, as callers get it."""
+    told: dict[str, Any] = {
+        name: decode_json(value) if name in _JSON_RESULTS and value is not None else value
+        for name, value in zip(RESULT, row, strict=True)
+    }
+    status, attempt = ExecutionStatus(told.pop("status")), told.pop("attempt")
+    told["metadata"] |= {"execution_id": execution_id, "attempt": attempt}
+    result = ToolResult(success=status == ExecutionStatus.SUCCEEDED, **told)
+    return StoredResult(id=execution_id, status=status, attempt=attempt, result=result)
+
+
+_JSON_RESULTS = {name for name in OUTCOME if isinstance(execution_attempts.c[name].type, JsonText)}
 
 
 def status_of(status: str | None) -> ExecutionStatus | None:

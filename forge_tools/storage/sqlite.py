@@ -11,77 +11,44 @@ from functools import cache, partial
 from typing import TypeVar
 
 from forge_tools.errors import ForgeError, StorageError
-from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, StoredResult
+from forge_tools.records import (
+    Claim,
+    ExecutionStatus,
+    Holder,
+    KeyClaim,
+    LinkedExecution,
+    NewExecution,
+    Outcome,
+    Ring,
+    Scope,
+    StoredResult,
+)
 from forge_tools.storage.definitions import refusal
 from forge_tools.storage.engine import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, Address, forge_now
 from forge_tools.storage.faults import translated
-from forge_tools.storage.looks import Look, Question, sqlite_due, sqlite_look
+from forge_tools.storage.looks import EVER, OVERLAP, Look, Question, look_of, question_values, scope_values
 from forge_tools.storage.rows import (
-    EXECUTION_COLUMNS,
+    ASKED,
     MAX_SKEW,
-    RESULT_COLUMNS,
+    OUTCOME,
+    Answer,
     Ask,
     Record,
+    claim_of,
+    clean,
     execution_values,
     late_detail,
+    links,
     outcome_values,
     skewed,
     status_of,
     stored_result,
 )
+from forge_tools.storage.statements import sqlite_statements
 
 T = TypeVar("T")
 Clock = Callable[[float], str]
 """The time that many seconds from a flush's own now."""
-
-_INSERT_EXECUTION = f"""
-INSERT INTO executions ({", ".join(EXECUTION_COLUMNS)}, queued_at)
-VALUES ({", ".join("?" * len(EXECUTION_COLUMNS))}, ?) ON CONFLICT (id) DO NOTHING
-"""
-_CHANGED = """
-SELECT name, spec, digest, enabled, demoted_at IS NOT NULL FROM tools
-WHERE name = ? AND is_default AND NOT (enabled AND digest = ?) AND NOT EXISTS (SELECT 1 FROM executions WHERE id = ?)
-"""
-_ENQUEUE = """
-INSERT INTO execution_queue (id, tool_key, queue, lane, max_attempts, idempotent, status, attempt,
-                             not_before, expires_at, expires_in, sealed)
-SELECT id, tool_key, queue, lane, max_attempts, idempotent, 'queued', 0, ?, ?, expires_in, ? FROM executions
-WHERE id = ?
-"""
-_INSERT_ATTEMPT = """
-INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, hostname, pid, started_at, completed_at,
-                                status, duration_ms, output, error, error_code, error_details, metadata)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
-_CLAIMED = """
-SELECT e.tool, e.tool_version, e.parameters, e.context, e.timeout, e.max_attempts,
-  e.idempotent, e.reply_to, e.options, q.started_at, q.sealed
-FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = ?
-"""
-_OWNED = """
-SELECT owner, hostname, pid, started_at, attempt < max_attempts AND cancel_requested_at IS NULL, expires_in
-FROM execution_queue WHERE id = ? AND attempt = ? AND token = ? AND status = 'running'
-"""
-_REQUEUE = """
-UPDATE execution_queue SET status = 'queued', attempt = ?, token = NULL, owner = NULL, hostname = NULL, pid = NULL,
-  started_at = NULL, not_before = ?, expires_at = MAX(expires_at, ?) WHERE id = ?
-"""
-_INSERT_EVENT = """
-INSERT INTO execution_events (execution_id, at, kind, actor, detail, token)
-SELECT id, ?, ?, ?, ?, ? FROM executions WHERE id = ? ON CONFLICT DO NOTHING
-"""
-_ALREADY_MINE = """
-SELECT EXISTS (SELECT 1 FROM execution_attempts WHERE execution_id = ? AND attempt = ? AND token = ? AND status = ?)
-    OR EXISTS (SELECT 1 FROM execution_events WHERE execution_id = ? AND kind = 'given_back' AND token = ?)
-"""
-_RESULTS = f"""
-SELECT execution_id, {", ".join(RESULT_COLUMNS)} FROM execution_attempts
-WHERE final AND execution_id IN (SELECT value FROM json_each(?))
-"""
-_STATUSES = """
-SELECT e.id, COALESCE(a.status, q.status) FROM json_each(?) AS asked JOIN executions e ON e.id = asked.value
-LEFT JOIN execution_queue q ON q.id = e.id LEFT JOIN execution_attempts a ON a.execution_id = e.id AND a.final
-"""
 
 
 class SqliteHotPath:
@@ -94,6 +61,10 @@ class SqliteHotPath:
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         return await self.write(partial(_submit, rows))
+
+    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+        """All of a batch in one transaction; no other writer is in between."""
+        return await self.write(partial(_submit_linked, rows))
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
         return await self.write(partial(_record, rows))
@@ -109,7 +80,7 @@ class SqliteHotPath:
             return await self._writer.run(partial(_look, rows))
 
     async def due(self, scope: Scope, limit: int) -> list[Ring]:
-        return await self._reader.run(partial(sqlite_due, scope, limit, forge_now()))
+        return await self._reader.run(partial(_due, scope, limit))
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
         return await self._reader.run(partial(_results, ids))
@@ -178,16 +149,23 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], connection: sqlite3
     return result
 
 
+def _run(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3.Cursor:
+    """Run a statement; a list is one parameter, a text of JSON."""
+    bound = {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return connection.execute(sqlite_statements()[name], bound)
+
+
 def _submit(rows: Sequence[NewExecution], connection: sqlite3.Connection) -> list[ForgeError | None]:
     clock = cache(forge_now)
-    return [submit_one(connection, new, clock) for new in rows]
+    return [_submit_one(connection, new, clock) for new in rows]
 
 
-def submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
-    changed = connection.execute(_CHANGED, (new.tool, new.tool_digest, new.id)).fetchone()
+def _submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
+    changed = _run(connection, "changed", tool=new.tool, tool_digest=new.tool_digest, id=new.id).fetchone()
     refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock(0.0))
     if refused is None:
-        connection.execute(_ENQUEUE, (clock(new.delay), clock(new.expires_in), new.sealed, new.id))
+        due = {"not_before": clock(new.delay), "expires_at": clock(new.expires_in)}
+        _run(connection, "enqueue", **due, sealed=new.sealed, id=new.id)
     return None if refused is _ALREADY_THERE else refused
 
 
@@ -198,10 +176,42 @@ def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: st
     """Insert the asked part; None if that is new."""
     skew = new.issued_at - time.time()
     if abs(skew) > MAX_SKEW:
-        known = connection.execute("SELECT 1 FROM executions WHERE id = ?", (new.id,)).fetchone()
+        known = _run(connection, "known", id=new.id).fetchone()
         return _ALREADY_THERE if known else skewed(new, skew)
-    inserted = connection.execute(_INSERT_EXECUTION, (*execution_values(new)[:-1], now)).rowcount
+    inserted = _run(connection, "insert", now=now, **dict(zip(ASKED, execution_values(new), strict=True))).rowcount
     return None if inserted else _ALREADY_THERE
+
+
+def _submit_linked(rows: Sequence[LinkedExecution], connection: sqlite3.Connection) -> list[Answer]:
+    clock = cache(forge_now)
+    return [_link_one(connection, row, clock) for row in rows]
+
+
+def _link_one(connection: sqlite3.Connection, row: LinkedExecution, clock: Clock) -> Answer:
+    claim, replay, new = row.claim, row.replay, row.new
+    if claim is not None and (holder := _holder(connection, claim, clock)) is not None:
+        return None if holder.execution_id == new.id else holder
+    if (refused := _submit_one(connection, new, clock)) is not None:
+        return refused
+    key = clean(claim.key) if claim else None
+    _run(connection, "link", key=key, replay_of=replay.of if replay else None, id=new.id)
+    if claim is not None:
+        held = {"scope": clean(claim.scope), "key": key, "fingerprint": claim.fingerprint, "ttl": claim.ttl}
+        _run(connection, "take_key", id=new.id, **held, now=clock(0.0), expires_at=clock(claim.ttl))
+    if replay is not None:
+        event = {"now": clock(0.0), "actor": clean(replay.actor), "id": new.id}
+        mine, its = links(new.id, replay)
+        _run(connection, "note", execution_id=new.id, kind="replay", detail=mine, **event)
+        _run(connection, "note", execution_id=replay.of, kind="replayed", detail=its, **event)
+    return None
+
+
+def _holder(connection: sqlite3.Connection, claim: KeyClaim, clock: Clock) -> Holder | None:
+    key = {"scope": clean(claim.scope), "key": clean(claim.key)}
+    row = _run(connection, "holder", **key).fetchone()
+    if row is None or _run(connection, "free", now=clock(0.0), **key).rowcount:
+        return None
+    return Holder(*row)
 
 
 def _record(rows: Sequence[Record], connection: sqlite3.Connection) -> list[ForgeError | None]:
@@ -212,52 +222,32 @@ def _record(rows: Sequence[Record], connection: sqlite3.Connection) -> list[Forg
 def _record_one(connection: sqlite3.Connection, row: Record, now: str) -> ForgeError | None:
     refused = _insert_execution(connection, row.new, now)
     if refused is None:
-        never_started = (row.new.id, 0, True, None, None, None, None, None, now)
-        connection.execute(_INSERT_ATTEMPT, (*never_started, *outcome_values(row.outcome)))
+        never_started = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
+        _insert_attempt(connection, row.outcome, id=row.new.id, attempt=0, final=True, now=now, **never_started)
     return None if refused is _ALREADY_THERE else refused
 
 
+def _insert_attempt(connection: sqlite3.Connection, outcome: Outcome, **values: object) -> None:
+    _run(connection, "insert_attempt", **values, **dict(zip(OUTCOME, outcome_values(outcome), strict=True)))
+
+
 def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) -> list[Claim | None]:
-    """The token's own row is found again: the reply to the commit may have been lost."""
-    queues, keys = ("?, " * len(scope.queues)).rstrip(", "), ("?, " * len(scope.tool_keys)).rstrip(", ")
-    statement = f"""
-        UPDATE execution_queue SET status = 'running', attempt = ? + 1, token = ?, owner = ?, hostname = ?, pid = ?,
-          started_at = CASE status WHEN 'running' THEN started_at ELSE ? END
-        WHERE id = ? AND attempt < max_attempts + (status = 'running') AND (status = 'running' AND token = ?
-          OR status = 'queued' AND attempt = ? AND not_before <= ? AND expires_at > ? AND cancel_requested_at IS NULL
-             AND lane = ? AND queue IN ({queues}) AND tool_key IN ({keys}))"""
-    now = forge_now()
+    asked = {**scope_values(scope), "now": forge_now()}
     claims: list[Claim | None] = []
-    for id_, attempt, token in rows:
-        winner = (attempt, token, scope.boot, scope.hostname, scope.pid, now)
-        asked = (id_, token, attempt, now, now, scope.lane, *scope.queues, *scope.tool_keys)
-        won = connection.execute(statement, (*winner, *asked)).rowcount
-        claims.append(_claimed(connection, id_, attempt + 1, token) if won else None)
+    for ask in rows:
+        won = _run(connection, "claim", **asked, **ask._asdict()).rowcount
+        claims.append(_claimed(connection, ask) if won else None)
     return claims
 
 
-def _claimed(connection: sqlite3.Connection, id_: str, attempt: int, token: str) -> Claim | None:
-    row = connection.execute(_CLAIMED, (id_,)).fetchone()
+def _claimed(connection: sqlite3.Connection, ask: Ask) -> Claim | None:
+    row = _run(connection, "claimed", id=ask.id).fetchone()
     if row is None:  # nobody asked for it: the row in the queue is all there is
-        connection.execute("DELETE FROM execution_queue WHERE id = ?", (id_,))
+        _run(connection, "leave", id=ask.id)
         return None
-    tool, version, parameters, context, timeout, max_attempts, idempotent, reply_to, options, started_at, sealed = row
-    return Claim(
-        id=id_,
-        attempt=attempt,
-        token=token,
-        tool=tool,
-        tool_version=version,
-        parameters=parameters,
-        context=context,
-        timeout=timeout,
-        max_attempts=max_attempts,
-        idempotent=bool(idempotent),
-        reply_to=reply_to,
-        options=options,
-        started_at=datetime.fromisoformat(started_at).replace(tzinfo=UTC).timestamp(),
-        sealed=sealed,
-    )
+    *values, sealed, started_at = row
+    started = datetime.fromisoformat(started_at).replace(tzinfo=UTC).timestamp()
+    return claim_of(ask, values, sealed=sealed, started_at=started)
 
 
 def _finish(rows: Sequence[Outcome], connection: sqlite3.Connection) -> list[bool]:
@@ -266,45 +256,61 @@ def _finish(rows: Sequence[Outcome], connection: sqlite3.Connection) -> list[boo
 
 
 def _finish_one(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> bool:
-    now = clock(0.0)
-    owned = connection.execute(_OWNED, (outcome.id, outcome.attempt, outcome.token)).fetchone()
+    fence, now = {"id": outcome.id, "attempt": outcome.attempt, "token": outcome.token}, clock(0.0)
+    owned = _run(connection, "owned", **fence).fetchone()
     if owned is None:
-        return _settle_late(connection, outcome, now)
+        return _settle_late(connection, outcome, fence, now)
     *who, may_run_again, expires_in = owned
     requeue = outcome.give_back or (outcome.retry_in is not None and may_run_again)
     if requeue:
         left, delay = outcome.attempt - outcome.give_back, outcome.retry_in or 0.0
-        connection.execute(_REQUEUE, (left, clock(delay), clock(delay + expires_in), outcome.id))
+        due = {"not_before": clock(delay), "expires_at": clock(delay + expires_in)}
+        _run(connection, "requeue", left=left, **due, id=outcome.id)
     else:
-        connection.execute("DELETE FROM execution_queue WHERE id = ?", (outcome.id,))
+        _run(connection, "leave", id=outcome.id)
     if outcome.give_back:
-        event = (now, "given_back", who[0], json.dumps({"attempt": outcome.attempt}), outcome.token, outcome.id)
-        connection.execute(_INSERT_EVENT, event)
+        detail = json.dumps({"attempt": outcome.attempt})
+        _run(connection, "insert_event", now=now, kind="given_back", actor=who[0], detail=detail, **fence)
     else:
-        head = (outcome.id, outcome.attempt, not requeue, outcome.token, *who, now)
-        connection.execute(_INSERT_ATTEMPT, (*head, *outcome_values(outcome)))
+        owner = dict(zip(("owner", "hostname", "pid", "started_at"), who, strict=True))
+        _insert_attempt(connection, outcome, final=not requeue, now=now, **fence, **owner)
     return True
 
 
-def _settle_late(connection: sqlite3.Connection, outcome: Outcome, now: str) -> bool:
+def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[str, object], now: str) -> bool:
     """Tell a repeated finish, which took effect before, from one that was fenced off; keep the latter to read."""
-    attempt = (outcome.id, outcome.attempt, outcome.token, outcome.status.value, outcome.id, outcome.token)
-    if connection.execute(_ALREADY_MINE, attempt).fetchone()[0]:
+    if _run(connection, "is_mine", status=outcome.status.value, **fence).fetchone()[0]:
         return True
-    connection.execute(_INSERT_EVENT, (now, "late", "worker", late_detail(outcome), outcome.token, outcome.id))
+    _run(connection, "insert_event", now=now, kind="late", actor="worker", detail=late_detail(outcome), **fence)
     return False
 
 
 def _look(rows: Sequence[Question], connection: sqlite3.Connection) -> list[Look | StorageError]:
+    """Each beat, with its look, is a transaction of its own."""
     now = forge_now()
-    return [sqlite_look(row, now, connection) for row in rows]
+    moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
+    looks = []
+    for question in rows:
+        asked = question_values(question)
+        since = max(EVER, min(asked.pop("sealed_end"), moment)) - OVERLAP
+        asked |= {
+            "now": now,
+            "unix": moment.timestamp(),
+            "sealed_since": since.replace(tzinfo=None).isoformat(" ", "microseconds"),
+        }
+        looks.append(look_of(question, _run(connection, "look", **asked).fetchall()))  # the last row commits it
+    return looks
+
+
+def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Ring]:
+    return [Ring(*row) for row in _run(connection, "due", **scope_values(scope), now=forge_now(), limit=limit)]
 
 
 def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:
-    found = {id_: row for id_, *row in connection.execute(_RESULTS, (json.dumps(ids),))}
+    found = {id_: row for id_, *row in _run(connection, "results", ids=tuple(ids))}
     return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]
 
 
 def _statuses(ids: Sequence[str], connection: sqlite3.Connection) -> list[ExecutionStatus | None]:
-    found = {id_: status_of(status) for id_, status in connection.execute(_STATUSES, (json.dumps(ids),))}
+    found = {id_: status_of(status) for id_, status in _run(connection, "statuses", ids=tuple(ids))}
     return [found.get(id_) for id_ in ids]

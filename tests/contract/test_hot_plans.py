@@ -7,10 +7,10 @@ from typing import Any
 import asyncpg
 import pytest
 
-from forge_tools.storage import postgres
 from forge_tools.storage.postgres import PINNED
+from forge_tools.storage.statements import postgres_statements
 
-STATEMENTS = {"claim": postgres._CLAIM_FIRST, "finish": postgres._FINISH, "results": postgres._RESULTS}
+STATEMENTS = ("claim", "finish", "results")
 
 
 @pytest.fixture
@@ -24,10 +24,10 @@ async def emptied(migrated_postgres: str) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 async def test_each_row_is_looked_up_by_its_id_even_by_a_plan_for_empty_tables(emptied: Any, name: str) -> None:
-    count = max(int(number) for number in re.findall(r"\$(\d+)", STATEMENTS[name]))
-    await emptied.execute(f"PREPARE hot AS {STATEMENTS[name]}")
+    statement = postgres_statements()[name]
+    await emptied.execute(f"PREPARE hot AS {statement.text}")
 
-    plan = await emptied.fetch(f"EXPLAIN EXECUTE hot({', '.join(['NULL'] * count)})")
+    plan = await emptied.fetch(f"EXPLAIN EXECUTE hot({', '.join(['NULL'] * len(statement.names))})")
 
     text = "\n".join(line for (line,) in plan)
     scans = re.findall(r"Scan using \w+ on \w+.*\n\s+(\w+ \w+|\w+):", text)

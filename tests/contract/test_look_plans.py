@@ -8,15 +8,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from forge_tools.storage.looks import POSTGRES_DUE, POSTGRES_LOOK, Question, Reach, postgres_arguments
+from forge_tools.storage.looks import OVERLAP, Question, Reach, question_values
 from forge_tools.storage.postgres import PINNED
+from forge_tools.storage.statements import postgres_statements
 from tests.contract.calls import scope
 
 ROWS = 30_000
 KEYS = tuple(f"Tool{number}@1" for number in range(40))
 QUEUES = ("default", "background", "host.one")
 SEALED = Reach(datetime.now(UTC), 0)
-LOOK = postgres_arguments(Question(scope(tool_keys=KEYS, queues=QUEUES), banned=("Slow@1",), sealed=SEALED))
+LOOK = question_values(Question(scope(tool_keys=KEYS, queues=QUEUES), banned=("Slow@1",), sealed=SEALED))
 PAGES = 300
 """The table has over a thousand, and each index a hundred or more."""
 
@@ -41,9 +42,11 @@ async def pinned(migrated_postgres: str) -> AsyncIterator[Any]:
     await connection.close()
 
 
-async def pages(connection: Any, statement: str, *arguments: object) -> int:
+async def pages(connection: Any, name: str, **values: object) -> int:
     """How many pages one run reads; nothing of it may scan a table."""
-    [(plan,)] = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *arguments)
+    statement = postgres_statements()[name]
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
+    [(plan,)] = await connection.fetch(explained, *statement.arguments(values))
     assert "Seq Scan" not in plan
     root = json.loads(plan)[0]["Plan"]
     return int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
@@ -54,15 +57,15 @@ async def test_who_has_nothing_to_do_reads_next_to_nothing(pinned: Any, is_analy
     await pinned.execute("UPDATE execution_queue SET expires_at = now() + interval '1 hour' WHERE status = 'running'")
     if is_analysed:
         await pinned.execute("VACUUM ANALYZE")
-    assert await pages(pinned, POSTGRES_LOOK, *LOOK) < PAGES
-    assert await pages(pinned, POSTGRES_DUE, "async", QUEUES, KEYS, 200) < PAGES
+    assert await pages(pinned, "look", **LOOK, overlap=OVERLAP) < PAGES
+    assert await pages(pinned, "due", lane="async", queues=QUEUES, keys=KEYS, limit=200) < PAGES
 
 
 @pytest.mark.parametrize("is_analysed", [False, True])
 async def test_due_rows_are_found_among_many_without_reading_them_all(pinned: Any, is_analysed: bool) -> None:
     if is_analysed:
         await pinned.execute("VACUUM ANALYZE")
-    assert await pages(pinned, POSTGRES_DUE, "async", ("default",), ("Unhosted@1",), 20) < PAGES
+    assert await pages(pinned, "due", lane="async", queues=("default",), keys=("Unhosted@1",), limit=20) < PAGES
 
 
 async def test_a_claim_changes_no_index(pinned: Any) -> None:

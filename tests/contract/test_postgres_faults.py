@@ -16,6 +16,9 @@ from forge_tools.errors import (
 )
 from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store, engine, open_store, postgres
+from forge_tools.storage.looks import scope_values
+from forge_tools.storage.rows import OUTCOME
+from forge_tools.storage.statements import postgres_statements
 from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, submitted
 from tests.contract.proxy import Proxy
 from tests.contract.statements import blocked_statements
@@ -232,11 +235,13 @@ async def test_a_claim_updates_no_index(store: Store, migrated_postgres: str) ->
 
 
 def hot_statements(id_: str) -> list[tuple[str, tuple[object, ...]]]:
-    owner = ("b", "h", 1, "async", ["default"], ["Grep@1"])
-    outcome = (["failed"], [1.0], [None], [None], [None], [None], ["{}"])
-    return [
-        (postgres._CLAIM_FIRST, ([id_], [0], [id_], *owner)),
-        (postgres._FINISH, ([id_], [1], [id_], [None], [False], *outcome)),
-        (postgres._RESULTS, ([id_],)),
-        (postgres._STATUSES, ([id_],)),
-    ]
+    fence = {"id": [id_], "token": [id_]}
+    outcome = {name: [None] for name in OUTCOME} | {"status": ["failed"], "metadata": ["{}"]}
+    given: dict[str, dict[str, object]] = {
+        "claim": {**fence, "attempt": [0], **scope_values(SCOPE)},
+        "finish": {**fence, "attempt": [1], "retry_in": [None], "give_back": [False], **outcome},
+        "results": {"ids": [id_]},
+        "statuses": {"ids": [id_]},
+    }
+    statements = postgres_statements()
+    return [(statements[name].text, tuple(statements[name].arguments(values))) for name, values in given.items()]

@@ -84,6 +84,26 @@ async def sql(url: str, statement: str, *arguments: object) -> list[Any]:
         await connection.close()
 
 
+WITHHELD = {
+    ("INSERT", "executions"): {"submitted_by"},
+    ("SELECT", "execution_queue"): {"token", "sealed"},
+    ("INSERT", "execution_queue"): {"token", "owner", "hostname", "pid", "started_at", "cancel_requested_at"},
+    ("INSERT", "execution_attempts"): {"token", "worker_id", "hostname", "pid", "started_at"},
+}
+
+
+@pytest.mark.parametrize(("verb", "table"), WITHHELD)
+async def test_a_client_has_all_columns_but_those_that_say_who_runs_a_call(
+    logins: Logins, verb: str, table: str
+) -> None:
+    query = "SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0"
+    query += " AND NOT has_column_privilege('forge_client', attrelid, attnum, $2)"
+
+    rows = await sql(logins.owner, query, table, verb)
+
+    assert {row["attname"] for row in rows} == WITHHELD[verb, table]
+
+
 async def test_a_client_submits_a_worker_runs_and_the_client_reads_what_came_of_it(
     logins: Logins, alice: Store, walter: Store
 ) -> None:

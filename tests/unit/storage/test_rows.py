@@ -5,24 +5,24 @@ import json
 import pytest
 
 from forge_tools.records import ExecutionStatus, Outcome, is_id, new_id
-from forge_tools.storage.rows import GIVEN_COLUMNS, clean, execution_values, late_detail
+from forge_tools.storage.rows import ASKED, clean, execution_values, late_detail
 from tests.contract.calls import call
 
 SOME_ID = "01a00000-0000-7000-8000-00000000abcd"
 
 
 def columns(**changes: object) -> dict[str, object]:
-    return dict(zip(GIVEN_COLUMNS, execution_values(call(**changes)), strict=True))
+    return dict(zip(ASKED, execution_values(call(**changes)), strict=True))
 
 
 def test_a_call_that_hides_nothing_has_nothing_sealed() -> None:
     values = columns(parameters='{"a":1}')
-    assert (values["parameters"], values["sealed_names"], values["sealed"]) == ('{"a":1}', None, None)
+    assert (values["parameters"], values["sealed_names"]) == ('{"a":1}', None)
 
 
 def test_what_is_sealed_is_given_with_the_names_of_what_it_hides() -> None:
     values = columns(parameters='{"a":1,"token":"[redacted]"}', sealed="1.k.x", sealed_names=("token",))
-    assert (values["parameters"], values["sealed"]) == ('{"a":1,"token":"[redacted]"}', "1.k.x")
+    assert values["parameters"] == '{"a":1,"token":"[redacted]"}'
     assert json.loads(str(values["sealed_names"])) == ["token"]
 
 

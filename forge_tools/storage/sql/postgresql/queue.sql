@@ -1,0 +1,134 @@
+-- One autocommit statement a flush, arrays in. JSON travels as text and is cast where it is inserted. Where a statement says
+-- `id = ANY (ARRAY[...])` for an equality, the planner has no use for the order of the index: see PINNED in postgres.py.
+
+-- A row is refused if its id is off the clock, or if its tool is disabled or defined otherwise than its call was checked by; but
+-- not if it was stored before: this may be a late repetition. One id twice in a batch is inserted once.
+-- name: checked
+  clocked AS (
+    SELECT n.*, n.issued_at - extract(epoch FROM now())::float8 AS skew FROM new n),
+  refused AS MATERIALIZED (
+    SELECT c.ord, c.skew, t.name, t.spec, t.digest, t.enabled, t.demoted_at
+    FROM clocked c LEFT JOIN tools t ON t.name = ANY (ARRAY[c.tool]) AND t.is_default AND :is_judged::bool
+    WHERE (abs(c.skew) > {max_skew} OR NOT t.enabled OR t.digest <> c.tool_digest)
+      AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id)),
+  fresh AS (
+    SELECT DISTINCT ON (c.id) c.* FROM clocked c
+    WHERE abs(c.skew) <= {max_skew} AND c.ord NOT IN (SELECT ord FROM refused) ORDER BY c.id)
+
+-- name: refusals
+SELECT ord, skew, name, spec::text, digest, enabled, demoted_at IS NOT NULL FROM refused
+
+-- name: inserted
+  inserted AS (
+    INSERT INTO executions ({asked}, queued_at) SELECT {asked_values}, now() FROM fresh
+    ON CONFLICT (id) DO NOTHING RETURNING *)
+
+-- What is sealed is looked up for those rows alone that hide something: joining all of them would cost as much as the rest.
+-- name: enqueued
+  enqueued AS (
+    INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed)
+    SELECT {queued}, 'queued', 0, now() + make_interval(secs => delay), now() + make_interval(secs => expires_in),
+           CASE WHEN i.sealed_names IS NOT NULL THEN (SELECT f.sealed FROM fresh f WHERE f.id = i.id) END FROM inserted i)
+
+-- name: submit
+WITH new AS (
+    SELECT * FROM unnest({asked_arrays}, :sealed::text[], :issued_at::float8[])
+      WITH ORDINALITY AS n({asked}, sealed, issued_at, ord)),
+{checked},
+{inserted},
+{enqueued}
+{refusals}
+
+-- name: record
+WITH new AS (
+    SELECT * FROM unnest({asked_arrays}, :issued_at::float8[], {outcome_arrays})
+      WITH ORDINALITY AS n({asked}, issued_at, {outcome}, ord)),
+{checked},
+{inserted},
+  ended AS (
+    INSERT INTO execution_attempts (execution_id, attempt, final, completed_at, {outcome})
+    SELECT id, 0, true, now(), {outcome_values} FROM fresh
+    WHERE (id IN (SELECT id FROM inserted)) IS TRUE)
+{refusals}
+
+-- A token that is there already is this very claim: the reply to its commit was lost. The repetition waits for locks
+-- instead of skipping them, because the first try may still be committing.
+-- name: claimable
+WITH asked AS (
+    SELECT * FROM unnest(:id::uuid[], :attempt::int4[], :token::uuid[]) WITH ORDINALITY AS a(id, attempt, token, ord)),
+  locked AS MATERIALIZED (
+    SELECT q.id, a.attempt, a.token, a.ord FROM asked a JOIN execution_queue q ON q.id = ANY (ARRAY[a.id])
+    WHERE q.status = 'running' AND q.token = a.token
+       OR q.status = 'queued' AND q.attempt = a.attempt AND q.not_before <= now() AND q.expires_at > now()
+          AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
+          AND q.lane = :lane AND q.queue = ANY(:queues::text[]) AND q.tool_key = ANY(:keys::text[])
+    ORDER BY a.id FOR UPDATE OF q
+
+-- name: claimed
+),
+  claimed AS (
+    UPDATE execution_queue q SET status = 'running', attempt = l.attempt + 1, token = l.token,
+      owner = :boot, hostname = :hostname, pid = :pid,
+      started_at = CASE q.status WHEN 'running' THEN q.started_at ELSE clock_timestamp() END
+    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at, q.sealed)
+SELECT c.ord, {claim}, c.sealed, extract(epoch FROM c.started_at)::float8
+FROM claimed c JOIN executions e ON e.id = ANY (ARRAY[c.id])
+
+-- name: claim
+{claimable} SKIP LOCKED {claimed}
+
+-- name: claim_again
+{claimable} {claimed}
+
+-- name: finish
+WITH locked AS MATERIALIZED (
+    SELECT o.*, q.owner, q.hostname, q.pid, q.started_at, q.expires_in,
+           o.give_back OR (o.retry_in IS NOT NULL AND q.attempt < q.max_attempts
+                           AND q.cancel_requested_at IS NULL) AS again
+    FROM unnest(:id::uuid[], :attempt::int4[], :token::uuid[], :retry_in::float8[], :give_back::bool[], {outcome_arrays})
+      WITH ORDINALITY AS o(id, attempt, token, retry_in, give_back, {outcome}, ord)
+    JOIN execution_queue q ON q.id = ANY (ARRAY[o.id])
+    WHERE q.attempt = o.attempt AND q.token = o.token AND q.status = 'running'
+    ORDER BY o.id FOR UPDATE OF q),
+  requeued AS (
+    UPDATE execution_queue q SET status = 'queued', attempt = q.attempt - l.give_back::int, token = NULL, owner = NULL,
+      hostname = NULL, pid = NULL, started_at = NULL, not_before = now() + make_interval(secs => COALESCE(l.retry_in, 0)),
+      expires_at = GREATEST(q.expires_at, now() + make_interval(secs => COALESCE(l.retry_in, 0) + l.expires_in))
+    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) AND l.again),
+  ended AS (
+    DELETE FROM execution_queue q USING locked l WHERE q.id = ANY (ARRAY[l.id]) AND NOT l.again),
+  attempted AS (
+    INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, hostname, pid, started_at,
+                                    completed_at, {outcome})
+    SELECT id, attempt, NOT again, token, owner, hostname, pid, started_at, now(), {outcome_values}
+    FROM locked WHERE NOT give_back),
+  noted AS (
+    INSERT INTO execution_events (execution_id, at, kind, actor, detail, token)
+    SELECT id, now(), 'given_back', owner, json_build_object('attempt', attempt), token FROM locked WHERE give_back)
+SELECT ord FROM locked
+
+-- Runs after a finish that found no row of its own, with a snapshot that sees what its first try committed.
+-- name: settle_late
+WITH outcome AS (
+    SELECT * FROM unnest(:id::uuid[], :attempt::int4[], :token::uuid[], :status::text[], :detail::text[])
+      WITH ORDINALITY AS o(id, attempt, token, status, detail, ord)),
+  mine AS (
+    SELECT o.ord FROM outcome o
+    WHERE EXISTS (SELECT FROM execution_attempts a WHERE a.execution_id = o.id AND a.attempt = o.attempt
+                  AND a.token = o.token AND a.status = o.status)
+       OR EXISTS (SELECT FROM execution_events v WHERE v.execution_id = o.id AND v.kind = 'given_back'
+                  AND v.token = o.token)),
+  noted AS (
+    INSERT INTO execution_events (execution_id, at, kind, actor, detail, token)
+    SELECT o.id, now(), 'late', 'worker', o.detail::json, o.token FROM outcome o JOIN executions e ON e.id = o.id
+    WHERE o.ord NOT IN (SELECT ord FROM mine) ORDER BY o.id ON CONFLICT DO NOTHING)
+SELECT ord FROM mine
+
+-- name: results
+SELECT asked.ord, {result} FROM unnest(:ids::uuid[]) WITH ORDINALITY AS asked(id, ord)
+JOIN execution_attempts a ON a.execution_id = ANY (ARRAY[asked.id]) AND a.final
+
+-- name: statuses
+SELECT asked.ord, COALESCE(a.status, q.status) AS status FROM unnest(:ids::uuid[]) WITH ORDINALITY AS asked(id, ord)
+JOIN executions e ON e.id = asked.id LEFT JOIN execution_queue q ON q.id = asked.id
+LEFT JOIN execution_attempts a ON a.execution_id = asked.id AND a.final

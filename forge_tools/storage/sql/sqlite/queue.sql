@@ -1,0 +1,61 @@
+-- Each flush is one transaction of the writer's thread, a statement or a few for each row.
+
+-- name: changed
+SELECT name, spec, digest, enabled, demoted_at IS NOT NULL FROM tools
+WHERE name = :tool AND is_default AND NOT (enabled AND digest = :tool_digest)
+  AND NOT EXISTS (SELECT 1 FROM executions WHERE id = :id)
+
+-- name: known
+SELECT 1 FROM executions WHERE id = :id
+
+-- name: insert
+INSERT INTO executions ({asked}, queued_at) VALUES ({asked_values}, :now) ON CONFLICT (id) DO NOTHING
+
+-- name: enqueue
+INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed)
+SELECT {queued}, 'queued', 0, :not_before, :expires_at, :sealed FROM executions WHERE id = :id
+
+-- A token that is there already is this very claim: the reply to its commit may have been lost.
+-- name: claim
+UPDATE execution_queue SET status = 'running', attempt = :attempt + 1, token = :token, owner = :boot,
+  hostname = :hostname, pid = :pid, started_at = CASE status WHEN 'running' THEN started_at ELSE :now END
+WHERE id = :id AND attempt < max_attempts + (status = 'running') AND (status = 'running' AND token = :token
+  OR status = 'queued' AND attempt = :attempt AND not_before <= :now AND expires_at > :now
+     AND cancel_requested_at IS NULL AND lane = :lane
+     AND queue IN (SELECT value FROM json_each(:queues)) AND tool_key IN (SELECT value FROM json_each(:keys)))
+
+-- name: claimed
+SELECT {claim}, q.sealed, q.started_at FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = :id
+
+-- name: owned
+SELECT owner, hostname, pid, started_at, attempt < max_attempts AND cancel_requested_at IS NULL, expires_in
+FROM execution_queue WHERE id = :id AND attempt = :attempt AND token = :token AND status = 'running'
+
+-- name: requeue
+UPDATE execution_queue SET status = 'queued', attempt = :left, token = NULL, owner = NULL, hostname = NULL, pid = NULL,
+  started_at = NULL, not_before = :not_before, expires_at = MAX(expires_at, :expires_at) WHERE id = :id
+
+-- name: leave
+DELETE FROM execution_queue WHERE id = :id
+
+-- name: insert_attempt
+INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, hostname, pid, started_at, completed_at,
+                                {outcome})
+VALUES (:id, :attempt, :final, :token, :owner, :hostname, :pid, :started_at, :now, {outcome_values})
+
+-- name: insert_event
+INSERT INTO execution_events (execution_id, at, kind, actor, detail, token)
+SELECT id, :now, :kind, :actor, :detail, :token FROM executions WHERE id = :id ON CONFLICT DO NOTHING
+
+-- name: is_mine
+SELECT EXISTS (SELECT 1 FROM execution_attempts
+               WHERE execution_id = :id AND attempt = :attempt AND token = :token AND status = :status)
+    OR EXISTS (SELECT 1 FROM execution_events WHERE execution_id = :id AND kind = 'given_back' AND token = :token)
+
+-- name: results
+SELECT a.execution_id, {result} FROM execution_attempts a
+WHERE a.final AND a.execution_id IN (SELECT value FROM json_each(:ids))
+
+-- name: statuses
+SELECT e.id, COALESCE(a.status, q.status) FROM json_each(:ids) AS asked JOIN executions e ON e.id = asked.value
+LEFT JOIN execution_queue q ON q.id = e.id LEFT JOIN execution_attempts a ON a.execution_id = e.id AND a.final
