@@ -10,7 +10,7 @@ from sqlalchemy import Table, Text
 
 from forge_tools.errors import ErrorCode, ForgeError, UnstorableRowError
 from forge_tools.records import Claim, ExecutionStatus, Holder, NewExecution, Outcome, Replay, StoredResult, ToolResult
-from forge_tools.storage.columns import Choice, JsonList, JsonText, Seconds
+from forge_tools.storage.columns import JsonList, JsonText
 from forge_tools.storage.models import execution_attempts, executions
 from forge_tools.validation import clean_text, decode_json
 
@@ -69,30 +69,29 @@ def clean(text: str | None) -> Any:
 
 _FORMS: dict[type[Any], Callable[[Any], Any]] = {
     Text: clean,
-    Choice: str,
-    Seconds: float,
     JsonList: lambda names: json.dumps(names) if names else None,
 }
 """What the values of a record become; other JSON is text before it comes here."""
 
 
-def _as_is(value: Any) -> Any:
-    return value
+def _values_of(table: Table, names: Sequence[str]) -> Callable[[Any], list[Any]]:
+    get = attrgetter(*names)
+    forms = [(place, _FORMS.get(type(table.c[name].type))) for place, name in enumerate(names)]
+    changed = [(place, form) for place, form in forms if form is not None]
 
-
-def _values_of(table: Table, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    get, forms = attrgetter(*names), [_FORMS.get(type(table.c[name].type), _as_is) for name in names]
-
-    def values(record: Any) -> tuple[Any, ...]:
-        return tuple([form(value) for form, value in zip(forms, get(record), strict=True)])
+    def values(record: Any) -> list[Any]:
+        found = [*get(record)]
+        for place, form in changed:
+            found[place] = form(found[place])
+        return found
 
     return values
 
 
-execution_values: Callable[[NewExecution], tuple[Any, ...]] = _values_of(executions, ASKED)
+execution_values: Callable[[NewExecution], list[Any]] = _values_of(executions, ASKED)
 """The values of `ASKED`, storable."""
 
-outcome_values: Callable[[Outcome], tuple[Any, ...]] = _values_of(execution_attempts, OUTCOME)
+outcome_values: Callable[[Outcome], list[Any]] = _values_of(execution_attempts, OUTCOME)
 """The values of `OUTCOME`, storable."""
 
 
