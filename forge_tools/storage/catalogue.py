@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from sqlalchemy import Update, false, or_, select, text, true, update
+from sqlalchemy import Update, false, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ToolNotFoundError
@@ -15,6 +15,7 @@ from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_queue, tools, workers
 from forge_tools.storage.rows import clean
+from forge_tools.storage.statements import prepare
 from forge_tools.validation import shown, suggestion
 
 LIVE_SECONDS = 60.0
@@ -51,7 +52,7 @@ class Catalogue:
         )
 
         async def work(connection: AsyncConnection) -> list[str]:
-            await _in_turn(connection)
+            await prepare(connection, "catalogue_in_turn")
             if specs:
                 if keeps_first:
                     await connection.execute(pin_defaults(list(hosted)))
@@ -128,7 +129,7 @@ class Catalogue:
         tool = await self._named(name)
 
         async def work(connection: AsyncConnection) -> ToolVersion:
-            await _in_turn(connection)
+            await prepare(connection, "catalogue_in_turn")
             one = chosen(await self._versions(connection, tool), definition)
             of_tool = update(tools).where(tools.c.name == tool)
             await connection.execute(of_tool.where(tools.c.pinned_at.is_not(None)).values(pinned_at=None))
@@ -148,7 +149,7 @@ class Catalogue:
         tool = await self._named(name)
 
         async def work(connection: AsyncConnection) -> ToolVersion:
-            await _in_turn(connection)
+            await prepare(connection, "catalogue_in_turn")
             of_tool = update(tools).where(tools.c.name == tool, tools.c.pinned_at.is_not(None))
             await connection.execute(of_tool.values(pinned_at=None))
             await _settle_defaults(connection, [tool])
@@ -165,7 +166,7 @@ class Catalogue:
         tool = await self._named(name)
 
         async def work(connection: AsyncConnection) -> None:
-            await _in_turn(connection)
+            await prepare(connection, "catalogue_in_turn")
             await connection.execute(update(tools).where(tools.c.name == tool).values(enabled=is_enabled))
 
         await self._database.write(work)
@@ -233,12 +234,6 @@ class Catalogue:
             return (await connection.execute(_diverted(keys))).rowcount
 
         return await self._database.write(work)
-
-
-async def _in_turn(connection: AsyncConnection) -> None:
-    """Let no other writer of the catalogue in: a switch must find the definition that is published meanwhile, or be found."""
-    if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
-        await connection.execute(text("LOCK TABLE tools IN SHARE ROW EXCLUSIVE MODE"))
 
 
 async def _settle_defaults(connection: AsyncConnection, names: Sequence[str]) -> None:

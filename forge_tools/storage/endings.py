@@ -24,7 +24,7 @@ from forge_tools.errors import ErrorCode, ExecutionNotFoundError
 from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, is_id, moment
 from forge_tools.records.places import serving_command
 from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import among, from_now
+from forge_tools.storage.functions import among, from_now, is_granted
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions, workers
 from forge_tools.storage.rows import clean
 from forge_tools.storage.suspects import to_run_alone
@@ -65,12 +65,9 @@ class Endings:
 
     async def _may_only_ask(self) -> bool:
         """Whether this is a client whose role may not write to the queue (deploy/postgres/roles.sql); asked once."""
-        if self._database.dialect == "sqlite":
-            return False
         if self._only_asks is None:
-            allowed = select(func.has_table_privilege(execution_queue.name, "DELETE"))
             async with self._database.reading() as connection:
-                self._only_asks = not await connection.scalar(allowed)
+                self._only_asks = not await connection.scalar(select(is_granted(execution_queue.name, "DELETE")))
         return self._only_asks
 
     async def _ask_to_cancel(

@@ -37,6 +37,20 @@ class is_granted(FunctionElement[bool]):  # noqa: N801 it reads as the SQL funct
     inherit_cache = True
 
 
+class hour_of(FunctionElement[str]):  # noqa: N801 it reads as the SQL function it is
+    """The hour a moment lies in, UTC, such as `2026-05-01T12:00Z`."""
+
+    type = Text()
+    inherit_cache = True
+
+
+class seen_last(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
+    """A condition that no planner shall start from, such as one on what events happened to: there are far more executions."""
+
+    type = Boolean()
+    inherit_cache = True
+
+
 class _Stored(FunctionElement[Any]):
     type = NullType()
     inherit_cache = True
@@ -91,8 +105,13 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
         "sqlite": "((julianday({1}) - julianday({0})) * 86400.0)",
     },
     is_granted: {"postgresql": "has_table_privilege({0}, {1})", "sqlite": "(1 OR {0} OR {1})"},
+    hour_of: {
+        "postgresql": """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:00"Z"')""",
+        "sqlite": "replace(substr({0}, 1, 13), ' ', 'T') || ':00Z'",
+    },
+    seen_last: dict.fromkeys(("postgresql", "sqlite"), "CASE WHEN {0} THEN true ELSE false END"),
     _Among: {"postgresql": "{0} = ANY ({1})", "sqlite": "{0} IN (SELECT value FROM json_each({1}))"},
-    _Stored: {"postgresql": "{0}", "sqlite": "{0}"},
+    _Stored: dict.fromkeys(("postgresql", "sqlite"), "{0}"),
 }
 
 

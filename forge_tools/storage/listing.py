@@ -7,10 +7,6 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Row, Select, and_, asc, desc, select
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import Boolean
 
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import (
@@ -25,6 +21,7 @@ from forge_tools.records import (
     id_time,
     is_id,
 )
+from forge_tools.storage.functions import seen_last
 from forge_tools.storage.models import execution_events
 from forge_tools.storage.rows import clean
 from forge_tools.storage.selecting import conditions, id_bounds
@@ -38,18 +35,6 @@ _MOST_DIGITS = 9, 18
 """Of an attempt and of an event: more do not fit their columns, or could not be there."""
 
 done = execution_events.alias("v")
-
-
-class seen_last(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
-    """A condition on what events happened to, which no planner shall start from: there are far more executions than events."""
-
-    type = Boolean()
-    inherit_cache = True
-
-
-@compiles(seen_last)
-def _seen_last(element: seen_last, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"CASE WHEN {compiler.process(element.clauses, **kw)} THEN true ELSE false END"
 
 
 @dataclass(frozen=True, slots=True)

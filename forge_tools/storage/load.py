@@ -13,6 +13,7 @@ from forge_tools.records import ExecutionStatus
 from forge_tools.storage.columns import Moment
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_queue
+from forge_tools.storage.statements import sqlite_statements
 
 live = execution_queue.c
 QUEUED = live.status == ExecutionStatus.QUEUED.value
@@ -84,33 +85,10 @@ def _load(now: datetime, *row: Any) -> Load:
     return Load(*values)
 
 
-# SQLite groups by sorting, which takes most of a second for some hundred thousand calls. But nearly all of them only wait,
-# and those the index by which due ones are found has in order. The others are grouped by themselves.
-_IS_ORDINARY = "status = 'queued' AND expires_at > :now AND cancel_requested_at IS NULL AND attempt < max_attempts"
-_FIRST_DUE = f"""
-  execution_queue AS q INDEXED BY execution_queue_due
-  WHERE q.lane = g.lane AND q.tool_key = g.tool_key AND q.queue = g.queue AND q.not_before <= :now AND {_IS_ORDINARY}
-  ORDER BY q.not_before LIMIT 1"""
-_OTHERS = f"""
-WITH others AS MATERIALIZED (
-  SELECT queue, lane, tool_key, status, owner, not_before FROM execution_queue NOT INDEXED WHERE NOT ({_IS_ORDINARY}))
-SELECT queue, lane, tool_key, status, owner, count(*) AS calls, count(CASE WHEN not_before <= :now THEN 1 END) AS due,
-  min(CASE WHEN not_before <= :now THEN not_before END) AS first, count(CASE WHEN not_before <= :since THEN 1 END) AS stale
-FROM others GROUP BY queue, lane, tool_key, status, owner
-"""
-_PLACES = f"""
-SELECT g.*, (SELECT q.not_before FROM {_FIRST_DUE}) AS first, (SELECT q.id FROM {_FIRST_DUE}) AS example
-FROM (
-  SELECT queue, lane, tool_key, count(*) AS calls, count(CASE WHEN not_before <= :now THEN 1 END) AS due,
-    count(CASE WHEN not_before <= :since THEN 1 END) AS stale
-  FROM execution_queue INDEXED BY execution_queue_due GROUP BY lane, tool_key, queue) AS g
-"""
-
-
 async def _read_on_sqlite(connection: AsyncConnection, now: datetime, since: datetime) -> list[Load]:
     others, places = [
         (await connection.execute(_typed(statement), {"now": now, "since": since})).all()
-        for statement in (_OTHERS, _PLACES)
+        for statement in ("load_of_others", "load_of_places")
     ]
     found = dict[tuple[str | None, ...], Load]()
     apart: dict[tuple[str | None, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -128,9 +106,9 @@ async def _read_on_sqlite(connection: AsyncConnection, now: datetime, since: dat
     return list(found.values())
 
 
-def _typed(statement: str) -> TextualSelect:
+def _typed(name: str) -> TextualSelect:
     moments = (bindparam(name, type_=Moment()) for name in ("now", "since"))
-    return text(statement).bindparams(*moments).columns(first=Moment())
+    return text(sqlite_statements()[name]).bindparams(*moments).columns(first=Moment())
 
 
 def _both(one: Load, queued: Load) -> Load:

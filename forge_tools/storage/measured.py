@@ -3,40 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, text, type_coerce
+from sqlalchemy import ColumnElement, Select, func, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.types import Float, Text
+from sqlalchemy.types import Float
 
 from forge_tools.records import TERMINAL, Grouping, Selection
-from forge_tools.storage.functions import seconds_between
+from forge_tools.storage.functions import hour_of, seconds_between
 from forge_tools.storage.selecting import conditions, id_bounds, queued_within
+from forge_tools.storage.statements import prepare
 from forge_tools.storage.view import asked, joined, last, live
 
-SORTED_IN = "64MB"
-"""What PostgreSQL may sort in memory: the calls of a day fit, and are not written out."""
-
 HOUR_FORMAT = "%Y-%m-%dT%H:00Z"
-
-
-class hour_of(FunctionElement[str]):  # noqa: N801 it reads as the SQL function it is
-    """The hour a moment lies in, UTC, such as `2026-05-01T12:00Z`."""
-
-    type = Text()
-    inherit_cache = True
-
-
-@compiles(hour_of, "postgresql")
-def _hour_on_postgresql(element: hour_of, compiler: SQLCompiler, **kw: Any) -> str:
-    moment = compiler.process(element.clauses, **kw)
-    return f"""to_char({moment} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:00"Z"')"""
-
-
-@compiles(hour_of, "sqlite")
-def _hour_on_sqlite(element: hour_of, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"replace(substr({compiler.process(element.clauses, **kw)}, 1, 13), ' ', 'T') || ':00Z'"
 
 
 KEYS: dict[Grouping, ColumnElement[Any]] = {
@@ -50,14 +27,8 @@ KEYS: dict[Grouping, ColumnElement[Any]] = {
 
 
 async def open_up(connection: AsyncConnection, selection: Selection) -> None:
-    """Begin to read: all of one moment, and PostgreSQL joins what `measured` reads of this selection as it should.
-
-    It takes what lies between two ids for one row, and would then compare each call of an hour with each attempt of it.
-    """
-    if connection.dialect.name == "postgresql":
-        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        await connection.execute(text(f"SET LOCAL work_mem = '{SORTED_IN}'"))
-        await connection.execute(text(f"SET LOCAL enable_nestloop = {'off' if _is_of_all(selection) else 'on'}"))
+    """Begin to read: all of one moment, and what `measured` reads of this selection is joined as it should be."""
+    await prepare(connection, "figures_of_all" if _is_of_all(selection) else "figures_of_some")
 
 
 def measured(selection: Selection, *keys: ColumnElement[Any]) -> Select[Any]:

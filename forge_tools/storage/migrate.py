@@ -11,18 +11,17 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage.engine import Address, create_engine
 from forge_tools.storage.faults import translated, unknown_version
 from forge_tools.storage.models import rollup_figures
+from forge_tools.storage.statements import settings
 
 T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
-_LOCK = 0x666F726765
-"""Key of the advisory lock under which one process at a time migrates a PostgreSQL database."""
 
 
 def upgrade(url: str, revision: str = "head") -> None:
@@ -76,9 +75,8 @@ async def _transact(address: Address, work: Callable[[Connection], T], *, create
 
 
 def _command(connection: Connection, change: Callable[[Config, str], None], revision: str) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SET LOCAL statement_timeout = 0"))
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    for said in settings(connection.dialect.name, "migrate"):
+        connection.exec_driver_sql(said)
     _refuse_unknown(connection)
     config = _config()
     config.attributes["connection"] = connection

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, String, cast, func, null, select, text, type_coerce
+from sqlalchemy import Select, String, cast, func, null, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Float
 
@@ -24,6 +24,7 @@ from forge_tools.storage.figures import summed
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.load import Load, read_load
 from forge_tools.storage.models import execution_attempts, executions, tools, workers
+from forge_tools.storage.statements import prepare
 from forge_tools.storage.stuck import stuck_among
 from forge_tools.storage.tallies import FAILED
 from forge_tools.storage.workers import boots, read_workers
@@ -48,7 +49,7 @@ class Overviews:
             stuck = await stuck_among(connection, load, lease=lease)
             known = await read_workers(connection, boots.stopped_at.is_(None))
             at_work = _worker_loads(known, load)
-            await _keep_to_indexes(connection)
+            await prepare(connection, "by_index")
             figures = await summed(connection, _keyed_and_all(since))
             return Overview(
                 at=now,
@@ -61,14 +62,6 @@ class Overviews:
                 stuck=tuple(stuck),
                 demoted=await _demoted(connection),
             )
-
-
-async def _keep_to_indexes(connection: AsyncConnection) -> None:
-    """Let nothing that follows scan a table, whatever PostgreSQL knows of it, nor take more than one core."""
-    if connection.dialect.name == "postgresql":
-        for setting in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
-            await connection.execute(text(f"SET LOCAL {setting} = off"))
-        await connection.execute(text("SET LOCAL max_parallel_workers_per_gather = 0"))
 
 
 def _keyed_and_all(since: datetime) -> Select[Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic
 
-from sqlalchemy import ColumnElement, Dialect, Row, Select, func, literal, select, text
+from sqlalchemy import ColumnElement, Dialect, Row, Select, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import TERMINAL, ExecutionStatus, Selection
@@ -15,6 +15,7 @@ from forge_tools.storage.listing import NEWEST_FIRST, OLDEST_FIRST, Direction, L
 from forge_tools.storage.models import DEFAULT_QUEUE, execution_attempts, execution_events, execution_queue, executions
 from forge_tools.storage.rows import clean
 from forge_tools.storage.selecting import id_bounds
+from forge_tools.storage.statements import prepare
 from forge_tools.storage.view import last
 
 FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
@@ -57,7 +58,7 @@ async def read_page(
     patience: float | None = None,
 ) -> Page[R]:
     """The newest `limit` rows below a cursor; fewer where `patience` seconds were over before as many were found."""
-    await _hold_still(connection)
+    await prepare(connection, "page")
     began, longest = time.monotonic(), LONGEST_STEP if patience is None else PATIENT_STEP
     walk = _Walk(listing, index, NEWEST_FIRST, longest, None if before is None else listing.place(before))
     page: Page[R] = Page()
@@ -83,20 +84,12 @@ async def read_all(database: Database, listing: Listing[R], index: Index, size: 
     walk = _Walk(listing, index, OLDEST_FIRST, LONGEST_STEP)
     while not walk.is_over:
         async with database.reading() as connection:
-            await _hold_still(connection)
+            await prepare(connection, "page")
             rows = await walk.step(connection, size)
         if walk.reached is not None:
             stretch: Stretch[R] = Stretch(rows)
             stretch.until = moment_of(walk.reached)
             yield stretch
-
-
-async def _hold_still(connection: AsyncConnection) -> None:
-    if connection.dialect.name == "postgresql":
-        # As on SQLite, all statements see one moment: what comes between two would push other rows out of a step.
-        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
-        # A plan for any cursor would be made for the middle of history, and for values as frequent as others are.
-        await connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
 
 
 class _Walk(Generic[R]):

@@ -18,8 +18,7 @@ from forge_tools.storage.audit.canonical import line, root_of
 from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError
 from forge_tools.storage.audit.checkpoints import Portion
 from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import among, from_now, stored
-from forge_tools.storage.measured import hour_of
+from forge_tools.storage.functions import among, from_now, hour_of, stored
 from forge_tools.storage.models import (
     artifact_owners,
     artifacts,
@@ -144,7 +143,7 @@ class Retention:
         async def work(connection: AsyncConnection) -> Pruned:
             await unroll(self._database, connection, (row.hour for row in found))
             if checkpoint is None:
-                await chain.require_none(self._database, connection)
+                await chain.require_none(connection)
             else:
                 await chain.append(self._database, connection, checkpoint)
                 await _mark(connection, chosen, checkpoint.sequence)

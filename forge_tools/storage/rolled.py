@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, func, select
+from sqlalchemy import Column, ColumnElement, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, Grouping, Selection
-from forge_tools.storage.functions import from_now
+from forge_tools.storage.functions import from_now, is_granted
 from forge_tools.storage.measured import HOUR_FORMAT, KEYS
 from forge_tools.storage.models import rollup_figures, rollup_hours
 from forge_tools.storage.rows import clean
@@ -74,9 +74,7 @@ def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
 
 async def _may_read(connection: AsyncConnection) -> bool:
     """Clients of deploy/postgres/roles.sql see their own calls only, and figures of all would tell them of others."""
-    if connection.dialect.name == "sqlite":
-        return True
-    return bool(await connection.scalar(select(func.has_table_privilege(rollup_figures.name, "SELECT"))))
+    return bool(await connection.scalar(select(is_granted(rollup_figures.name, "SELECT"))))
 
 
 async def _hours_within(connection: AsyncConnection, selection: Selection) -> Mapping[datetime, int]:

@@ -6,12 +6,13 @@ attempt that ended), `claim` and `result` (what is read of either). Parameters a
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy import Column
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage.columns import JsonText
 from forge_tools.storage.models import execution_attempts, execution_queue, executions
@@ -41,6 +42,18 @@ def sqlite_statements() -> Mapping[str, str]:
     return _read("sqlite", {f"{name}_values": _places(names) for name, names in _LISTS.items()})
 
 
+async def prepare(connection: AsyncConnection, name: str) -> None:
+    """Begin a transaction with what this database needs for it, which is nothing where no block has that name."""
+    for said in settings(connection.dialect.name, name):
+        await connection.exec_driver_sql(said)
+
+
+def settings(dialect: str, name: str) -> list[str]:
+    """The statements of a block, one by one."""
+    texts = _TEXTS[dialect]()
+    return texts[name].split(";\n") if name in texts else []
+
+
 @cache
 def postgres_statements() -> Mapping[str, Numbered]:
     """With the numbered parameters of PostgreSQL, where columns of many rows are arrays."""
@@ -49,6 +62,11 @@ def postgres_statements() -> Mapping[str, Numbered]:
     values = {f"{name}_values": ", ".join(map(_cast, them)) for name, them in columns.items()}
     return {name: _numbered(said) for name, said in _read("postgresql", arrays | values).items()}
 
+
+_TEXTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
+    "sqlite": sqlite_statements,
+    "postgresql": lambda: {name: statement.text for name, statement in postgres_statements().items()},
+}
 
 _LISTS: Mapping[str, Sequence[str]] = {"asked": ASKED, "outcome": OUTCOME}
 

@@ -31,6 +31,7 @@ from forge_tools.storage.sealing import SealingKeys
 from forge_tools.storage.shells import Shells
 from forge_tools.storage.soundness import unsound
 from forge_tools.storage.sqlite import SqliteHotPath
+from forge_tools.storage.statements import settings
 from forge_tools.storage.workers import Workers
 from forge_tools.storage.workspaces import Workspaces
 
@@ -109,12 +110,9 @@ class Store:
 
     async def server(self) -> str:
         """Name the database and its version, such as `PostgreSQL 18.6`."""
-        is_sqlite = self.dialect == "sqlite"
-        question = (
-            "SELECT sqlite_version()" if is_sqlite else "SELECT split_part(current_setting('server_version'), ' ', 1)"
-        )
         async with self._database.reading() as connection:
-            return f"{'SQLite' if is_sqlite else 'PostgreSQL'} {await connection.scalar(text(question))}"
+            [question] = settings(self.dialect, "server")
+            return str((await connection.exec_driver_sql(question)).scalar_one())
 
     async def unsound(self) -> list[str]:
         """Say what the tables hold that they refuse: a restore, or somebody who switched their checks off, brought it."""

@@ -14,8 +14,9 @@ from forge_tools.records import new_id
 from forge_tools.storage import Store
 from forge_tools.storage.columns import Moment
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.load import _PLACES, Load, _grouped, _load, read_load
+from forge_tools.storage.load import Load, _grouped, _load, read_load
 from forge_tools.storage.models import execution_queue
+from forge_tools.storage.statements import sqlite_statements
 
 PATIENCE = 10.0
 
@@ -89,7 +90,7 @@ async def test_sqlite_counts_what_waits_from_the_index_alone_and_sorts_nothing(s
         return
     async with store._database.reading() as connection:
         moments = {"now": "2026-01-01", "since": "2026-01-01"}
-        rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {_PLACES}", moments)
+        rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sqlite_statements()['load_of_places']}", moments)
         plan = [row[-1] for row in rows]
 
     assert "SCAN execution_queue USING COVERING INDEX execution_queue_due" in plan

@@ -16,13 +16,13 @@ from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import from_now, stored
 from forge_tools.storage.models import audit_batches
+from forge_tools.storage.statements import prepare
 
 SEAL, PRUNE = "seal", "prune"
 NOTHING_BEFORE = "0" * 64
 """`previous` of the first batch."""
 
 BELOW_ALL = -(2**63)
-_FIRST_BATCH = 0x466F726765  # a lock of PostgreSQL's, named by a number
 
 batch = audit_batches.c
 _IS_NUMBERED = batch.sequence.between(1, 2**62)
@@ -98,7 +98,7 @@ async def append(database: Database, connection: AsyncConnection, new: Batch) ->
         OvertakenError: somebody else has added one since the chain was read; read it again.
     """
     if new.sequence == 1:
-        await require_none(database, connection)
+        await require_none(connection)
     there = await connection.scalar(select(func.max(batch.sequence)).where(_IS_NUMBERED))
     values = {name: getattr(new, name) for name in _FIELDS} | {"detail": json.loads(new.detail)}
     row = database.upsert(audit_batches).values(**values)
@@ -107,14 +107,13 @@ async def append(database: Database, connection: AsyncConnection, new: Batch) ->
         raise OvertakenError("Another process has added to the audit chain at the same moment. Try again.")
 
 
-async def require_none(database: Database, connection: AsyncConnection) -> None:
+async def require_none(connection: AsyncConnection) -> None:
     """Hold off the first batch until this transaction ends: where there is no chain, none tells of another writer.
 
     Raises:
         OvertakenError: there is one.
     """
-    if database.dialect == "postgresql":
-        await connection.execute(select(func.pg_advisory_xact_lock(_FIRST_BATCH)))
+    await prepare(connection, "first_batch")
     if await connection.scalar(select(batch.sequence).where(_IS_NUMBERED).limit(1)) is not None:
         raise OvertakenError("Another process has begun the audit chain at the same moment. Try again.")
 

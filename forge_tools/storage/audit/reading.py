@@ -15,6 +15,7 @@ from forge_tools.storage.columns import JsonText
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import among
 from forge_tools.storage.models import execution_attempts, execution_events, executions
+from forge_tools.storage.statements import prepare
 
 MOST_BYTES = 8_000_000
 """Of texts that are read at once; one row may be larger."""
@@ -32,8 +33,7 @@ _WIDE = {
 async def reading_raw(database: Database) -> AsyncIterator[AsyncConnection]:
     """A connection to read with, on which nothing changes meanwhile."""
     async with database.reading() as connection:
-        if database.dialect != "sqlite":
-            await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        await prepare(connection, "still")
         yield connection
 
 

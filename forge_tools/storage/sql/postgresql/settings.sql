@@ -1,0 +1,43 @@
+-- What a transaction does first, where this database needs more than SQLite, which has one writer and is read as of one moment.
+
+-- name: still
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
+
+-- A plan for any cursor would be made for the middle of history, and for values as frequent as others are.
+-- name: page
+{still};
+SET LOCAL plan_cache_mode = force_custom_plan
+
+-- 64 MB sort the calls of a day in memory. It takes what lies between two ids for one row, and would compare each call of an hour with each attempt of it.
+-- name: figures_of_all
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL work_mem = '64MB';
+SET LOCAL enable_nestloop = off
+
+-- name: figures_of_some
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+SET LOCAL work_mem = '64MB';
+SET LOCAL enable_nestloop = on
+
+-- Let nothing that follows scan a table, whatever is known of it, nor take more than one core.
+-- name: by_index
+SET LOCAL enable_seqscan = off;
+SET LOCAL enable_hashjoin = off;
+SET LOCAL enable_mergejoin = off;
+SET LOCAL max_parallel_workers_per_gather = 0
+
+-- Let no other writer in: a switch must find the definition that is published meanwhile, or be found.
+-- name: catalogue_in_turn
+LOCK TABLE tools IN SHARE ROW EXCLUSIVE MODE
+
+-- Locks of the server, named by a number.
+-- name: first_batch
+SELECT pg_advisory_xact_lock(302517479269)
+
+-- One process at a time migrates.
+-- name: migrate
+SET LOCAL statement_timeout = 0;
+SELECT pg_advisory_xact_lock(439956432741)
+
+-- name: server
+SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)
