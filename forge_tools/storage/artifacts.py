@@ -20,7 +20,7 @@ from forge_tools.storage.artifact_parts import Parts, session_key
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import artifact_owners, artifacts
-from forge_tools.storage.rows import clean
+from forge_tools.storage.rows import clean, record_of
 
 UPLOAD_SECONDS = 3600.0
 """After so long without a further part, what is not whole is a leftover."""
@@ -324,12 +324,4 @@ def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:
 
 
 def _artifact(row: Row[Any], execution_id: str | None, session_id: str | None) -> Artifact:
-    return Artifact(
-        id=row.id,
-        size=row.size,
-        media_type=row.media_type,
-        execution_id=execution_id,
-        session_id=session_id,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-    )
+    return record_of(Artifact, row, execution_id=execution_id, session_id=session_id)

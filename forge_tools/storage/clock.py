@@ -1,10 +1,10 @@
 """The database's clock, and the deadlines in the queue that move along when it is set."""
 
-from sqlalchemy import Update, case, select, update
+from sqlalchemy import Update, case, update
 
 from forge_tools.records import ExecutionStatus
 from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import from_now, seconds_between
+from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.models import execution_queue
 
 LEAST_LEAD = 5.0
@@ -22,8 +22,7 @@ class Clock:
     async def now(self) -> float:
         """Unix seconds."""
         async with self._database.reading() as connection:
-            [moment] = (await connection.execute(select(from_now(0.0)))).one()
-        return float(moment.timestamp())
+            return (await database_now(connection)).timestamp()
 
     async def follow(self, step: float) -> int:
         """Keep what is queued as far from its deadlines as it was before the clock was set by `step` seconds.

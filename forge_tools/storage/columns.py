@@ -7,6 +7,7 @@ import json
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from threading import Lock
 from typing import Any
 
 from sqlalchemy import (
@@ -27,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.event import listens_for
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.types import TypeDecorator, TypeEngine
+from sqlalchemy.types import TypeDecorator
 
 from forge_tools.validation import decode_json
 
@@ -38,18 +39,25 @@ MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 
 
 def table(name: str, *parts: Column[Any] | Index, **options: Any) -> Table:
-    """A table of the schema, STRICT on SQLite, that refuses what the types of its columns rule out."""
-    return Table(name, metadata, *parts, sqlite_strict=True, **options)
+    """A table of the schema."""
+    return Table(name, metadata, *parts, **options)
+
+
+_MAKING = Lock()  # migrations run on threads of their own
 
 
 @listens_for(Table, "before_create")
-def _add_checks(made: Table, *_: object, **__: object) -> None:
-    """Only those who make tables pay for them."""
-    if any(isinstance(one, CheckConstraint) for one in made.constraints):
+def _make_strict(made: Table, *_: object, **__: object) -> None:
+    """Tables are STRICT on SQLite, and refuse what the types of their columns rule out; only those who make them pay for that."""
+    if made.metadata is not metadata:
         return
-    for dialect in ("sqlite", "postgresql"):
-        for column, rule in rules(made, dialect):
-            made.append_constraint(CheckConstraint(rule, name=check_name(made, column)).ddl_if(dialect=dialect))
+    with _MAKING:
+        if made.dialect_options["sqlite"]["strict"]:
+            return
+        made.dialect_options["sqlite"]["strict"] = True
+        for dialect in ("sqlite", "postgresql"):
+            for column, rule in rules(made, dialect):
+                made.append_constraint(CheckConstraint(rule, name=check_name(made, column)).ddl_if(dialect=dialect))
 
 
 def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
@@ -139,8 +147,8 @@ Identifier = _Uuid().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
 """A UUID that Python sees as text."""
 
 
-class Moment(TypeDecorator[datetime]):
-    """An aware UTC time: `timestamptz` on PostgreSQL, text in `MOMENT_FORMAT` on SQLite."""
+class MomentText(TypeDecorator[datetime]):
+    """An aware UTC time as text in `MOMENT_FORMAT`."""
 
     impl = Text
     cache_ok = True
@@ -148,71 +156,61 @@ class Moment(TypeDecorator[datetime]):
     sqlite = "{0} GLOB coalesce(datetime(substr({0}, 1, 19), '+0 days'), '') || '.[0-9][0-9][0-9][0-9][0-9][0-9]'"
     postgresql = "{0} BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00'"  # Python knows no others
 
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(postgresql.TIMESTAMP(timezone=True))
-        return dialect.type_descriptor(Text())
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.astimezone(UTC).strftime(MOMENT_FORMAT)
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        if value is None or dialect.name == "postgresql":
-            return value
-        return value.astimezone(UTC).strftime(MOMENT_FORMAT)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        return datetime.fromisoformat(value).replace(tzinfo=UTC) if isinstance(value, str) else value.astimezone(UTC)
+    def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else datetime.fromisoformat(value).replace(tzinfo=UTC)
 
 
-class JsonText(TypeDecorator[Any]):
-    r"""JSON kept as the text it came in: `json` on PostgreSQL (`jsonb` refuses \u0000), TEXT on SQLite.
+Moment = MomentText().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
+"""An aware UTC time: `timestamptz` on PostgreSQL, text on SQLite."""
 
-    SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`.
-    """
+
+class Json(TypeDecorator[Any]):
+    """JSON kept as the text it came in. SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`."""
 
     impl = Text
     cache_ok = True
     sqlite = "json_valid({0})"
 
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(JSON(none_as_null=True))
-        return dialect.type_descriptor(Text())
-
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return value if value is None or dialect.name == "postgresql" else json.dumps(value)
+        return None if value is None else json.dumps(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return value if value is None or dialect.name == "postgresql" else decode_json(value)
+        return None if value is None else decode_json(value)
 
 
-class JsonObject(JsonText):
-    """An object of JSON."""
-
+class _Object(Json):
     cache_ok = True
     sqlite = "json_valid({0}) AND json_type({0}) = 'object'"
     postgresql = "json_typeof({0}) = 'object'"
 
 
-class JsonList(JsonText):
-    """An array of JSON."""
-
+class _List(Json):
     cache_ok = True
     sqlite = "json_valid({0}) AND json_type({0}) = 'array'"
     postgresql = "json_typeof({0}) = 'array'"
 
 
-class Numbers(JsonText):
-    """A list of floats: `double precision[]` on PostgreSQL, a JSON array in TEXT on SQLite. It binds what `in_form` makes."""
-
+class _Numbers(Json):
     cache_ok = True
-    sqlite = JsonList.sqlite
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(ARRAY(Float(53)) if dialect.name == "postgresql" else Text())
+    sqlite = _List.sqlite
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         return value
+
+
+def _as_json(kind: Json) -> Json:
+    """`json` on PostgreSQL, since `jsonb` refuses NUL."""
+    return kind.with_variant(JSON(none_as_null=True), "postgresql")
+
+
+JsonText, JsonObject, JsonList = _as_json(Json()), _as_json(_Object()), _as_json(_List())
+"""Any JSON, an object, an array."""
+
+Numbers = _Numbers().with_variant(ARRAY(Float(53)), "postgresql")
+"""A list of floats: `double precision[]` on PostgreSQL, a JSON array in TEXT on SQLite. It binds what `in_form` makes."""
 
 
 def in_form(numbers: Sequence[float], dialect: str) -> Sequence[float] | str:

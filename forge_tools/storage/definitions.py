@@ -20,7 +20,7 @@ from forge_tools.errors import ErrorCode, ForgeError, ToolError, ToolNotFoundErr
 from forge_tools.records import NewExecution, ToolSpec, ToolVersion
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import tools
-from forge_tools.storage.rows import MAX_SKEW, skewed
+from forge_tools.storage.rows import MAX_SKEW, record_of, skewed
 from forge_tools.validation import shown
 
 LEAST_DIGEST = 4
@@ -117,16 +117,7 @@ class Reader:
 
 def version_of(row: Row[Any], spec: ToolSpec) -> ToolVersion:
     """A row, and the definition that was read of it, as people read them."""
-    return ToolVersion(
-        spec=spec,
-        digest=row.digest,
-        first_seen_at=row.first_seen_at,
-        last_seen_at=row.last_seen_at,
-        is_default=row.is_default,
-        is_pinned=row.pinned_at is not None,
-        is_enabled=row.enabled,
-        demoted_reason=row.demoted_reason,
-    )
+    return record_of(ToolVersion, row, spec=spec, is_pinned=row.pinned_at is not None, is_enabled=row.enabled)
 
 
 def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:

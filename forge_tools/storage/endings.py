@@ -25,7 +25,14 @@ from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, is_id, mom
 from forge_tools.records.places import serving_command
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import among, from_now, is_granted
-from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions, workers
+from forge_tools.storage.models import (
+    NOBODY,
+    execution_attempts,
+    execution_events,
+    execution_queue,
+    executions,
+    workers,
+)
 from forge_tools.storage.rows import clean
 from forge_tools.storage.suspects import to_run_alone
 
@@ -156,11 +163,7 @@ _REQUEUE = (
     .where(live.id == bindparam("row"))
     .values(
         status=QUEUED,
-        token=None,
-        owner=None,
-        hostname=None,
-        pid=None,
-        started_at=None,
+        **NOBODY,
         lane=bindparam("to_lane"),
         not_before=from_now(0.0),
         expires_at=case(

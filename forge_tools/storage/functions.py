@@ -5,22 +5,29 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Self
 
-from sqlalchemy import Boolean, Column, ColumnElement, Dialect, Text, literal
+from sqlalchemy import Boolean, Column, ColumnElement, Dialect, Text, literal, select
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.operators import OperatorType
-from sqlalchemy.types import NullType, TypeDecorator, TypeEngine
+from sqlalchemy.types import NullType, TypeDecorator
 
-from forge_tools.storage.columns import JsonText, Moment, Real
+from forge_tools.storage.columns import Json, Moment, Real
 
 
 class from_now(FunctionElement[datetime]):  # noqa: N801 it reads as the SQL function it is
     """The database's clock, plus that many seconds."""
 
-    type = Moment()
+    type = Moment
     inherit_cache = True
+
+
+async def database_now(connection: AsyncConnection, seconds: float = 0.0) -> datetime:
+    """What `from_now` is at this moment."""
+    said: datetime = (await connection.execute(select(from_now(seconds)))).scalar_one()
+    return said
 
 
 class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL function it is
@@ -66,26 +73,17 @@ def among(column: ColumnElement[Any], keys: Iterable[Any]) -> ColumnElement[bool
 
     However long the list, its statement is compiled once and its values are bound at once.
     """
-    return _Among(column, literal(list(keys), _Keys(column.type)))
+    return _Among(column, literal(list(keys), _Keys().with_variant(postgresql.ARRAY(column.type), "postgresql")))
 
 
 class _Keys(TypeDecorator[list[Any]]):
-    """An array on PostgreSQL, text of JSON on SQLite."""
+    """Text of JSON."""
 
     impl = Text
     cache_ok = True
 
-    def __init__(self, of: TypeEngine[Any]) -> None:
-        super().__init__()
-        self.of = of
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(postgresql.ARRAY(self.of.dialect_impl(dialect)))
-        return dialect.type_descriptor(Text())
-
-    def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> Any:
-        return value if dialect.name == "postgresql" else json.dumps(value, default=repr)  # bytes are no row's key
+    def process_bind_param(self, value: list[Any] | None, dialect: Dialect) -> str:
+        return json.dumps(value, default=repr)  # bytes are no row's key
 
 
 class _Among(FunctionElement[bool]):
@@ -118,7 +116,7 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
 def _compiled(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
     [*arguments] = element.clauses
     said = _WORDS[type(element)][compiler.dialect.name].format(*(compiler.process(one, **kw) for one in arguments))
-    is_decoded = compiler.dialect.name == "postgresql" and isinstance(arguments[0].type, JsonText)
+    is_decoded = compiler.dialect.name == "postgresql" and isinstance(arguments[0].type, Json)
     return f"CAST({said} AS TEXT)" if is_decoded and isinstance(element, _Stored) else said
 
 

@@ -25,19 +25,18 @@ from forge_tools.records import (
 )
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
-from forge_tools.storage.functions import from_now, seconds_between
+from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.listing import (
     Listing,
     R,
-    attempt,
     attempts_listed,
-    event,
     events_listed,
     execution_record,
     executions_listed,
 )
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
 from forge_tools.storage.paging import Index, Page, Stretch, index_for, index_for_events, read_all, read_page
+from forge_tools.storage.rows import record_of
 from forge_tools.storage.stuck import find_stuck
 from forge_tools.storage.view import tool_executions
 
@@ -74,13 +73,14 @@ class History:
         """The attempts of one execution that have ended, in order."""
         columns = execution_attempts.c
         query = select(execution_attempts).where(columns.execution_id == execution_id).order_by(columns.attempt)
-        return [attempt(row) for row in await self._rows(execution_id, query)]
+        rows = await self._rows(execution_id, query)
+        return [record_of(Attempt, row, status=ExecutionStatus(row.status)) for row in rows]
 
     async def events(self, execution_id: str) -> list[Event]:
         """What was done to one execution, in order."""
         columns = execution_events.c
         query = select(execution_events).where(columns.execution_id == execution_id).order_by(columns.id)
-        return [event(row) for row in await self._rows(execution_id, query)]
+        return [record_of(Event, row) for row in await self._rows(execution_id, query)]
 
     async def figures(
         self, by: Grouping = Grouping.TOOL, *, from_rows: bool = False, **filters: Any
@@ -215,7 +215,7 @@ class History:
         if size < 1:
             raise ValueError(f"size is {size}; it must be at least 1.")
         async with self._database.reading() as connection:
-            now: datetime = (await connection.execute(select(from_now(0.0)))).scalar_one()
+            now = await database_now(connection)
         selection = _until(now, filters)
         async for stretch in read_all(self._database, listed(selection), index(selection), size):
             yield stretch

@@ -1,8 +1,8 @@
 """Lists over all of history, executions, attempts or events: a page at a time, each going on behind the last row of the one before."""
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
@@ -11,9 +11,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, asc, desc, select
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import (
     TERMINAL,
-    Attempt,
     AttemptRecord,
-    Event,
     EventRecord,
     ExecutionRecord,
     ExecutionStatus,
@@ -23,7 +21,7 @@ from forge_tools.records import (
 )
 from forge_tools.storage.functions import seen_last
 from forge_tools.storage.models import execution_events
-from forge_tools.storage.rows import clean
+from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.selecting import conditions, id_bounds
 from forge_tools.storage.view import asked, joined, last, live
 
@@ -121,25 +119,8 @@ def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord
 
 def execution_record(row: Row[Any]) -> ExecutionRecord:
     """One row of the view; what has neither ended nor waits in the queue, as a careless restore may leave it, is lost."""
-    values = {name: getattr(row, name) for name in _EXECUTION_FIELDS}
     status = ExecutionStatus(row.status or ExecutionStatus.LOST)
-    return ExecutionRecord(**values | {"status": status, "metadata": row.metadata or {}})
-
-
-def attempt(row: Row[Any]) -> Attempt:
-    """One attempt."""
-    return Attempt(**_attempt_values(row, _BARE_ATTEMPT_FIELDS))
-
-
-def event(row: Row[Any]) -> Event:
-    """One event."""
-    return Event(**_event_values(row, _BARE_EVENT_FIELDS))
-
-
-_EXECUTION_FIELDS, _ATTEMPT_FIELDS, _EVENT_FIELDS, _BARE_ATTEMPT_FIELDS, _BARE_EVENT_FIELDS = (
-    tuple(field.name for field in fields(record))
-    for record in (ExecutionRecord, AttemptRecord, EventRecord, Attempt, Event)
-)
+    return record_of(ExecutionRecord, row, status=status, metadata=row.metadata or {})
 
 
 def _of_events(selection: Selection, kind: str | None) -> Iterator[ColumnElement[bool]]:
@@ -190,16 +171,8 @@ def _is_number(text: str, most_digits: int) -> bool:
 
 
 def _attempt_record(row: Row[Any]) -> AttemptRecord:
-    return AttemptRecord(**_attempt_values(row, _ATTEMPT_FIELDS))
-
-
-def _attempt_values(row: Row[Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in names} | {"status": ExecutionStatus(row.status)}
+    return record_of(AttemptRecord, row, status=ExecutionStatus(row.status))
 
 
 def _event_record(row: Row[Any]) -> EventRecord:
-    return EventRecord(**_event_values(row, _EVENT_FIELDS))
-
-
-def _event_values(row: Row[Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in names}
+    return record_of(EventRecord, row)

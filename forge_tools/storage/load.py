@@ -13,7 +13,7 @@ from forge_tools.records import ExecutionStatus
 from forge_tools.storage.columns import Moment
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_queue
-from forge_tools.storage.statements import sqlite_statements
+from forge_tools.storage.statements import sqlite_statement
 
 live = execution_queue.c
 QUEUED = live.status == ExecutionStatus.QUEUED.value
@@ -107,8 +107,8 @@ async def _read_on_sqlite(connection: AsyncConnection, now: datetime, since: dat
 
 
 def _typed(name: str) -> TextualSelect:
-    moments = (bindparam(name, type_=Moment()) for name in ("now", "since"))
-    return text(sqlite_statements()[name]).bindparams(*moments).columns(first=Moment())
+    moments = (bindparam(name, type_=Moment) for name in ("now", "since"))
+    return text(sqlite_statement(name)).bindparams(*moments).columns(first=Moment)
 
 
 def _both(one: Load, queued: Load) -> Load:

@@ -112,6 +112,9 @@ live = execution_queue.c
 _index_where(live.cancel_requested_at.is_not(None), "execution_queue_cancels", live.id)
 _index_where(live.max_attempts < 1, "execution_queue_hopeless", live.id)
 
+NOBODY: dict[str, None] = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
+"""What a row in the queue says of who runs it, while nobody does."""
+
 execution_attempts = table(
     "execution_attempts",
     Column("execution_id", Identifier, primary_key=True),

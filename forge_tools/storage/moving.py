@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import Claim, ExecutionStatus, Moved, Scope, Stranded
 from forge_tools.records.places import host_queue
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_events, execution_queue
+from forge_tools.storage.models import NOBODY, execution_events, execution_queue
 from forge_tools.validation import shown
 
 KIND = "rerouted"
@@ -62,9 +62,8 @@ def _host_for(claim: Claim, held: Any, scope: Scope, rows: Sequence[Row[Any]]) -
 async def _give_back(connection: AsyncConnection, claim: Claim, queue: str, delay: float) -> None:
     """As every give-back, but to another queue, and without more time: a call that only travels expires all the same."""
     values = {"status": ExecutionStatus.QUEUED.value, "attempt": claim.attempt - 1, "queue": queue}
-    nobody = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
     moved = update(execution_queue).where(live.id == claim.id)
-    await connection.execute(moved.values(**values, **nobody, not_before=from_now(delay)))
+    await connection.execute(moved.values(**values, **NOBODY, not_before=from_now(delay)))
 
 
 async def _note(connection: AsyncConnection, claim: Claim, name: str, scope: Scope, host: str) -> None:

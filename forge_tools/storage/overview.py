@@ -21,7 +21,7 @@ from forge_tools.records import (
 from forge_tools.records.places import HOST_PREFIX
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import summed
-from forge_tools.storage.functions import from_now, seconds_between
+from forge_tools.storage.functions import database_now, seconds_between
 from forge_tools.storage.load import Load, read_load
 from forge_tools.storage.models import execution_attempts, executions, tools, workers
 from forge_tools.storage.statements import prepare
@@ -43,7 +43,7 @@ class Overviews:
     async def read(self, *, window: float, lease: float, patience: float) -> Overview:
         """Look once. Figures are of calls that ended in the last `window` seconds; `lease` and `patience` as for stuck calls."""
         async with self._database.reading() as connection:
-            now: datetime = (await connection.execute(select(from_now(0.0)))).scalar_one()
+            now = await database_now(connection)
             since = now - timedelta(seconds=window)
             load = await read_load(connection, patience=patience)
             stuck = await stuck_among(connection, load, lease=lease)

@@ -39,7 +39,7 @@ from forge_tools.storage.rows import (
     status_of,
     stored_result,
 )
-from forge_tools.storage.statements import postgres_statements
+from forge_tools.storage.statements import postgres_statement
 
 PINNED = {
     "enable_seqscan": "off",
@@ -174,7 +174,7 @@ class PostgresHotPath:
         return _flags(len(rows), await self._run("settle_late", **late))
 
     async def _run(self, name: str, **values: object) -> list[Any]:
-        statement = postgres_statements()[name]
+        statement = postgres_statement(name)
         return await self.fetch(statement.text, *statement.arguments(values))
 
     async def fetch(self, statement: str, *arguments: object) -> list[Any]:

@@ -25,7 +25,7 @@ from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, execution_reports
-from forge_tools.storage.rows import clean
+from forge_tools.storage.rows import clean, record_of
 
 MOST_READ = 256
 """Rows that one look returns."""
@@ -175,8 +175,7 @@ async def _notes(connection: AsyncConnection, positions: Sequence[Position]) -> 
         return found
     behind = [and_(event.execution_id == one.execution_id, event.id > one.note) for one in positions]
     for row in (await connection.execute(select(execution_events).where(or_(*behind)).order_by(event.id))).all():
-        noted = Event(at=row.at, kind=row.kind, actor=row.actor, detail=row.detail)
-        found.setdefault(row.execution_id, []).append((row.id, noted))
+        found.setdefault(row.execution_id, []).append((row.id, record_of(Event, row)))
     return found
 
 

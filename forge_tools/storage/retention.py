@@ -15,10 +15,9 @@ from forge_tools.records import id_floor
 from forge_tools.records.audit import Pruned, Pruning
 from forge_tools.storage.audit import Signer, chain
 from forge_tools.storage.audit.canonical import line, root_of
-from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError
-from forge_tools.storage.audit.checkpoints import Portion
+from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError, Portion
 from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import among, from_now, hour_of, stored
+from forge_tools.storage.functions import among, database_now, from_now, hour_of, stored
 from forge_tools.storage.models import (
     artifact_owners,
     artifacts,
@@ -134,7 +133,7 @@ class Retention:
             found = (await connection.execute(_matching(what, after, reach).order_by(asked.id).limit(most))).all()
             ids = [row.id for row in found]
             chosen = await _chosen(connection, ids)
-            now = await chain.now(connection)
+            now = await database_now(connection)
         end = ids[-1] if len(ids) == most else reach
         if not ids:
             return Pruned(last=end, is_busy=chosen.is_busy)

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ExecutionStatus, Grouping, Selection, id_floor, id_time, is_id, new_id
 from forge_tools.storage.columns import in_form
 from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import from_now
+from forge_tools.storage.functions import database_now, from_now
 from forge_tools.storage.measured import HOUR_FORMAT, measured, open_up
 from forge_tools.storage.models import execution_queue, executions, rollup_figures, rollup_hours
 from forge_tools.storage.rolled import COLUMNS, HOUR, SETS, figures, hours, is_rolled_up
@@ -63,7 +63,7 @@ class Rollups:
     async def sweep(self) -> AsyncIterator[RolledHour]:
         """Roll up each hour that is ready and not rolled up, the newest first; drop those that cannot be."""
         async with self._database.reading() as connection:
-            settled: datetime = (await connection.execute(select(from_now(-SETTLED_SECONDS)))).scalar_one()
+            settled = await database_now(connection, -SETTLED_SECONDS)
             oldest = await connection.scalar(select(executions.c.id).order_by(executions.c.id).limit(1))
         first = hour_at(min(settled, settled if oldest is None else _time_of(oldest) - SKEW))
         await self._drop_stale(first)

@@ -2,17 +2,24 @@
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Table, Text
+from sqlalchemy import Row, Table, Text
 
 from forge_tools.errors import ErrorCode, ForgeError, UnstorableRowError
 from forge_tools.records import Claim, ExecutionStatus, Holder, NewExecution, Outcome, Replay, StoredResult, ToolResult
-from forge_tools.storage.columns import JsonList, JsonText
+from forge_tools.storage.columns import Json, JsonList
 from forge_tools.storage.models import execution_attempts, executions
 from forge_tools.validation import clean_text, decode_json
+
+
+class _Kept(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+T = TypeVar("T", bound=_Kept)
 
 MAX_SKEW = 3600.0
 """Seconds an id's time may be off the database's clock: ids order pages and partitions."""
@@ -69,7 +76,7 @@ def clean(text: str | None) -> Any:
 
 _FORMS: dict[type[Any], Callable[[Any], Any]] = {
     Text: clean,
-    JsonList: lambda names: json.dumps(names) if names else None,
+    type(JsonList): lambda names: json.dumps(names) if names else None,
 }
 """What the values of a record become; other JSON is text before it comes here."""
 
@@ -93,6 +100,18 @@ execution_values: Callable[[NewExecution], list[Any]] = _values_of(executions, A
 
 outcome_values: Callable[[Outcome], list[Any]] = _values_of(execution_attempts, OUTCOME)
 """The values of `OUTCOME`, storable."""
+
+
+def named_values(table: Table, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    """How to say what records of a kind have of the columns of a table, storable."""
+    names = _shared(table, kind)
+    values = _values_of(table, names)
+    return lambda record: dict(zip(names, values(record), strict=True))
+
+
+def record_of(kind: type[T], row: Row[Any], **more: Any) -> T:
+    """Read a row as a record: a field is the column of that name, if it is not given here."""
+    return kind(**{name: getattr(row, name) for name in kind.__dataclass_fields__ if name not in more}, **more)
 
 
 def claim_of(ask: Ask, values: Sequence[Any], *, sealed: str | None, started_at: float) -> Claim:
@@ -142,7 +161,7 @@ def stored_result(execution_id: str, row: Any) -> StoredResult:
     return StoredResult(id=execution_id, status=status, attempt=attempt, result=result)
 
 
-_JSON_RESULTS = {name for name in OUTCOME if isinstance(execution_attempts.c[name].type, JsonText)}
+_JSON_RESULTS = {name for name in OUTCOME if isinstance(execution_attempts.c[name].type, Json)}
 
 
 def status_of(status: str | None) -> ExecutionStatus | None:

@@ -11,7 +11,7 @@ from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import shells, workers
-from forge_tools.storage.rows import clean
+from forge_tools.storage.rows import clean, named_values, record_of
 
 MOST_LISTED = 500
 """Of a session: all that run come before any that ended."""
@@ -105,45 +105,8 @@ def _is_deserted(seconds: float) -> ColumnElement[bool]:
     return kept.hostname.not_in(select(workers.c.hostname).where(alive.seen_within(seconds)))
 
 
-def _values(shell: ShellRecord) -> dict[str, object]:
-    return {
-        "id": clean(shell.id),
-        "hostname": shell.hostname,
-        "command": clean(shell.command),
-        "cwd": clean(shell.cwd),
-        "status": shell.status.value,
-        "kernel": clean(shell.kernel),
-        "pid": shell.pid,
-        "start_ticks": shell.start_ticks,
-        "started_at": shell.started_at,
-        "description": clean(shell.description),
-        "session_id": clean(shell.session_id),
-        "agent_id": clean(shell.agent_id),
-        "execution_id": clean(shell.execution_id),
-        "exit_code": shell.exit_code,
-        "signal": shell.signal,
-        "size": shell.size,
-        "ended_at": shell.ended_at,
-    }
+_values = named_values(shells, ShellRecord)
 
 
 def _shell(row: Row[Any]) -> ShellRecord:
-    return ShellRecord(
-        id=row.id,
-        hostname=row.hostname,
-        command=row.command,
-        cwd=row.cwd,
-        status=ShellStatus(row.status),
-        kernel=row.kernel,
-        pid=row.pid,
-        start_ticks=row.start_ticks,
-        started_at=row.started_at,
-        description=row.description,
-        session_id=row.session_id,
-        agent_id=row.agent_id,
-        execution_id=row.execution_id,
-        exit_code=row.exit_code,
-        signal=row.signal,
-        size=row.size,
-        ended_at=row.ended_at,
-    )
+    return record_of(ShellRecord, row, status=ShellStatus(row.status))

@@ -44,7 +44,7 @@ from forge_tools.storage.rows import (
     status_of,
     stored_result,
 )
-from forge_tools.storage.statements import sqlite_statements
+from forge_tools.storage.statements import sqlite_statement
 
 T = TypeVar("T")
 Clock = Callable[[float], str]
@@ -152,7 +152,7 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], connection: sqlite3
 def _run(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3.Cursor:
     """Run a statement; a list is one parameter, a text of JSON."""
     bound = {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return connection.execute(sqlite_statements()[name], bound)
+    return connection.execute(sqlite_statement(name), bound)
 
 
 def _submit(rows: Sequence[NewExecution], connection: sqlite3.Connection) -> list[ForgeError | None]:

@@ -2,11 +2,11 @@
 
 A file has blocks, each after a line `-- name: ...`; other comments are for people. `{name}` stands for another block, or for
 columns: `asked` (of a call that is inserted), `queued` (those of them that its row in the queue repeats), `outcome` (of an
-attempt that ended), `claim` and `result` (what is read of either). Parameters are `:name`.
+attempt that ended), `claim_columns` and `result_columns` (what is read of either). Parameters are `:name`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,8 +14,8 @@ from typing import NamedTuple
 from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.storage.columns import JsonText
-from forge_tools.storage.models import execution_attempts, execution_queue, executions
+from forge_tools.storage.columns import Json
+from forge_tools.storage.models import NOBODY, execution_attempts, execution_queue, executions
 from forge_tools.storage.rows import ASKED, CLAIM, MAX_SKEW, OUTCOME, RESULT
 
 FOLDER = Path(__file__).with_name("sql")
@@ -37,9 +37,18 @@ class Numbered(NamedTuple):
 
 
 @cache
-def sqlite_statements() -> Mapping[str, str]:
+def sqlite_statement(name: str) -> str:
     """With the named parameters of SQLite."""
-    return _read("sqlite", {f"{name}_values": _places(names) for name, names in _LISTS.items()})
+    return _filled(_blocks("sqlite")[name], "sqlite")
+
+
+@cache
+def postgres_statement(name: str) -> Numbered:
+    """With the numbered parameters of PostgreSQL, where columns of many rows are arrays."""
+    said = _filled(_blocks("postgresql")[name], "postgresql")
+    names = tuple(dict.fromkeys(_PARAMETER.findall(said)))
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return Numbered(_PARAMETER.sub(lambda place: numbers[place[1]], said), names)
 
 
 async def prepare(connection: AsyncConnection, name: str) -> None:
@@ -49,26 +58,40 @@ async def prepare(connection: AsyncConnection, name: str) -> None:
 
 
 def settings(dialect: str, name: str) -> list[str]:
-    """The statements of a block, one by one."""
-    texts = _TEXTS[dialect]()
-    return texts[name].split(";\n") if name in texts else []
+    """The statements of a block without parameters, one by one."""
+    blocks = _blocks(dialect)
+    return _filled(blocks[name], dialect).split(";\n") if name in blocks else []
 
 
 @cache
-def postgres_statements() -> Mapping[str, Numbered]:
-    """With the numbered parameters of PostgreSQL, where columns of many rows are arrays."""
-    columns = {name: _columns(names) for name, names in _LISTS.items()}
-    arrays = {f"{name}_arrays": ", ".join(map(_array, them)) for name, them in columns.items()}
-    values = {f"{name}_values": ", ".join(map(_cast, them)) for name, them in columns.items()}
-    return {name: _numbered(said) for name, said in _read("postgresql", arrays | values).items()}
+def _blocks(dialect: str) -> Mapping[str, str]:
+    """As they stand in the files."""
+    found: dict[str, str] = {}
+    for file in sorted((FOLDER / dialect).glob("*.sql")):
+        _, *named = _BLOCK.split(file.read_text())
+        found.update(zip(named[::2], (_COMMENT.sub("", said).strip() for said in named[1::2]), strict=True))
+    return found
 
 
-_TEXTS: Mapping[str, Callable[[], Mapping[str, str]]] = {
-    "sqlite": sqlite_statements,
-    "postgresql": lambda: {name: statement.text for name, statement in postgres_statements().items()},
-}
+def _filled(said: str, dialect: str) -> str:
+    return _PLACE.sub(lambda place: _filled(_blocks(dialect).get(place[1]) or _lists(dialect)[place[1]], dialect), said)
 
-_LISTS: Mapping[str, Sequence[str]] = {"asked": ASKED, "outcome": OUTCOME}
+
+@cache
+def _lists(dialect: str) -> Mapping[str, str]:
+    given = {"asked": _columns(ASKED), "outcome": _columns(OUTCOME)}
+    values: Callable[[Column[object]], str] = _cast if dialect == "postgresql" else _place
+    return {
+        "asked": ", ".join(ASKED),
+        "queued": ", ".join(name for name in ASKED if name in execution_queue.c),
+        "outcome": ", ".join(OUTCOME),
+        "claim_columns": ", ".join(f"e.{name}" for name in CLAIM),
+        "result_columns": ", ".join(f"a.{name}" for name in RESULT),
+        "nobody": ", ".join(f"{name} = NULL" for name in NOBODY),
+        "max_skew": str(MAX_SKEW),
+        **{f"{name}_arrays": ", ".join(map(_array, columns)) for name, columns in given.items()},
+        **{f"{name}_values": ", ".join(map(values, columns)) for name, columns in given.items()},
+    }
 
 
 def _columns(names: Iterable[str]) -> list[Column[object]]:
@@ -81,35 +104,8 @@ def _array(column: Column[object]) -> str:
 
 
 def _cast(column: Column[object]) -> str:
-    return f"{column.name}::json" if isinstance(column.type, JsonText) else column.name
+    return f"{column.name}::json" if isinstance(column.type, Json) else column.name
 
 
-def _places(names: Iterable[str]) -> str:
-    return ", ".join(f":{name}" for name in names)
-
-
-def _read(dialect: str, lists: Mapping[str, str]) -> dict[str, str]:
-    parts = {
-        "asked": ", ".join(ASKED),
-        "queued": ", ".join(name for name in ASKED if name in execution_queue.c),
-        "outcome": ", ".join(OUTCOME),
-        "claim": ", ".join(f"e.{name}" for name in CLAIM),
-        "result": ", ".join(f"a.{name}" for name in RESULT),
-        "max_skew": str(MAX_SKEW),
-        **lists,
-    }
-    blocks: dict[str, str] = {}
-    for file in sorted((FOLDER / dialect).glob("*.sql")):
-        _, *named = _BLOCK.split(file.read_text())
-        blocks.update(zip(named[::2], (_COMMENT.sub("", said).strip() for said in named[1::2]), strict=True))
-
-    def filled(said: str) -> str:
-        return _PLACE.sub(lambda place: filled(parts.get(place[1]) or blocks[place[1]]), said)
-
-    return {name: filled(said) for name, said in blocks.items()}
-
-
-def _numbered(said: str) -> Numbered:
-    names = tuple(dict.fromkeys(_PARAMETER.findall(said)))
-    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
-    return Numbered(_PARAMETER.sub(lambda place: numbers[place[1]], said), names)
+def _place(column: Column[object]) -> str:
+    return f":{column.name}"

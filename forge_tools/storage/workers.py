@@ -17,6 +17,7 @@ from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.looks import Look, Question
 from forge_tools.storage.models import execution_queue, leases, workers
 from forge_tools.storage.queue import HotPath
+from forge_tools.storage.rows import record_of
 
 LONGEST_LEASES = 4
 """Workers may be configured with leases of different lengths, but hardly by more than this factor."""
@@ -160,21 +161,10 @@ def _silence() -> ColumnElement[float]:
 
 
 def _worker(row: Row[Any]) -> WorkerRecord:
-    return WorkerRecord(
-        id=row.id,
-        hostname=row.hostname,
-        pid=row.pid,
-        lane=row.lane,
+    return record_of(
+        WorkerRecord,
+        row,
         queues=tuple(row.queues),
-        concurrency=row.concurrency,
-        answering=row.answering,
-        version=row.version,
-        started_at=row.started_at,
-        last_seen_at=row.last_seen_at,
-        stopped_at=row.stopped_at,
-        beat=row.beat,
-        unfit=row.unfit,
-        dropped_messages=row.dropped_messages,
         silent_seconds=max(0.0, row.silent_seconds),
         servers=tuple(_servers(row.hostname, row.servers)),
     )

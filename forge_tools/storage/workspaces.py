@@ -13,7 +13,7 @@ from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.models import leases, session_workspaces, workers, workspaces
 from forge_tools.storage.moving import move
-from forge_tools.storage.rows import clean
+from forge_tools.storage.rows import clean, record_of
 
 KEPT_SECONDS = 30 * 86_400.0
 """For so long it is known where a workspace was whose host is gone."""
@@ -199,12 +199,11 @@ def _values(one: NamedWorkspace, boot: str, hostname: str) -> dict[str, Any]:
 
 
 def _record(row: Row[Any]) -> WorkspaceRecord:
-    return WorkspaceRecord(
-        name=row.name,
+    return record_of(
+        WorkspaceRecord,
+        row,
         is_shared=row.shared,
         roots=tuple(row.roots),
-        boot=row.boot,
-        hostname=row.hostname,
         is_live=bool(row.is_live),
         has_stopped=bool(row.has_stopped),
         silent_seconds=max(0.0, row.silent_seconds),

@@ -11,7 +11,7 @@ from forge_tools.records import ExecutionStatus
 from forge_tools.records.audit import AuditReport
 from forge_tools.storage import Store
 from forge_tools.storage.audit import Signer, Trust
-from forge_tools.storage.columns import Identifier, JsonText, Moment
+from forge_tools.storage.columns import Identifier, Json, MomentText
 from tests.contract.calls import UNKNOWN, claimed, ended, finished, running, submitted
 from tests.services import admin
 from tests.waiting import within
@@ -109,10 +109,10 @@ def another_value(column: Column[object], dialect: str) -> str:
     name = f'"{column.name}"'
     on_postgres = dialect == "postgresql"
     match column.type:
-        case Moment():
+        case MomentText():
             changed = f"{name} + interval '1 microsecond'" if on_postgres else f"substr({name}, 1, 25) || 'x'"
             return f"coalesce({changed}, {'now()' if on_postgres else repr('2026-01-01 00:00:00.000000')})"
-        case JsonText():
+        case Json():
             return "'{\"forged\":1}'"
         case Boolean():
             return f"NOT {name}"

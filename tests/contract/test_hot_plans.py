@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from forge_tools.storage.postgres import PINNED
-from forge_tools.storage.statements import postgres_statements
+from forge_tools.storage.statements import postgres_statement
 
 STATEMENTS = ("claim", "finish", "results")
 
@@ -24,7 +24,7 @@ async def emptied(migrated_postgres: str) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 async def test_each_row_is_looked_up_by_its_id_even_by_a_plan_for_empty_tables(emptied: Any, name: str) -> None:
-    statement = postgres_statements()[name]
+    statement = postgres_statement(name)
     await emptied.execute(f"PREPARE hot AS {statement.text}")
 
     plan = await emptied.fetch(f"EXPLAIN EXECUTE hot({', '.join(['NULL'] * len(statement.names))})")

@@ -13,7 +13,7 @@ from forge_tools.errors import SubmitOutcomeUnknownError
 from forge_tools.records import ExecutionStatus, Holder, KeyClaim, LinkedExecution, Replay
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.postgres import PINNED
-from forge_tools.storage.statements import postgres_statements
+from forge_tools.storage.statements import postgres_statement
 from tests.contract.calls import call, submitted
 from tests.contract.proxy import Proxy
 from tests.contract.statements import blocked_statements
@@ -128,7 +128,7 @@ async def test_a_rival_takes_the_key_of_a_submitter_that_was_killed_before_its_c
 async def test_each_key_is_looked_up_in_its_index_however_many_there_are(migrated_postgres: str, name: str) -> None:
     connection: Any = await asyncpg.connect(migrated_postgres, server_settings=PINNED)
     try:
-        await connection.execute(f"PREPARE hot AS {postgres_statements()[name].text}")
+        await connection.execute(f"PREPARE hot AS {postgres_statement(name).text}")
         plan = "\n".join(line for (line,) in await connection.fetch("EXPLAIN EXECUTE hot(NULL, NULL)"))
     finally:
         await connection.close()

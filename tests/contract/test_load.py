@@ -16,7 +16,7 @@ from forge_tools.storage.columns import Moment
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.load import Load, _grouped, _load, read_load
 from forge_tools.storage.models import execution_queue
-from forge_tools.storage.statements import sqlite_statements
+from forge_tools.storage.statements import sqlite_statement
 
 PATIENCE = 10.0
 
@@ -71,7 +71,7 @@ async def test_a_queue_is_counted_as_if_row_by_row(store: Store, seed: int, monk
     async with store._database.reading() as connection:
         now = (await connection.execute(select(from_now(0.0)))).scalar_one()
         simply = await connection.execute(_grouped(now, now - timedelta(seconds=PATIENCE)))
-        monkeypatch.setattr("forge_tools.storage.load.from_now", lambda _: literal(now, Moment()))
+        monkeypatch.setattr("forge_tools.storage.load.from_now", lambda _: literal(now, Moment))
 
         found = await read_load(connection, patience=PATIENCE)
         expected = [_load(now, *row) for row in simply]
@@ -90,7 +90,7 @@ async def test_sqlite_counts_what_waits_from_the_index_alone_and_sorts_nothing(s
         return
     async with store._database.reading() as connection:
         moments = {"now": "2026-01-01", "since": "2026-01-01"}
-        rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sqlite_statements()['load_of_places']}", moments)
+        rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sqlite_statement('load_of_places')}", moments)
         plan = [row[-1] for row in rows]
 
     assert "SCAN execution_queue USING COVERING INDEX execution_queue_due" in plan

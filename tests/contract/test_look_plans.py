@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.storage.looks import OVERLAP, Question, Reach, question_values
 from forge_tools.storage.postgres import PINNED
-from forge_tools.storage.statements import postgres_statements
+from forge_tools.storage.statements import postgres_statement
 from tests.contract.calls import scope
 
 ROWS = 30_000
@@ -44,7 +44,7 @@ async def pinned(migrated_postgres: str) -> AsyncIterator[Any]:
 
 async def pages(connection: Any, name: str, **values: object) -> int:
     """How many pages one run reads; nothing of it may scan a table."""
-    statement = postgres_statements()[name]
+    statement = postgres_statement(name)
     explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
     [(plan,)] = await connection.fetch(explained, *statement.arguments(values))
     assert "Seq Scan" not in plan

@@ -10,7 +10,7 @@ import pytest
 from forge_tools.records import id_floor
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.postgres import PINNED
-from forge_tools.storage.statements import postgres_statements
+from forge_tools.storage.statements import postgres_statement
 from tests.contract.calls import call, finished, submitted
 from tests.contract.sealed import seal_all, sealed_past, verified
 from tests.contract.test_retention import everything, pruned
@@ -68,7 +68,7 @@ async def test_hot_statements_read_by_index_and_only_where_the_id_can_be(
     partitioned: Store, migrated_postgres: str
 ) -> None:
     connection = await asyncpg.connect(migrated_postgres, server_settings=PINNED)
-    await connection.execute(f"PREPARE hot AS {postgres_statements()['results'].text}")
+    await connection.execute(f"PREPARE hot AS {postgres_statement('results').text}")
     [record] = await partitioned.history.list(limit=1)
     plan = await connection.fetch(f"EXPLAIN (ANALYZE, COSTS off) EXECUTE hot(ARRAY['{record.id}']::uuid[])")
     text = "\n".join(line for (line,) in plan)

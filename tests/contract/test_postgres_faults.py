@@ -18,7 +18,7 @@ from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store, engine, open_store, postgres
 from forge_tools.storage.looks import scope_values
 from forge_tools.storage.rows import OUTCOME
-from forge_tools.storage.statements import postgres_statements
+from forge_tools.storage.statements import postgres_statement
 from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, submitted
 from tests.contract.proxy import Proxy
 from tests.contract.statements import blocked_statements
@@ -243,5 +243,7 @@ def hot_statements(id_: str) -> list[tuple[str, tuple[object, ...]]]:
         "results": {"ids": [id_]},
         "statuses": {"ids": [id_]},
     }
-    statements = postgres_statements()
-    return [(statements[name].text, tuple(statements[name].arguments(values))) for name, values in given.items()]
+    return [
+        (postgres_statement(name).text, tuple(postgres_statement(name).arguments(values)))
+        for name, values in given.items()
+    ]

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table
 
-from forge_tools.storage.columns import Moment
+from forge_tools.storage.columns import MomentText
 from forge_tools.storage.functions import stored
 from forge_tools.storage.models import execution_attempts, execution_events, executions
 
@@ -106,7 +106,7 @@ def _strange(value: Any) -> dict[str, str]:
 
 
 _FORMS: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
-    (Moment, moment_form),
+    (MomentText, moment_form),
     (Boolean, _boolean),
     (Float, _float),
     (Integer, _integer),

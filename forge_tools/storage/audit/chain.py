@@ -14,7 +14,7 @@ from forge_tools.records.audit import Head
 from forge_tools.storage.audit.canonical import EPOCH, FORMAT, moment_form, moment_of
 from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import from_now, stored
+from forge_tools.storage.functions import stored
 from forge_tools.storage.models import audit_batches
 from forge_tools.storage.statements import prepare
 
@@ -130,12 +130,6 @@ def detail_text(detail: Any) -> str:
     return json.dumps(detail)
 
 
-async def now(connection: AsyncConnection) -> datetime:
-    """The database's clock."""
-    moment: datetime = (await connection.execute(select(from_now(0.0)))).scalar_one()
-    return moment
-
-
 async def _read(connection: AsyncConnection, *, after: int | None, limit: int) -> list[Batch]:
     columns = (stored(batch[name]).label(name) for name in _FIELDS)
     query = select(*columns).limit(limit)
@@ -153,3 +147,30 @@ def _batch(values: dict[str, Any]) -> Batch:
     texts = {name: values[name] if isinstance(values[name], str) else str(values[name]) for name in _TEXTS}
     optional = {name: None if values[name] is None else str(values[name]) for name in ("key_id", "signature")}
     return Batch(**values | moments | numbers | texts | optional | {"sealed_at": moments["sealed_at"] or EPOCH})
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The part of one batch that one checkpoint removed."""
+
+    checkpoint: int
+    batch: int
+    executions: int
+    events: int
+    root: str
+
+    def stored(self) -> list[Any]:
+        return [self.batch, self.executions, self.events, self.root]
+
+
+def portions_of(checkpoint: Batch) -> list[Portion]:
+    """Read them back.
+
+    Raises:
+        KeyError, TypeError, ValueError: the detail is not one of a checkpoint.
+    """
+    detail = json.loads(checkpoint.detail)
+    return [
+        Portion(checkpoint.sequence, int(batch), int(executions), int(events), str(root))
+        for batch, executions, events, root in detail["pruned"]
+    ]

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Row, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage.audit.canonical import ATTEMPT, EVENT, EXECUTION, NO_ROW, RowForm, join_digests, join_hashes
-from forge_tools.storage.columns import JsonText
+from forge_tools.storage.columns import Json
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import among
 from forge_tools.storage.models import execution_attempts, execution_events, executions
@@ -24,8 +24,7 @@ LARGE = 8_000
 """Rows with shorter texts are not counted: hundreds of them always fit."""
 
 _WIDE = {
-    table: [column for column in table.c if isinstance(column.type, JsonText)]
-    for table in (executions, execution_attempts)
+    table: [column for column in table.c if isinstance(column.type, Json)] for table in (executions, execution_attempts)
 }
 
 

@@ -15,7 +15,7 @@ from forge_tools.storage.audit.chain import NOTHING_BEFORE, SEAL, Batch, Overtak
 from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.audit.reading import hashes_of_events, hashes_of_executions, keys_of, reading_raw
 from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import among, stored
+from forge_tools.storage.functions import among, database_now, stored
 from forge_tools.storage.looks import EVER, OVERLAP, Reach
 from forge_tools.storage.models import audit_events, audit_executions, execution_attempts, execution_events, executions
 from forge_tools.storage.rows import clean
@@ -88,7 +88,7 @@ async def reach(database: Database) -> Reach:
 
 
 async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | None) -> Unsealed:
-    head, now = await chain.newest(connection), await chain.now(connection)
+    head, now = await chain.newest(connection), await database_now(connection)
     entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
     completed_at = stored(ended.completed_at).label("completed_at")
     ends = select(ended.execution_id, completed_at).where(ended.final, ~entry)

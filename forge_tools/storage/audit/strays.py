@@ -9,11 +9,10 @@ from sqlalchemy import ColumnElement, Row, Select, and_, exists, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records.audit import AuditReport, Fault
-from forge_tools.storage.audit import chain
 from forge_tools.storage.audit.canonical import EPOCH, moment_of
 from forge_tools.storage.audit.chain import Batch
 from forge_tools.storage.audit.sealing import event_floor
-from forge_tools.storage.functions import stored
+from forge_tools.storage.functions import database_now, stored
 from forge_tools.storage.looks import EVER, OVERLAP
 from forge_tools.storage.models import (
     audit_batches,
@@ -52,7 +51,7 @@ class Strays:
 
         If it `is_signed`, there has to be one.
         """
-        now = await chain.now(self._connection)
+        now = await database_now(self._connection)
         frontier = last.frontier if last else None
         since = frontier and max(EVER, min(frontier, now)) - OVERLAP
         async for row in self._pages(_unsealed_executions, asked.id):

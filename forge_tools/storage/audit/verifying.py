@@ -10,8 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records.audit import AuditReport, Fault, Finding
 from forge_tools.storage.audit import chain
 from forge_tools.storage.audit.canonical import NO_ROW, line, root_of, split_hashes
-from forge_tools.storage.audit.chain import NOTHING_BEFORE, PRUNE, Batch
-from forge_tools.storage.audit.checkpoints import Portion, portions_of
+from forge_tools.storage.audit.chain import NOTHING_BEFORE, PRUNE, Batch, Portion, portions_of
 from forge_tools.storage.audit.keys import Trust
 from forge_tools.storage.audit.reading import hashes_of_events, hashes_of_executions, reading_raw
 from forge_tools.storage.audit.strays import Strays

@@ -71,7 +71,7 @@ WITH asked AS (
       owner = :boot, hostname = :hostname, pid = :pid,
       started_at = CASE q.status WHEN 'running' THEN q.started_at ELSE clock_timestamp() END
     FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at, q.sealed)
-SELECT c.ord, {claim}, c.sealed, extract(epoch FROM c.started_at)::float8
+SELECT c.ord, {claim_columns}, c.sealed, extract(epoch FROM c.started_at)::float8
 FROM claimed c JOIN executions e ON e.id = ANY (ARRAY[c.id])
 
 -- name: claim
@@ -91,8 +91,8 @@ WITH locked AS MATERIALIZED (
     WHERE q.attempt = o.attempt AND q.token = o.token AND q.status = 'running'
     ORDER BY o.id FOR UPDATE OF q),
   requeued AS (
-    UPDATE execution_queue q SET status = 'queued', attempt = q.attempt - l.give_back::int, token = NULL, owner = NULL,
-      hostname = NULL, pid = NULL, started_at = NULL, not_before = now() + make_interval(secs => COALESCE(l.retry_in, 0)),
+    UPDATE execution_queue q SET status = 'queued', attempt = q.attempt - l.give_back::int, {nobody},
+      not_before = now() + make_interval(secs => COALESCE(l.retry_in, 0)),
       expires_at = GREATEST(q.expires_at, now() + make_interval(secs => COALESCE(l.retry_in, 0) + l.expires_in))
     FROM locked l WHERE q.id = ANY (ARRAY[l.id]) AND l.again),
   ended AS (
@@ -125,7 +125,7 @@ WITH outcome AS (
 SELECT ord FROM mine
 
 -- name: results
-SELECT asked.ord, {result} FROM unnest(:ids::uuid[]) WITH ORDINALITY AS asked(id, ord)
+SELECT asked.ord, {result_columns} FROM unnest(:ids::uuid[]) WITH ORDINALITY AS asked(id, ord)
 JOIN execution_attempts a ON a.execution_id = ANY (ARRAY[asked.id]) AND a.final
 
 -- name: statuses

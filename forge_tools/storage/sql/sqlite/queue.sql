@@ -25,15 +25,15 @@ WHERE id = :id AND attempt < max_attempts + (status = 'running') AND (status = '
      AND queue IN (SELECT value FROM json_each(:queues)) AND tool_key IN (SELECT value FROM json_each(:keys)))
 
 -- name: claimed
-SELECT {claim}, q.sealed, q.started_at FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = :id
+SELECT {claim_columns}, q.sealed, q.started_at FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = :id
 
 -- name: owned
 SELECT owner, hostname, pid, started_at, attempt < max_attempts AND cancel_requested_at IS NULL, expires_in
 FROM execution_queue WHERE id = :id AND attempt = :attempt AND token = :token AND status = 'running'
 
 -- name: requeue
-UPDATE execution_queue SET status = 'queued', attempt = :left, token = NULL, owner = NULL, hostname = NULL, pid = NULL,
-  started_at = NULL, not_before = :not_before, expires_at = MAX(expires_at, :expires_at) WHERE id = :id
+UPDATE execution_queue SET status = 'queued', attempt = :left, {nobody},
+  not_before = :not_before, expires_at = MAX(expires_at, :expires_at) WHERE id = :id
 
 -- name: leave
 DELETE FROM execution_queue WHERE id = :id
@@ -53,7 +53,7 @@ SELECT EXISTS (SELECT 1 FROM execution_attempts
     OR EXISTS (SELECT 1 FROM execution_events WHERE execution_id = :id AND kind = 'given_back' AND token = :token)
 
 -- name: results
-SELECT a.execution_id, {result} FROM execution_attempts a
+SELECT a.execution_id, {result_columns} FROM execution_attempts a
 WHERE a.final AND a.execution_id IN (SELECT value FROM json_each(:ids))
 
 -- name: statuses
