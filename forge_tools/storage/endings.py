@@ -1,7 +1,7 @@
 """What moves an execution from outside its body: cancel, expiry, recovery of dead workers."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -11,6 +11,7 @@ from sqlalchemy import (
     case,
     cast,
     delete,
+    exists,
     func,
     insert,
     or_,
@@ -23,8 +24,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
 from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, is_id, moment
 from forge_tools.records.places import serving_command
+from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import among, from_now, is_granted
+from forge_tools.storage.functions import among, from_now, is_granted, seconds_between
 from forge_tools.storage.models import (
     NOBODY,
     execution_attempts,
@@ -34,11 +36,13 @@ from forge_tools.storage.models import (
     workers,
 )
 from forge_tools.storage.rows import clean
-from forge_tools.storage.suspects import to_run_alone
 
 live = execution_queue.c
 QUEUED, RUNNING = ExecutionStatus.QUEUED.value, ExecutionStatus.RUNNING.value
 AWAITING = ExecutionStatus.AWAITING_APPROVAL.value
+
+SERVING_SECONDS = 15.0
+"""A worker silent for longer may be dead, and is sent nothing that only it could run."""
 
 
 class Endings:
@@ -335,3 +339,48 @@ def _attempt(row: Row[Any], attempt: int, status: ExecutionStatus, error: str, c
         "error_code": code.value,
         "metadata": {},
     }
+
+
+async def to_run_alone(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> set[str]:
+    """Which of the rows that a dead worker of the async lane left are to go on in the process lane, as far as it is served."""
+    suspects = await _suspects(connection, [row.id for row in rows if row.lane == "async"])
+    served = await _served_in_processes(connection) if suspects else {}
+    return {row.id for row in rows if row.id in suspects and row.tool_key in served.get(row.queue, ())}
+
+
+async def _suspects(connection: AsyncConnection, ids: Sequence[str]) -> set[str]:
+    """Those that were present at two deaths, of which the one that is being settled may be the second.
+
+    A worker that beat again had only been frozen. One whose neighbours on its host fell silent with it went with the host.
+    """
+    if not ids:
+        return set()
+    ended, dead, neighbour = execution_attempts.c, workers.alias().c, workers.alias().c
+    outlived = seconds_between(dead.last_seen_at, neighbour.last_seen_at)
+    has_neighbour = exists().where(
+        neighbour.hostname == dead.hostname,
+        neighbour.id != dead.id,
+        neighbour.started_at <= ended.completed_at,
+        outlived > seconds_between(dead.last_seen_at, ended.completed_at) / 2,
+    )
+    is_death = (ended.status == ExecutionStatus.LOST.value) & ended.token.is_(None)
+    found = (
+        select(ended.execution_id)
+        .join(dead.id.table, dead.id == ended.worker_id)
+        .where(among(ended.execution_id, ids), is_death, dead.last_seen_at <= ended.completed_at, has_neighbour)
+        .group_by(ended.execution_id)
+        .having(func.count() > 1)
+    )
+    return set(await connection.scalars(found))
+
+
+async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[str]]:
+    """The tool keys that live workers of the process lane host, by queue."""
+    query = select(workers.c.id, workers.c.queues, workers.c.tools).where(
+        workers.c.lane == "process", alive.is_alive(SERVING_SECONDS)
+    )
+    served: dict[str, set[str]] = {}
+    for row in (await connection.execute(query)).all():
+        for queue in row.queues:
+            served.setdefault(queue, set()).update(alive.hosted_keys(row.tools))
+    return served

@@ -26,18 +26,24 @@ from forge_tools.records import (
 from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
 from forge_tools.storage.functions import database_now, from_now, seconds_between
-from forge_tools.storage.listing import (
+from forge_tools.storage.load import find_stuck
+from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
+from forge_tools.storage.paging import (
+    Index,
     Listing,
+    Page,
     R,
+    Stretch,
     attempts_listed,
     events_listed,
     execution_record,
     executions_listed,
+    index_for,
+    index_for_events,
+    read_all,
+    read_page,
 )
-from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, executions
-from forge_tools.storage.paging import Index, Page, Stretch, index_for, index_for_events, read_all, read_page
 from forge_tools.storage.rows import record_of
-from forge_tools.storage.stuck import find_stuck
 from forge_tools.storage.view import tool_executions
 
 LEAST_PREFIX = 8

@@ -20,13 +20,11 @@ from forge_tools.records import (
 )
 from forge_tools.records.places import HOST_PREFIX
 from forge_tools.storage.engine import Database
-from forge_tools.storage.figures import summed
+from forge_tools.storage.figures import FAILED, summed
 from forge_tools.storage.functions import database_now, seconds_between
-from forge_tools.storage.load import Load, read_load
+from forge_tools.storage.load import Load, read_load, stuck_among
 from forge_tools.storage.models import execution_attempts, executions, tools, workers
 from forge_tools.storage.statements import prepare
-from forge_tools.storage.stuck import stuck_among
-from forge_tools.storage.tallies import FAILED
 from forge_tools.storage.workers import boots, read_workers
 
 MOST_FAILURES = 100

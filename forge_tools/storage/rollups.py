@@ -21,14 +21,24 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ExecutionStatus, Grouping, Selection, id_floor, id_time, is_id, new_id
 from forge_tools.storage.columns import in_form
 from forge_tools.storage.engine import Database
+from forge_tools.storage.figures import (
+    COLUMNS,
+    HOUR,
+    HOUR_FORMAT,
+    SETS,
+    Tallies,
+    Tally,
+    count,
+    figures,
+    hours,
+    is_rolled_up,
+    measured,
+    open_up,
+)
 from forge_tools.storage.functions import database_now, from_now
-from forge_tools.storage.measured import HOUR_FORMAT, measured, open_up
 from forge_tools.storage.models import execution_queue, executions, rollup_figures, rollup_hours
-from forge_tools.storage.rolled import COLUMNS, HOUR, SETS, figures, hours, is_rolled_up
 from forge_tools.storage.rows import MAX_SKEW
-from forge_tools.storage.selecting import id_bounds, queued_within
-from forge_tools.storage.tallies import Tallies, Tally, count
-from forge_tools.storage.view import asked
+from forge_tools.storage.view import asked, id_bounds, queued_within
 
 SETTLED_SECONDS = 300.0
 """For so long an hour is over before it is counted: what was queued in it has been committed by then."""

@@ -1,11 +1,15 @@
-"""One row an execution: the tables of what was asked, where it is and what came of it, joined."""
+"""One row an execution: the tables of what was asked, where it is and what came of it, joined; and what of it is selected."""
 
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, literal, select
 from sqlalchemy.sql.ddl import CreateView
 
+from forge_tools.records import TERMINAL, ExecutionStatus, Selection, id_floor
 from forge_tools.storage.models import execution_attempts, execution_queue, executions
+from forge_tools.storage.rows import MAX_SKEW, clean
 
 asked, live, last = executions.alias("e"), execution_queue.alias("q"), execution_attempts.alias("a")
 """What was asked, where it is while it is not over, and its final attempt once it is: the parts of the join."""
@@ -47,3 +51,76 @@ def joined(*bounds: ColumnElement[bool]) -> Select[Any]:
 tool_executions_view = CreateView(joined(), "tool_executions")
 tool_executions = tool_executions_view.table
 """The three tables joined, one row an execution: what history, and SQL from outside, reads."""
+
+
+_COLUMNS: dict[str, ColumnElement[Any]] = {
+    "tool": asked.c.tool,
+    "category": asked.c.category,
+    "agent_id": asked.c.agent_id,
+    "session_id": asked.c.session_id,
+    "queue": asked.c.queue,
+    "error_code": last.c.error_code,
+}
+
+_is_notable = last.c.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True)
+"""In the words of the index `execution_attempts_notable`."""
+
+
+def conditions(selection: Selection) -> list[ColumnElement[bool]]:
+    """What a row of the join must be to be selected."""
+    return [*_equalities(selection), *_of_status(selection.status), *_bounds(selection)]
+
+
+def id_bounds(selection: Selection, id_: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """What the time bounds say of ids, so that every table is read from the right place on."""
+    found = []
+    if selection.since is not None:
+        found.append(id_ >= _id_at(selection.since, -MAX_SKEW))
+    if selection.until is not None:
+        found.append(id_ < _id_at(selection.until, MAX_SKEW))
+    return found
+
+
+def queued_within(selection: Selection) -> Iterator[ColumnElement[bool]]:
+    """What the time bounds say of when it was queued."""
+    if selection.since is not None:
+        yield asked.c.queued_at >= selection.since
+    if selection.until is not None:
+        yield asked.c.queued_at < selection.until
+
+
+def _id_at(moment: datetime, seconds: float) -> str:
+    return id_floor(max(0.0, moment.timestamp() + seconds))
+
+
+def _equalities(selection: Selection) -> Iterator[ColumnElement[bool]]:
+    for name, column in _COLUMNS.items():
+        value = getattr(selection, name)
+        if value is not None:
+            yield column == clean(str(value))
+
+
+def _of_status(status: str | None) -> Iterator[ColumnElement[bool]]:
+    """On the table that has it, and in the words of the index there, so that the rare ones are found at once."""
+    if status is None:
+        return
+    wanted = literal(ExecutionStatus(status).value, literal_execute=True)
+    if ExecutionStatus(status) not in TERMINAL:
+        yield live.c.status == wanted
+        yield last.c.status.is_(None)  # a row that is over leaves the queue with its last attempt, in one commit
+        return
+    yield last.c.status == wanted
+    if status != ExecutionStatus.SUCCEEDED:
+        yield _is_notable
+
+
+def _bounds(selection: Selection) -> Iterator[ColumnElement[bool]]:
+    yield from id_bounds(selection, asked.c.id)
+    yield from queued_within(selection)
+    if selection.min_ms is not None:
+        yield last.c.duration_ms >= selection.min_ms
+    if selection.max_ms is not None:
+        yield last.c.duration_ms <= selection.max_ms
+    if selection.error_text is not None:
+        yield last.c.error.icontains(clean(selection.error_text), autoescape=True)
+        yield _is_notable  # no other row has an error

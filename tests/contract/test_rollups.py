@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 
 from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Ring, Times, id_floor, new_id
 from forge_tools.records.audit import Pruning
-from forge_tools.storage import Store, rolled
+from forge_tools.storage import Store, figures
 from forge_tools.storage.models import execution_attempts, execution_queue, executions, rollup_figures, rollup_hours
 from forge_tools.storage.rollups import hour_at
 from tests.contract.calls import SCOPE, call, ended, submitted
@@ -255,7 +255,7 @@ async def test_more_calls_than_may_be_held_are_ranked_by_the_database(
 ) -> None:
     await calls_at(store, OLD, OLD, OLD + HOUR)
     await rolled_hours(store)
-    monkeypatch.setattr(rolled, "MOST_HELD", 2)
+    monkeypatch.setattr(figures, "MOST_HELD", 2)
     await forge(store, "DELETE FROM rollup_figures")
     assert await count(store) == 3
     assert await count(store, until=OLD + HOUR) == 0  # these are few enough

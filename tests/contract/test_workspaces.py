@@ -12,7 +12,7 @@ from forge_tools.records.tools import ToolCategory
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_queue, workers
-from forge_tools.storage.moving import MOST_MOVES
+from forge_tools.storage.workspaces import MOST_MOVES
 from tests.contract.calls import boot, claimed, ended, running, scope
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, lane="async")

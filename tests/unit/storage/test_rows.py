@@ -1,11 +1,13 @@
 """Executions and outcomes as storable values."""
 
 import json
+from dataclasses import fields
 
 import pytest
 
-from forge_tools.records import ExecutionStatus, Outcome, is_id, new_id
-from forge_tools.storage.rows import ASKED, clean, execution_values, late_detail
+from forge_tools.records import ExecutionRecord, ExecutionStatus, NewExecution, Outcome, is_id, new_id
+from forge_tools.storage.rows import ASKED, OUTCOME, clean, execution_values, late_detail
+from forge_tools.storage.view import tool_executions
 from tests.contract.calls import call
 
 SOME_ID = "01a00000-0000-7000-8000-00000000abcd"
@@ -40,3 +42,13 @@ def test_only_a_lower_case_uuid_is_an_id(text: str) -> None:
 def test_a_long_late_output_is_cut() -> None:
     outcome = Outcome(id=new_id(), attempt=1, token="t", status=ExecutionStatus.SUCCEEDED, output="x" * 1_000_000)
     assert len(late_detail(outcome)) < 11_000
+
+
+def test_what_a_record_gives_is_a_column_or_steers_the_statement() -> None:
+    assert {field.name for field in fields(NewExecution)} - {*ASKED} == {"sealed"}
+    steers = {"id", "attempt", "token", "retry_in", "give_back"}
+    assert {field.name for field in fields(Outcome)} - {*OUTCOME} == steers
+
+
+def test_what_history_shows_is_a_column_of_its_view() -> None:
+    assert {field.name for field in fields(ExecutionRecord)} <= {*tool_executions.c.keys()}
