@@ -4,7 +4,7 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -150,9 +150,12 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], connection: sqlite3
 
 
 def _run(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3.Cursor:
-    """Run a statement; a list is one parameter, a text of JSON."""
-    bound = {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return connection.execute(sqlite_statement(name), bound)
+    return connection.execute(sqlite_statement(name), values)
+
+
+def _bound(values: Mapping[str, object]) -> dict[str, object]:
+    """Parameters of which a list is a text of JSON."""
+    return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _submit(rows: Sequence[NewExecution], connection: sqlite3.Connection) -> list[ForgeError | None]:
@@ -232,7 +235,7 @@ def _insert_attempt(connection: sqlite3.Connection, outcome: Outcome, **values: 
 
 
 def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) -> list[Claim | None]:
-    asked = {**scope_values(scope), "now": forge_now()}
+    asked = {**_bound(scope_values(scope)), "now": forge_now()}
     claims: list[Claim | None] = []
     for ask in rows:
         won = _run(connection, "claim", **asked, **ask._asdict()).rowcount
@@ -298,19 +301,19 @@ def _look(rows: Sequence[Question], connection: sqlite3.Connection) -> list[Look
             "unix": moment.timestamp(),
             "sealed_since": since.replace(tzinfo=None).isoformat(" ", "microseconds"),
         }
-        looks.append(look_of(question, _run(connection, "look", **asked).fetchall()))  # the last row commits it
+        looks.append(look_of(question, _run(connection, "look", **_bound(asked)).fetchall()))  # the last row commits it
     return looks
 
 
 def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Ring]:
-    return [Ring(*row) for row in _run(connection, "due", **scope_values(scope), now=forge_now(), limit=limit)]
+    return [Ring(*row) for row in _run(connection, "due", **_bound(scope_values(scope)), now=forge_now(), limit=limit)]
 
 
 def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:
-    found = {id_: row for id_, *row in _run(connection, "results", ids=tuple(ids))}
+    found = {id_: row for id_, *row in _run(connection, "results", ids=json.dumps(ids))}
     return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]
 
 
 def _statuses(ids: Sequence[str], connection: sqlite3.Connection) -> list[ExecutionStatus | None]:
-    found = {id_: status_of(status) for id_, status in _run(connection, "statuses", ids=tuple(ids))}
+    found = {id_: status_of(status) for id_, status in _run(connection, "statuses", ids=json.dumps(ids))}
     return [found.get(id_) for id_ in ids]
