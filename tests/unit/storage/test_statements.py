@@ -67,3 +67,11 @@ def test_what_a_transaction_needs_first_is_run_one_by_one_and_nothing_on_sqlite(
     assert len(settings("postgresql", "by_index")) == 4
     assert not any(";" in said for said in settings("postgresql", "by_index"))
     assert settings("sqlite", "by_index") == []
+
+
+def test_whatever_is_prepared_is_a_block_of_postgresql() -> None:
+    sources = FOLDER.parent.rglob("*.py")
+    asked = {name for file in sources for name in re.findall(r'prepare\(.*?"(\w+)"', file.read_text())}
+
+    assert len(asked) > 3
+    assert {("postgresql", name) for name in asked} <= {*BLOCKS}
