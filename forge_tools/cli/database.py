@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from forge_tools import storage
 from forge_tools.config import Settings
-from forge_tools.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from forge_tools.storage import Store
+    from forge_tools.storage.history import History
 
 T = TypeVar("T")
 
 
-def with_store(work: Callable[[Store], Awaitable[T]], settings: Settings | None = None) -> T:
+def with_store(work: Callable[["Store"], Awaitable[T]], settings: Settings | None = None) -> T:
     """Open the database that the settings name, do `work`, and close it.
 
     Raises:
@@ -19,9 +23,24 @@ def with_store(work: Callable[[Store], Awaitable[T]], settings: Settings | None 
     settings = settings or Settings.load()
 
     async def run() -> T:
-        async with await open_store(
+        async with await storage.open_store(
             settings.database, connect_timeout=settings.connect_timeout, artifact_dir=settings.artifact_dir
         ) as store:
             return await work(store)
+
+    return asyncio.run(run())
+
+
+def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
+    """Do `work` with the history of that database alone.
+
+    Raises:
+        StorageError: as with a store.
+    """
+    settings = Settings.load()
+
+    async def run() -> T:
+        async with storage.open_history(settings.database, connect_timeout=settings.connect_timeout) as history:
+            return await work(history)
 
     return asyncio.run(run())

@@ -64,7 +64,7 @@ def export(  # noqa: PLR0913 one option a filter
     face = face_of(context)
 
     async def write(store: Store) -> int:
-        count, chosen_rows = 0, listed(store, of)
+        count, chosen_rows = 0, listed(store.history, of)
         with _opened(to, face) as stream, _progress(face, of, chosen.get("until"), shown=_is_seen(face, to)) as told:
             rows = _Rows(stream, format, chosen_rows)
             async for page in chosen_rows.pages(**chosen):

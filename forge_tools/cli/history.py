@@ -5,13 +5,13 @@ from typing import Annotated, Any
 import typer
 
 from forge_tools.cli import filters
-from forge_tools.cli.database import with_store
+from forge_tools.cli.database import with_history
 from forge_tools.cli.executions import summary
 from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
 from forge_tools.cli.listed import KindOption, Listed, OfOption, Rows, listed, narrowed
 from forge_tools.records import is_id
-from forge_tools.storage import Store
+from forge_tools.storage.history import History
 from forge_tools.storage.paging import Page
 
 PATIENCE_SECONDS = 2.0
@@ -52,15 +52,15 @@ def history(  # noqa: PLR0913 one option a filter
     """
     chosen = narrowed(filters.given(context), of, kind)
 
-    async def read(store: Store) -> tuple[Listed, Page[Any]]:
-        last, rows = before, listed(store, of)
+    async def read(known: History) -> tuple[Listed, Page[Any]]:
+        last, rows = before, listed(known, of)
         if before and of is Rows.EXECUTIONS and not is_id(before.lower()):
-            last = (await store.history.get(before)).id  # a beginning of the id will do
+            last = (await known.get(before)).id  # a beginning of the id will do
         return rows, await rows.page(**chosen, limit=limit, before=last, patience=patience)
 
     face = face_of(context)
     patience = None if face.is_json else PATIENCE_SECONDS
-    rows, page = with_store(read)
+    rows, page = with_history(read)
     if face.is_json:
         for record in page:
             face.line(summary(rows.document(record)))

@@ -15,7 +15,7 @@ from forge_tools.cli.executions import SHOWN_ID, shown_value, styled
 from forge_tools.cli.moments import compact, iso, took
 from forge_tools.cli.tables import Column, table
 from forge_tools.records import TERMINAL, AttemptRecord, EventRecord, ExecutionRecord, id_time
-from forge_tools.storage import Store
+from forge_tools.storage.history import History
 from forge_tools.storage.paging import Page, Stretch
 
 WIDE = 100
@@ -51,9 +51,8 @@ class Listed:
     moment: Callable[[Any], datetime]
 
 
-def listed(store: Store, rows: Rows) -> Listed:
+def listed(history: History, rows: Rows) -> Listed:
     """What to read rows of this kind with."""
-    history = store.history
     match rows:
         case Rows.ATTEMPTS:
             return Listed(history.list_attempts, history.attempt_pages, _attempt, attempts_table, _ATTEMPT, _asked_at)

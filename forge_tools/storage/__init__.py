@@ -1,6 +1,24 @@
-"""Storage: the one package that knows SQL. What is written here is the truth; everything else asks it."""
+"""Storage: the one package that knows SQL. What is written here is the truth; everything else asks it.
 
-from forge_tools.storage.definitions import ToolChangedError
-from forge_tools.storage.store import Store, open_store
+The names below are loaded when first asked for: who reads history alone loads nothing else.
+"""
 
-__all__ = ["Store", "ToolChangedError", "open_store"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forge_tools.storage.definitions import ToolChangedError
+    from forge_tools.storage.history import open_history
+    from forge_tools.storage.store import Store, open_store
+
+__all__ = ["Store", "ToolChangedError", "open_history", "open_store"]
+
+_OWNERS = {"ToolChangedError": "definitions", "open_history": "history"}
+"""Which module has the names that are not of `store`."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(f"{__name__}.{_OWNERS.get(name, 'store')}"), name)
+    return found

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Table, event
+from sqlalchemy import URL, Connection, Table, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -22,7 +22,8 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Sch
 from forge_tools.storage.batching import ConflictError
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.deadline import alarm, answered_within
-from forge_tools.storage.faults import translated, unreachable
+from forge_tools.storage.faults import UPGRADE, translated, unknown_version, unreachable
+from forge_tools.storage.models import SCHEMA_REVISION
 from forge_tools.urls import require_readable, without_passwords
 
 T = TypeVar("T")
@@ -97,7 +98,7 @@ class Address:
 
     def require_file(self) -> None:
         """Refuse an SQLite file that is not there, before anything opens it."""
-        if not Path(self.target).exists():
+        if self.dialect == "sqlite" and not Path(self.target).exists():
             raise SchemaVersionError(
                 f"There is no database at {self.target} yet. Run `forge-tools up` in its folder, or `forge-tools db upgrade`."
             )
@@ -177,6 +178,23 @@ class Database:
             )
         if asyncio.get_running_loop() is not self._loop:
             raise StorageError("This Store belongs to another event loop; open one Store per loop.")
+
+    async def check(self, *, has_tables: bool = True) -> None:
+        """Make sure that the database answers, and that its tables are neither older nor newer than this code.
+
+        Raises:
+            SchemaVersionError: with the way out.
+        """
+        async with self.reading() as connection:
+            if not has_tables:
+                await connection.execute(text("SELECT 1"))
+                return
+            revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+        if revision is None or revision < SCHEMA_REVISION:
+            said = f"is at version {revision or 'none'}; this code needs {SCHEMA_REVISION}. {UPGRADE}"
+            raise SchemaVersionError(f"{self.address.shown} {said}")
+        if revision > SCHEMA_REVISION:
+            raise unknown_version(self.address.shown, revision)
 
     def upsert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
         """An INSERT that can say what to do on a conflict, in this dialect."""

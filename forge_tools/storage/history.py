@@ -1,6 +1,7 @@
 """What was asked and what came of it: reads on the view `tool_executions`."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -23,7 +24,7 @@ from forge_tools.records import (
     StuckCalls,
     is_id,
 )
-from forge_tools.storage.engine import Database
+from forge_tools.storage.engine import Address, Database
 from forge_tools.storage.figures import read_figures
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.load import find_stuck
@@ -50,6 +51,19 @@ LEAST_PREFIX = 8
 
 seen = tool_executions.c
 """The view's columns."""
+
+
+@asynccontextmanager
+async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterator["History"]:
+    """The history alone, for those who only read it: a store has more parts to load. Raises what `open_store` raises."""
+    address = Address.parse(url)
+    address.require_file()
+    database = Database.open(address, connect_timeout=connect_timeout)
+    try:
+        await database.check()
+        yield History(database)
+    finally:
+        await database.close()
 
 
 class History:

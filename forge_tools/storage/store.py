@@ -6,9 +6,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import text
-
-from forge_tools.errors import SchemaVersionError
 from forge_tools.storage.artifacts import StoredArtifacts
 from forge_tools.storage.audit import AuditBook
 from forge_tools.storage.batching import Limits
@@ -16,10 +13,8 @@ from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.clock import Clock
 from forge_tools.storage.deadline import answered_within
 from forge_tools.storage.engine import Address, Database
-from forge_tools.storage.faults import UPGRADE, unknown_version
 from forge_tools.storage.history import History
 from forge_tools.storage.keys import IdempotencyKeys
-from forge_tools.storage.models import SCHEMA_REVISION
 from forge_tools.storage.overview import Overviews
 from forge_tools.storage.postgres import PostgresHotPath
 from forge_tools.storage.queue import ExecutionQueue
@@ -70,7 +65,7 @@ async def open_store(
         limits = Limits(patience=None, deadline=deadline)
     store = Store(hot, database, limits=limits, artifact_dir=artifact_dir)
     try:
-        await _check(database, check_schema=check_schema)
+        await database.check(has_tables=check_schema)
     except BaseException:
         await store.close()
         raise
@@ -145,27 +140,3 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-async def _check(database: Database, *, check_schema: bool) -> None:
-    """Make sure that the database answers, and that its tables fit."""
-    async with database.reading() as connection:
-        if not check_schema:
-            await connection.execute(text("SELECT 1"))
-            return
-        revision = await connection.scalar(text("SELECT version_num FROM alembic_version"))
-    require_known(revision, database.address.shown)
-
-
-def require_known(revision: str | None, shown: str) -> None:
-    """Refuse a database whose tables are older or newer than this code.
-
-    Raises:
-        SchemaVersionError: with the way out.
-    """
-    if revision is None or revision < SCHEMA_REVISION:
-        raise SchemaVersionError(
-            f"{shown} is at version {revision or 'none'}; this code needs {SCHEMA_REVISION}. {UPGRADE}"
-        )
-    if revision > SCHEMA_REVISION:
-        raise unknown_version(shown, revision)

@@ -98,3 +98,11 @@ def test_celery_is_loaded_by_the_first_publish_elsewhere() -> None:
     assert isinstance(after, list)
     assert among(before, CELERY) == []
     assert {"celery", "kombu"} <= set(after)
+
+
+def test_the_command_that_lists_history_loads_no_other_part_of_the_store() -> None:
+    loaded = fresh("import json, sys\nimport forge_tools.cli.history\nprint(json.dumps(sorted(sys.modules)))")
+
+    assert "forge_tools.storage.history" in loaded
+    others = ("store", "queue", "audit", "artifacts", "catalogue", "postgres", "sqlite")
+    assert among(loaded, tuple(f"forge_tools.storage.{one}" for one in others)) == []
