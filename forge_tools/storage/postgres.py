@@ -75,7 +75,7 @@ class PostgresHotPath:
         self._address = address
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        return _refusals(rows, await self._run("submit", is_judged=True, **_asked(rows)))
+        return _refusals(rows, await self._run("submit", **_asked(rows)))
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
         """Two statements where a key is held, one where none is."""
@@ -93,7 +93,7 @@ class PostgresHotPath:
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
         new = [row.new for row in rows]
         outcomes = _by_name(OUTCOME, [outcome_values(row.outcome) for row in rows])
-        return _refusals(new, await self._run("record", is_judged=False, **_asked(new), **outcomes))
+        return _refusals(new, await self._run("record", **_asked(new), **outcomes))
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
         asked = {**_by_name(Ask._fields, rows), **scope_values(scope)}
@@ -146,7 +146,7 @@ class PostgresHotPath:
         new = [row.new for row in rows]
         links = _by_name(_LINKS, [_link_values(row) for row in rows])
         answers: list[Answer] = [None] * len(rows)
-        settled = await self._run("submit_linked", is_judged=True, **_asked(new), **links)
+        settled = await self._run("submit_linked", **_asked(new), **links)
         for ord_, skew, *current in settled:
             answers[ord_ - 1] = None if skew is None else refusal(new[ord_ - 1], skew, *current)
         known = {row[0] - 1 for row in settled}

@@ -9,7 +9,9 @@ WITH new AS (
                          :as_replayed::text[])
       WITH ORDINALITY AS n({asked}, sealed, issued_at, scope, key, fingerprint, ttl, replay_of, actor, as_replay,
                            as_replayed, ord)),
-{checked},
+{clocked},
+{refused},
+{fresh},
   claimed AS (
     INSERT INTO idempotency_keys (scope, key, execution_id, fingerprint, ttl, claimed_at, expires_at)
     SELECT f.scope, f.key, f.id, f.fingerprint::json, f.ttl, now(), now() + make_interval(secs => f.ttl) FROM fresh f

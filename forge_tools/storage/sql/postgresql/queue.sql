@@ -1,16 +1,27 @@
 -- One autocommit statement a flush, arrays in. JSON travels as text and is cast where it is inserted. Where a statement says
 -- `id = ANY (ARRAY[...])` for an equality, the planner has no use for the order of the index: see PINNED in postgres.py.
 
--- A row is refused if its id is off the clock, or if its tool is disabled or defined otherwise than its call was checked by; but
--- not if it was stored before: this may be a late repetition. One id twice in a batch is inserted once.
--- name: checked
+-- name: clocked
   clocked AS (
-    SELECT n.*, n.issued_at - extract(epoch FROM now())::float8 AS skew FROM new n),
+    SELECT n.*, n.issued_at - extract(epoch FROM now())::float8 AS skew FROM new n)
+
+-- A row is refused if its id is off the clock, or if its tool is disabled or defined otherwise than its call was checked by; but
+-- not if it was stored before: this may be a late repetition.
+-- name: refused
   refused AS MATERIALIZED (
     SELECT c.ord, c.skew, t.name, t.spec, t.digest, t.enabled, t.demoted_at
-    FROM clocked c LEFT JOIN tools t ON t.name = ANY (ARRAY[c.tool]) AND t.is_default AND :is_judged::bool
+    FROM clocked c LEFT JOIN tools t ON t.name = ANY (ARRAY[c.tool]) AND t.is_default
     WHERE (abs(c.skew) > {max_skew} OR NOT t.enabled OR t.digest <> c.tool_digest)
-      AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id)),
+      AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id))
+
+-- What is over as it is inserted needs no tool.
+-- name: refused_by_clock
+  refused AS MATERIALIZED (
+    SELECT c.ord, c.skew, NULL AS name, NULL AS spec, NULL AS digest, NULL::bool AS enabled, NULL AS demoted_at FROM clocked c
+    WHERE abs(c.skew) > {max_skew} AND NOT EXISTS (SELECT FROM executions e WHERE e.id = c.id))
+
+-- One id twice in a batch is inserted once.
+-- name: fresh
   fresh AS (
     SELECT DISTINCT ON (c.id) c.* FROM clocked c
     WHERE abs(c.skew) <= {max_skew} AND c.ord NOT IN (SELECT ord FROM refused) ORDER BY c.id)
@@ -34,7 +45,9 @@ SELECT ord, skew, name, spec::text, digest, enabled, demoted_at IS NOT NULL FROM
 WITH new AS (
     SELECT * FROM unnest({asked_arrays}, :sealed::text[], :issued_at::float8[])
       WITH ORDINALITY AS n({asked}, sealed, issued_at, ord)),
-{checked},
+{clocked},
+{refused},
+{fresh},
 {inserted},
 {enqueued}
 {refusals}
@@ -43,7 +56,9 @@ WITH new AS (
 WITH new AS (
     SELECT * FROM unnest({asked_arrays}, :issued_at::float8[], {outcome_arrays})
       WITH ORDINALITY AS n({asked}, issued_at, {outcome}, ord)),
-{checked},
+{clocked},
+{refused_by_clock},
+{fresh},
 {inserted},
   ended AS (
     INSERT INTO execution_attempts (execution_id, attempt, final, completed_at, {outcome})
