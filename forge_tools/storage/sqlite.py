@@ -46,6 +46,7 @@ from forge_tools.storage.rows import (
 )
 from forge_tools.storage.statements import sqlite_statement
 
+R = TypeVar("R")
 T = TypeVar("T")
 Clock = Callable[[float], str]
 """The time that many seconds from a flush's own now."""
@@ -60,20 +61,19 @@ class SqliteHotPath:
         self._reader = _Thread(address, "forge-sqlite-reader")
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
-        return await self.write(partial(_submit, rows))
+        return await self._write_each(_submit_one, rows)
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """All of a batch in one transaction; no other writer is in between."""
-        return await self.write(partial(_submit_linked, rows))
+        return await self._write_each(_submit_linked, rows)
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
-        return await self.write(partial(_record, rows))
+        return await self._write_each(_record, rows)
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
         return await self.write(partial(_claim, rows, scope))
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
-        return await self.write(partial(_finish, rows))
+        return await self._write_each(_finish, rows)
 
     async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:
         async with self.write_lock:
@@ -94,6 +94,11 @@ class SqliteHotPath:
     async def close(self) -> None:
         await self._writer.close()
         await self._reader.close()
+
+    async def _write_each(self, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]) -> list[T]:
+        """All rows in one transaction, and at one moment; no other writer is in between."""
+        clock = cache(forge_now)
+        return await self.write(lambda connection: [work(connection, row, clock) for row in rows])
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` in one write transaction on the writer's thread."""
@@ -158,11 +163,6 @@ def _bound(values: Mapping[str, object]) -> dict[str, object]:
     return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _submit(rows: Sequence[NewExecution], connection: sqlite3.Connection) -> list[ForgeError | None]:
-    clock = cache(forge_now)
-    return [_submit_one(connection, new, clock) for new in rows]
-
-
 def _submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
     changed = _run(connection, "changed", tool=new.tool, tool_digest=new.tool_digest, id=new.id).fetchone()
     refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock(0.0))
@@ -185,12 +185,7 @@ def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: st
     return None if inserted else _ALREADY_THERE
 
 
-def _submit_linked(rows: Sequence[LinkedExecution], connection: sqlite3.Connection) -> list[Answer]:
-    clock = cache(forge_now)
-    return [_link_one(connection, row, clock) for row in rows]
-
-
-def _link_one(connection: sqlite3.Connection, row: LinkedExecution, clock: Clock) -> Answer:
+def _submit_linked(connection: sqlite3.Connection, row: LinkedExecution, clock: Clock) -> Answer:
     claim, replay, new = row.claim, row.replay, row.new
     if claim is not None and (holder := _holder(connection, claim, clock)) is not None:
         return None if holder.execution_id == new.id else holder
@@ -217,12 +212,8 @@ def _holder(connection: sqlite3.Connection, claim: KeyClaim, clock: Clock) -> Ho
     return Holder(*row)
 
 
-def _record(rows: Sequence[Record], connection: sqlite3.Connection) -> list[ForgeError | None]:
-    now = forge_now()
-    return [_record_one(connection, row, now) for row in rows]
-
-
-def _record_one(connection: sqlite3.Connection, row: Record, now: str) -> ForgeError | None:
+def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeError | None:
+    now = clock(0.0)
     refused = _insert_execution(connection, row.new, now)
     if refused is None:
         never_started = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
@@ -253,12 +244,7 @@ def _claimed(connection: sqlite3.Connection, ask: Ask) -> Claim | None:
     return claim_of(ask, values, sealed=sealed, started_at=started)
 
 
-def _finish(rows: Sequence[Outcome], connection: sqlite3.Connection) -> list[bool]:
-    clock = cache(forge_now)
-    return [_finish_one(connection, outcome, clock) for outcome in rows]
-
-
-def _finish_one(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> bool:
+def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> bool:
     fence, now = {"id": outcome.id, "attempt": outcome.attempt, "token": outcome.token}, clock(0.0)
     owned = _run(connection, "owned", **fence).fetchone()
     if owned is None:
