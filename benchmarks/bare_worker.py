@@ -3,7 +3,7 @@
 import sys
 
 from benchmarks.bare_queue import swapped
-from workers.__main__ import main
+from workers.program import main
 
 if __name__ == "__main__":
     with swapped():

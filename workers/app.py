@@ -63,6 +63,7 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
     )
     silence_warnings()  # once more: by now it has asked to see them all
     gc.set_threshold(COLLECT_EVERY)
+    gc.enable()
     gc.collect()
     gc.freeze()  # what is there by now stays: no need to walk it again, nor for a child to touch, and so copy, what it shares
     worker.start()

@@ -20,7 +20,6 @@ from forge_tools.storage.looks import Look
 from forge_tools.storage.models import execution_attempts, execution_queue
 from forge_tools.storage.queue import ExecutionQueue
 from workers import app, engine
-from workers.__main__ import main
 from workers.engine import Engine
 from workers.fitness import Fitness
 from workers.lanes import loop
@@ -28,6 +27,7 @@ from workers.lanes.base import Body
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER
+from workers.program import main
 from workers.pulse import Pulse
 from workers.recovery import Recovery
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import workers.__main__ as program
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.registry import ScopedRegistry
 from tests.fleet import ROOT
+from workers import program
 from workers.hosting import Hosting
 
 

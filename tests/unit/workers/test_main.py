@@ -10,7 +10,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.records import ToolCategory
 from tests.sample_tools import TOOLS
-from workers.__main__ import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, _WithData, main, offered, parser
+from workers.program import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, _WithData, main, offered, parser
 
 SAMPLES = ["--tools", "tests.sample_tools:TOOLS"]
 
@@ -19,10 +19,10 @@ SAMPLES = ["--tools", "tests.sample_tools:TOOLS"]
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """`main` configures this process; let it configure copies."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("workers.__main__._log_to_stderr", lambda level: None)
+    monkeypatch.setattr("workers.program._log_to_stderr", lambda level: None)
     monkeypatch.setattr("workers.drain.signal.signal", lambda number, handler: None)
     monkeypatch.setenv("FORGE_BOOT", "")
-    monkeypatch.setattr("workers.__main__.drain", lambda engine: engine.stop(drain=0))
+    monkeypatch.setattr("workers.program.drain", lambda engine: engine.stop(drain=0))
 
 
 def names(settings: Settings, *arguments: str) -> set[str]:

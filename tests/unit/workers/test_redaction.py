@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from forge_tools.secrecy import CONCEALED, Scrubber
-from workers.__main__ import _WithData
+from workers.program import _WithData
 from workers.redaction import RedactedStream, concealed
 
 

@@ -1,0 +1,184 @@
+"""The program `forge-tools worker` becomes: reads its arguments, starts the engine, runs the Celery worker."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from celery import signals
+
+from forge_tools.base import BaseTool
+from forge_tools.config import Settings, take_secrets
+from forge_tools.errors import ConfigurationError, ForgeError
+from forge_tools.executor import ToolExecutor
+from forge_tools.plugins import admit, load_tools
+from forge_tools.records import ToolCategory
+from forge_tools.records.places import host_queue
+from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.configured import reach_of
+from forge_tools.sandbox.leftovers import end
+from forge_tools.sandbox.marks import boot_mark, mark_worker
+from forge_tools.sandbox.spawner import SPAWNER
+from workers.app import run_worker, worker_app
+from workers.artifacts import ArtifactDesk, WorkerArtifacts
+from workers.drain import drain, leave_on_signals
+from workers.engine import Engine, Post
+from workers.hosting import Hosting, Servers
+from workers.lanes.starting import orphans
+from workers.redaction import redact_streams
+from workers.shells import Book
+
+HOSTING = "forge_tools.mcp.hosting.servers"
+"""What needs the SDK of MCP; workers without configured servers do without."""
+
+EXIT_CONFIGURATION = 78
+EXIT_UNAVAILABLE = 69
+DEFAULT_CONCURRENCY = {"async": 200, "process": os.cpu_count() or 2}
+
+logger = logging.getLogger("workers")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a worker; returns the exit code (69: a service cannot be reached, 75: another is to take its place, 78: configuration)."""
+    options = parser().parse_args(arguments)
+    _log_to_stderr(options.log_level)
+    sys.path.append(str(Path.cwd()))  # last, so that the user's tools import and shadow nothing
+    try:
+        return run(options)
+    except ConfigurationError as error:
+        logger.error("%s", error)
+        return EXIT_CONFIGURATION
+    except ForgeError as error:
+        logger.error("%s", error)
+        return EXIT_UNAVAILABLE
+
+
+def run(options: argparse.Namespace) -> int:
+    """Load tools, start the engine, run Celery until it is told to stop."""
+    settings, secrets = Settings.load(), take_secrets()
+    registry = ScopedRegistry()
+    hosting = Hosting(hosted_servers(options, settings), registry)
+    registry.register_many(offered(options, settings, hosting.start()))
+    book = Book() if options.lane == "async" else None  # children of the process lane have no database to ask
+    desk = ArtifactDesk(settings)
+    reach = reach_of(settings, book=book, artifacts=WorkerArtifacts(settings.artifact_max_bytes, desk.ask))
+    executor = ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0)
+    post = Post(
+        lane=options.lane,
+        queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
+        concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
+    )
+    engine = Engine(
+        settings, post, executor, is_watched=True, book=book, artifacts=desk, secrets=secrets, hosting=hosting
+    )
+    leave_on_signals()
+    mark_worker(engine.boot)
+    try:
+        engine.start()
+        signals.setup_logging.connect(_keep_logging)
+        app = worker_app(settings, post, engine, executor)
+        facts = {"lane": post.lane, "queues": ",".join(post.queues), "tools": registry.count()}
+        logger.info("Worker ready", extra=facts)
+        code = run_worker(app, settings, post, engine)
+        return os.EX_TEMPFAIL if engine.fitness.is_left else code
+    finally:
+        drain(engine)
+        hosting.close()
+        SPAWNER.close()
+        end(boot_mark(engine.boot), started=orphans())
+
+
+def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
+    """The tools this worker starts with: those named by `--tools`, those `hosted`, and of the rest what `--categories` admits."""
+    named = [*load_tools(options.tools, builtins=False, entry_points=False), *hosted]
+    found = load_tools(builtins=not options.no_builtins)
+    categories = _admitted(options, settings)
+    if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
+        return named  # that none of the servers is there is no mistake in the configuration
+    names = {tool.name for tool in named}
+    return named + [tool for tool in admit(found, categories) if tool.name not in names]
+
+
+def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers | None:
+    """The MCP servers that are configured, if this worker hosts any."""
+    if not _hosts_servers(options, settings):
+        return None
+    try:
+        hosting = import_module(HOSTING)
+    except ModuleNotFoundError as error:
+        if error.name not in {"mcp", "mcp_types"}:
+            raise
+        raise ConfigurationError("FORGE_MCP_CONFIG needs an extra: pip install 'forge-tools[mcp]'.") from error
+    servers: Servers = hosting.hosted_servers(settings.mcp_config, settings.max_output_bytes, settings.home / "mcp")
+    return servers
+
+
+def _hosts_servers(options: argparse.Namespace, settings: Settings) -> bool:
+    """Their tools only await, so that the async lane has them all."""
+    categories = _admitted(options, settings)
+    is_admitted = categories is None or ToolCategory.MCP in categories
+    return options.lane == "async" and settings.mcp_config is not None and is_admitted
+
+
+def _admitted(options: argparse.Namespace, settings: Settings) -> list[ToolCategory] | None:
+    """None admits all: the embedded stack trusts its user; elsewhere running commands must be asked for by name."""
+    categories: list[ToolCategory] | None = options.categories
+    if categories is None and not settings.is_embedded:
+        return [category for category in ToolCategory if category != ToolCategory.EXECUTION]
+    return categories
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `forge-tools worker`."""
+    parse = argparse.ArgumentParser(prog="forge-tools worker", description="Run tools for agents as a Celery worker.")
+    parse.add_argument("--lane", choices=("async", "process"), required=True, help="where bodies run")
+    parse.add_argument("--queues", type=_names, default=("default",), help="comma-separated; default: default")
+    parse.add_argument("--concurrency", type=int, help="bodies at once (async: 200) or child processes (one a core)")
+    parse.add_argument("--tools", action="append", default=[], metavar="MODULE:ATTRIBUTE", help="load these tools too")
+    parse.add_argument("--categories", type=_categories, help="offer only these, comma-separated")
+    parse.add_argument("--no-builtins", action="store_true", help="do not load the built-in tools")
+    parse.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    return parse
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("name at least one queue")
+    return names
+
+
+def _categories(text: str) -> list[ToolCategory]:
+    try:
+        return [ToolCategory(name) for name in _names(text)]
+    except ValueError as error:
+        known = ", ".join(ToolCategory)
+        raise argparse.ArgumentTypeError(f"{error}; known categories: {known}") from error
+
+
+class _WithData(logging.Formatter):
+    """Constant messages with their data behind them, as `name=value`."""
+
+    KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        data = " ".join(f"{name}={value!r}" for name, value in vars(record).items() if name not in self.KNOWN)
+        return f"{super().format(record)} {data}".rstrip()
+
+
+def _log_to_stderr(level: str) -> None:
+    redact_streams()
+    handler = logging.StreamHandler()
+    handler.setFormatter(_WithData("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("celery.worker.request").setLevel(logging.CRITICAL)  # the engine says what a lost child means
+    if level == "INFO":  # two lines a call would only say what SQL holds
+        logging.getLogger("forge_tools.tools").setLevel(logging.WARNING)
+        logging.getLogger("celery").setLevel(logging.WARNING)
+
+
+def _keep_logging(**_: object) -> None:
+    """Celery configures logging unless somebody answers its signal: ours stands."""
