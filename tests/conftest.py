@@ -21,6 +21,7 @@ WAITING = ("chaos", "integration", "e2e")
 
 
 settle()
+gc.disable()  # until all is collected: it would look at every module again and again
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -109,8 +110,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Spare the collector thousands of tests and their modules: every collection in a test would look at them all."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,12 +17,15 @@ from tests.waiting import wait_until
 from tests.warm import Forked, WarmInterpreter
 
 ROOT = Path(__file__).resolve().parent.parent
-SAMPLE_TOOLS = "tests.sample_tools:TOOLS"
+SAMPLES = "tests.sample_tools"
+SAMPLE_TOOLS = f"{SAMPLES}:TOOLS"
 WORKER = (
     *("workers.app", "workers.engine", "celery.bin.worker", "celery.apps.worker", "celery.fixups.django"),
-    *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.plugins.loading", "tomllib", "timeit"),
+    *("celery.worker.components", "celery.worker.consumer", "celery.worker.control", "celery.worker.loops"),
+    *("celery.concurrency.thread", "billiard.popen_fork", "billiard.heap", "billiard.sharedctypes"),
+    *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.plugins.loading", "tomllib", "timeit", SAMPLES),
 )
-"""What every worker imports."""
+"""What every worker imports, and the tools of most."""
 
 
 class WorkerProcess:
