@@ -20,8 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = "tests.sample_tools"
 SAMPLE_TOOLS = f"{SAMPLES}:TOOLS"
 WORKER = (
-    *("workers.app", "workers.engine", "celery.bin.worker", "celery.apps.worker", "celery.fixups.django"),
-    *("celery.worker.components", "celery.worker.consumer", "celery.worker.control", "celery.worker.loops"),
+    *("workers.program", "workers.engine", "celery.bin.worker", "celery.apps.worker", "celery.fixups.django"),
+    *(
+        "celery.app.control",
+        "celery.worker.components",
+        "celery.worker.consumer",
+        "celery.worker.control",
+        "celery.worker.loops",
+    ),
     *("celery.concurrency.thread", "billiard.popen_fork", "billiard.heap", "billiard.sharedctypes"),
     *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.plugins.loading", "tomllib", "timeit", SAMPLES),
 )
