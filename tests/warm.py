@@ -5,6 +5,7 @@ What forks is a process of its own without threads; what comes of it has its own
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import io
 import json
@@ -15,13 +16,19 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any
 
 REQUEST_BYTES = 1 << 20
+ROOM = {"ROOM": 30_000 * "."}
+"""What the environment of a warm interpreter has besides, in whose memory those that it forks show theirs."""
+ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
+PR_SET_PDEATHSIG = 1
 STREAMS = 3
 END_SECONDS = 10.0
 
@@ -77,15 +84,17 @@ class Forked:
 
 
 class WarmInterpreter:
-    """`python -P` with some modules imported, which forks programs."""
+    """`python -P` with these options and some modules imported, which forks programs."""
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self, *modules: str, options: Sequence[str] = ()) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES)
         with theirs:
             # It ends when this end of the pair is closed, so also when the test process is killed.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__)), str(theirs.fileno()), *modules], pass_fds=[theirs.fileno()]
+                [sys.executable, "-P", *options, str(Path(__file__)), str(theirs.fileno()), *modules],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **ROOM},
             )
         atexit.register(self.close)
 
@@ -98,15 +107,34 @@ class WarmInterpreter:
         stdin: int | IO[Any] | None = None,
         stdout: int | IO[Any],
         stderr: int | IO[Any],
+        death_signal: int = 0,
     ) -> Forked:
-        """Start `python -P -m` with these words."""
+        """Start `python -P -m` with these words, or `python -c` where the first is `-c`.
+
+        It gets the `death_signal` when this interpreter ends, which does so with the process that made it.
+        """
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = json.dumps([str(cwd), dict(env), list(words)]).encode()
+        request = json.dumps([str(cwd), dict(env), death_signal, list(words)]).encode()
         with theirs, Path(os.devnull).open("rb") as nothing:
             given = (nothing if stdin is None else stdin, stdout, stderr)
             streams = [one if isinstance(one, int) else one.fileno() for one in given]
             socket.send_fds(self._control, [request], [theirs.fileno(), *streams])
         return Forked(mine)
+
+    def run(
+        self, words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 60
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end, as `subprocess.run` does that captures the output as text."""
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            process = self.start(words, cwd=cwd, env=env, stdout=output, stderr=errors)
+            try:
+                code = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            out, err = (file.seek(0) or file.read() for file in (output, errors))
+        return subprocess.CompletedProcess(words, code, out, err)
 
     def close(self) -> None:
         """End it; what it forked goes on."""
@@ -168,16 +196,32 @@ def tell_ends(reports: dict[int, socket.socket]) -> None:
 
 
 def run(request: bytes, streams: Sequence[int]) -> None:
-    folder, environment, (module, *words) = json.loads(request)
+    folder, environment, death_signal, (module, *words) = json.loads(request)
+    if death_signal:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
     for number, handle in enumerate(streams):
         os.dup2(handle, number)
         os.close(handle)
     os.chdir(folder)
     os.environ.clear()
+    show(environment)
     os.environ.update(environment)
     look_at_streams()
-    sys.argv[:] = [module, *words]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if module == "-c":
+        sys.argv[:] = [module, *words[1:]]
+        sys.path.insert(0, "")
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(words[0], "<string>", "exec"), vars(main))
+    else:
+        sys.argv[:] = [module, *words]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def show(environment: Mapping[str, str]) -> None:
+    """Have /proc/PID/environ tell it: that file is the memory in which the kernel once put the environment."""
+    start, end = map(int, Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[ENVIRONMENT])
+    text = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+    ctypes.memmove(start, text[: end - start].ljust(end - start, b"\0"), end - start)
 
 
 def look_at_streams() -> None:

@@ -64,7 +64,7 @@ class Control:
     crew: Sequence[Post] = CREW
 
     async def run(self, folder: Path, start: asyncio.Semaphore) -> Run:
-        program = ("-m", "tests.chaos.sabotage", self.protection)
+        program = ("tests.chaos.sabotage", self.protection)
         plan = Plan(0, self.database, SECONDS, self.calls, self.steps, self.crew, program, settle=CONDEMNED_AFTER + 7)
         return await run(plan, folder, start)
 

@@ -1,10 +1,8 @@
-"""The workers under test: started as operators start them, replaced when they die, as a supervisor would."""
+"""The workers under test: processes of their own, replaced when they die, as a supervisor would."""
 
 import asyncio
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -14,11 +12,10 @@ from pathlib import Path
 import psutil
 
 from forge_tools.records import Lane
-from tests.fleet import ROOT, WorkerProcess
-from tests.server_process import become
+from tests.fleet import ROOT, WorkerProcess, warm_worker
 
 TOOLS = "tests.chaos.tools:TOOLS"
-PROGRAM = ("-P", "-m", "workers")
+PROGRAM = ("workers",)
 LOOK_SECONDS = 0.1
 SHORTEST_LIFE = 2.0
 """A post is not filled again sooner: the database may be away."""
@@ -183,16 +180,12 @@ class Crew:
     def _hire(self, post: Post) -> Worker:
         log = self._folder / f"worker-{self._count:03}-{post.lane}-{post.host}.log"
         self._count += 1
-        argv = [sys.executable, *self._program, "--lane", post.lane, "--queues", "default,background"]
-        argv += ["--concurrency", str(post.concurrency), "--tools", TOOLS, "--no-builtins"]
+        words = [*self._program, "--lane", post.lane, "--queues", "default,background"]
+        words += ["--concurrency", str(post.concurrency), "--tools", TOOLS, "--no-builtins"]
+        environment = {**self._environment, "FORGE_HOSTNAME": post.host}
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                become(argv, None, signal.SIGKILL),
-                cwd=ROOT,
-                env={**self._environment, "FORGE_HOSTNAME": post.host},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+            process = warm_worker().start(
+                words, cwd=ROOT, env=environment, stdout=output, stderr=output, death_signal=signal.SIGKILL
             )
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         return Worker(post, WorkerProcess(process, log), time.monotonic())

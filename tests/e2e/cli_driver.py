@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -125,20 +124,10 @@ class Cli:
 
     def run(self, *words: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end; no command ever shows a traceback or sends escapes to what is no terminal."""
-        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-            process = warm_command().start(
-                [MODULE, *words], cwd=self.folder, env=self.environment(), stdout=output, stderr=errors
-            )
-            try:
-                code = process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                raise
-            out, err = (file.seek(0) or file.read() for file in (output, errors))
-        assert "Traceback" not in out + err, out + err
-        assert "\x1b" not in err
-        return subprocess.CompletedProcess(words, code, out, err)
+        done = warm_command().run([MODULE, *words], cwd=self.folder, env=self.environment(), timeout=timeout)
+        assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+        assert "\x1b" not in done.stderr
+        return done
 
     def json(self, *words: str, code: int = 0) -> Any:
         """Run a command with `--output json`; return its one document."""

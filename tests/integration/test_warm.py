@@ -64,3 +64,16 @@ def test_what_forks_ends_with_the_process_that_started_it() -> None:
         pid = int(session.stdout.readline())
         session.kill()
     wait_until(lambda: not is_alive(pid), 30, "it goes on")
+
+
+def test_its_environment_is_what_the_system_says_of_it(warm: WarmInterpreter, tmp_path: Path) -> None:
+    said = "print(open('/proc/self/environ').read().strip(chr(0)).split(chr(0)))"
+    done = warm.run(["-c", said], cwd=tmp_path, env={"ONE": "1", "TWO": "and 2"})
+    assert (done.stdout, done.returncode) == ("['ONE=1', 'TWO=and 2']\n", 0)
+
+
+def test_code_has_its_words_and_imports_from_its_folder(warm: WarmInterpreter, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("FOUND = 'found'")
+    code = "import sys, beside; print(sys.argv, beside.FOUND, __name__); sys.exit(4)"
+    done = warm.run(["-c", code, "word"], cwd=tmp_path, env={})
+    assert (done.stdout, done.stderr, done.returncode) == ("['-c', 'word'] found __main__\n", "", 4)
