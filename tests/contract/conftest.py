@@ -1,5 +1,6 @@
 """A migrated database of each kind for every test, copied from one that was migrated once."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -50,4 +51,44 @@ def migrated_url(request: pytest.FixtureRequest) -> str:
 async def store(migrated_url: str) -> AsyncIterator[Store]:
     """One on each kind of database in turn; on one alone where a test parametrizes `migrated_url`."""
     async with await open_store(migrated_url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def filled_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A database of each kind in turn that the module's `fill` was run on once; whoever changes anything takes a copy."""
+    path = tmp_path_factory.mktemp("filled") / "forge.db"
+    postgres = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    if postgres:
+        url = postgres.create_database(request.getfixturevalue("postgres_template"))
+    else:
+        shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
+        url = f"sqlite:///{path}"
+    asyncio.run(request.module.fill(url))
+    yield url
+    if postgres:
+        postgres.drop_database(url)
+
+
+@pytest.fixture
+async def filled(filled_url: str) -> AsyncIterator[Store]:
+    async with await open_store(filled_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def copied_url(request: pytest.FixtureRequest, filled_url: str, tmp_path: Path) -> Iterator[str]:
+    if filled_url.startswith("sqlite"):
+        shutil.copyfile(filled_url.removeprefix("sqlite:///"), tmp_path / "copied.db")
+        yield f"sqlite:///{tmp_path / 'copied.db'}"
+        return
+    postgres = request.getfixturevalue("postgres")
+    url = postgres.create_database(urlsplit(filled_url).path[1:])
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+async def copied(copied_url: str) -> AsyncIterator[Store]:
+    async with await open_store(copied_url) as opened:
         yield opened

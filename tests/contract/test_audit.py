@@ -19,6 +19,7 @@ from tests.contract.calls import call, claimed, ended, finished, running, submit
 from tests.contract.sealed import (
     changing,
     forge,
+    lift_the_checks,
     migrated_postgres,
     migrated_sqlite,
     past,
@@ -29,11 +30,26 @@ from tests.contract.sealed import (
 )
 from tests.waiting import within
 
+SIGNER = Signer(Ed25519PrivateKey.generate())
 COLUMNS = [(table, column) for table in (executions, execution_attempts, execution_events) for column in table.c]
 BATCH_COLUMNS = [(audit_batches, column) for column in audit_batches.c]
 
 
 __all__ = ["migrated_postgres", "migrated_sqlite"]  # the fixtures: whoever owns the tables can have them refuse nothing
+
+
+async def fill(url: str) -> None:
+    """Two batches, each of three calls and signed, in tables that refuse nothing."""
+    lift_the_checks(url)
+    async with await open_store(url) as store:
+        for _ in range(2):
+            await sealed_past(store, SIGNER)
+
+
+@pytest.fixture
+async def ids(copied: Store) -> list[str]:
+    """The calls of the last batch of what was copied, in their order."""
+    return [one.id for one in await copied.history.list(limit=3)][::-1]
 
 
 @pytest.fixture
@@ -118,11 +134,12 @@ async def test_an_event_that_is_added_after_the_end_is_sealed_by_itself(store: S
 
 
 @pytest.mark.parametrize(("table", "column"), COLUMNS, ids=str)
-async def test_a_change_of_any_column_is_found_and_its_row_is_named(store: Store, table: Any, column: Any) -> None:
-    ids = await sealed_past(store)
+async def test_a_change_of_any_column_is_found_and_its_row_is_named(
+    copied: Store, ids: list[str], table: Any, column: Any
+) -> None:
     key = "id" if table is executions else "execution_id"
-    await forge(store, changing(table, column, store.dialect, f"{key} = '{ids[0]}' AND {pick(table, column)}"))
-    report = await verified(store)
+    await forge(copied, changing(table, column, copied.dialect, f"{key} = '{ids[0]}' AND {pick(table, column)}"))
+    report = await verified(copied)
     assert not report.is_intact
     named = {finding.table for finding in report.findings}
     assert table.name in named, report.findings
@@ -137,17 +154,16 @@ def pick(table: Any, column: Any) -> str:
 
 
 @pytest.mark.parametrize("table", [executions, execution_attempts, execution_events], ids=str)
-async def test_emptying_a_column_is_found(store: Store, table: Any) -> None:
-    ids = await sealed_past(store)
+async def test_emptying_a_column_is_found(copied: Store, ids: list[str], table: Any) -> None:
     where = f"{'id' if table is executions else 'execution_id'} = '{ids[0]}' AND {pick(table, None)}"
     for column in (one for one in table.c if one.nullable):
-        async with store._database.reading() as connection:
+        async with copied._database.reading() as connection:
             values = (await connection.exec_driver_sql(f"SELECT {column.name} FROM {table.name} WHERE {where}")).all()
         if values[0][0] is None:
             continue
-        before = (await verified(store)).found
-        await forge(store, f"UPDATE {table.name} SET {column.name} = NULL WHERE {where}")
-        report = await verified(store)
+        before = (await verified(copied)).found
+        await forge(copied, f"UPDATE {table.name} SET {column.name} = NULL WHERE {where}")
+        report = await verified(copied)
         assert report.found >= max(1, before)
         assert (Fault.CHANGED.value, table.name) in said(report)
 
@@ -168,14 +184,13 @@ async def test_emptying_a_column_is_found(store: Store, table: Any) -> None:
             "UPDATE audit_executions SET pruned_by = 1 WHERE execution_id = '{0}'",
             ("broken batch", "audit_executions"),
         ),
-        ("UPDATE audit_executions SET batch = 2 WHERE execution_id = '{0}'", ("inserted", "audit_executions")),
+        ("UPDATE audit_executions SET batch = 3 WHERE execution_id = '{0}'", ("inserted", "audit_executions")),
         ("UPDATE execution_attempts SET attempt = attempt + 5", ("inserted", "execution_attempts")),
     ],
 )
-async def test_what_is_removed_is_named(store: Store, statement: str, found: tuple[str, str]) -> None:
-    ids = await sealed_past(store)
-    await forge(store, statement.format(*ids))
-    report = await verified(store)
+async def test_what_is_removed_is_named(copied: Store, ids: list[str], statement: str, found: tuple[str, str]) -> None:
+    await forge(copied, statement.format(*ids))
+    report = await verified(copied)
     assert found in said(report), report.findings
 
 
@@ -229,12 +244,10 @@ async def test_two_rows_that_change_places_are_both_named(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("table", "column"), BATCH_COLUMNS, ids=str)
-async def test_a_change_of_the_chain_itself_is_found(store: Store, signer: Signer, table: Any, column: Any) -> None:
-    await sealed_past(store, signer)
-    await sealed_past(store, signer)
+async def test_a_change_of_the_chain_itself_is_found(copied: Store, table: Any, column: Any) -> None:
     where = "sequence = 2" if column.name == "sequence" else "sequence = 1"
-    await forge(store, changing(table, column, store.dialect, where))
-    assert not (await verified(store, signer)).is_intact
+    await forge(copied, changing(table, column, copied.dialect, where))
+    assert not (await verified(copied, SIGNER)).is_intact
 
 
 async def test_a_batch_that_is_deleted_leaves_a_gap(store: Store) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, new_id
-from forge_tools.storage import Store, paging
+from forge_tools.storage import Store, open_store, paging
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_events
 from tests.contract.calls import ended, running, submitted
@@ -22,6 +22,11 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paging, "FIRST_STEP", 2)
     monkeypatch.setattr(paging, "LONGEST_STEP", 3)
     monkeypatch.setattr(paging, "PATIENT_STEP", 2)
+
+
+async def fill(url: str) -> None:
+    async with await open_store(url) as store:
+        await mixed(store)
 
 
 async def mixed(store: Store) -> None:
@@ -62,34 +67,32 @@ CHECKS: dict[str, tuple[dict[str, Any], Callable[[Any], bool]]] = {
 
 
 @pytest.mark.parametrize("name", CHECKS)
-async def test_a_page_read_in_steps_has_what_one_statement_would_have(store: Store, name: str) -> None:
-    await mixed(store)
+async def test_a_page_read_in_steps_has_what_one_statement_would_have(filled: Store, name: str) -> None:
     filters, is_meant = CHECKS[name]
-    every = await store.history.list(limit=100)
+    every = await filled.history.list(limit=100)
     monolith = [one.id for one in every if is_meant(one)]
 
     assert len(every) == 20
 
     assert len(monolith) > 0 or name == "nothing"
-    assert [one.id for one in await store.history.list(limit=100, **filters)] == monolith
-    assert [one.id for one in await store.history.list(limit=2, **filters)] == monolith[:2]
+    assert [one.id for one in await filled.history.list(limit=100, **filters)] == monolith
+    assert [one.id for one in await filled.history.list(limit=2, **filters)] == monolith[:2]
 
 
 @pytest.mark.parametrize("patience", [None, 0.0])
 @pytest.mark.parametrize("name", CHECKS)
 async def test_pages_go_on_where_the_last_one_stopped_looking_until_there_is_no_more(
-    store: Store, name: str, patience: float | None
+    filled: Store, name: str, patience: float | None
 ) -> None:
-    await mixed(store)
     filters, is_meant = CHECKS[name]
-    expected = [one.id for one in await store.history.list(limit=100) if is_meant(one)]
+    expected = [one.id for one in await filled.history.list(limit=100) if is_meant(one)]
 
     found: list[str] = []
-    page = await store.history.list(limit=3, patience=patience, **filters)
+    page = await filled.history.list(limit=3, patience=patience, **filters)
     found += [one.id for one in page]
     time_left = within(60, "the pages do not end")
     while page.older is not None and next(time_left):
-        page = await store.history.list(limit=3, before=page.older, patience=patience, **filters)
+        page = await filled.history.list(limit=3, before=page.older, patience=patience, **filters)
         found += [one.id for one in page]
 
     assert found == expected
@@ -98,36 +101,33 @@ async def test_pages_go_on_where_the_last_one_stopped_looking_until_there_is_no_
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize("name", CHECKS)
 async def test_all_rows_read_in_steps_are_those_of_one_statement_the_oldest_first(
-    store: Store, name: str, size: int
+    filled: Store, name: str, size: int
 ) -> None:
-    await mixed(store)
     filters, is_meant = CHECKS[name]
-    expected = [one.id for one in await store.history.list(limit=100) if is_meant(one)][::-1]
+    expected = [one.id for one in await filled.history.list(limit=100) if is_meant(one)][::-1]
 
-    stretches = [stretch async for stretch in store.history.pages(size, **filters)]
+    stretches = [stretch async for stretch in filled.history.pages(size, **filters)]
 
     assert [one.id for stretch in stretches for one in stretch] == expected
     assert max(map(len, stretches), default=0) <= size
 
 
 @pytest.mark.parametrize("filters", [{}, {"status": "failed"}, {"tool": "Grep"}, {"min_ms": 500.0, "agent_id": "a-1"}])
-async def test_all_attempts_and_events_are_read_in_steps_as_well(store: Store, filters: dict[str, Any]) -> None:
-    await mixed(store)
-    for one in await store.history.list(limit=3):
-        await store.queue.cancel(one.id, actor="ada", reason="enough")
+async def test_all_attempts_and_events_are_read_in_steps_as_well(copied: Store, filters: dict[str, Any]) -> None:
+    for one in await copied.history.list(limit=3):
+        await copied.queue.cancel(one.id, actor="ada", reason="enough")
 
-    history = store.history
+    history = copied.history
     for read, pages in ((history.list_attempts, history.attempt_pages), (history.list_events, history.event_pages)):
         whole = [one.cursor for one in await read(limit=100, **filters)]
         found = [one.cursor async for stretch in pages(2, **filters) for one in stretch]
         assert found == whole[::-1]
 
 
-async def test_a_stretch_without_rows_says_how_far_was_looked(store: Store) -> None:
-    await mixed(store)
-    every = [one.queued_at async for stretch in store.history.pages() for one in stretch]
+async def test_a_stretch_without_rows_says_how_far_was_looked(filled: Store) -> None:
+    every = [one.queued_at async for stretch in filled.history.pages() for one in stretch]
 
-    stretches = [stretch async for stretch in store.history.pages(agent_id="a-1", max_ms=-1.0)]
+    stretches = [stretch async for stretch in filled.history.pages(agent_id="a-1", max_ms=-1.0)]
     until = [stretch.until for stretch in stretches]
 
     assert [list(stretch) for stretch in stretches] == [[]] * len(stretches)
@@ -141,13 +141,12 @@ async def test_a_size_that_takes_no_row_is_refused(store: Store) -> None:
         await anext(store.history.pages(0))
 
 
-async def test_a_page_without_patience_stops_after_a_step_and_says_where(store: Store) -> None:
-    await mixed(store)
+async def test_a_page_without_patience_stops_after_a_step_and_says_where(filled: Store) -> None:
 
-    page = await store.history.list(error_text="nowhere", patience=0.0)
+    page = await filled.history.list(error_text="nowhere", patience=0.0)
 
     assert (list(page), page.older is None) == ([], False)
-    assert (await store.history.list(error_text="nowhere")).older is None
+    assert (await filled.history.list(error_text="nowhere")).older is None
 
 
 @pytest.mark.parametrize("filters", [{"tool": "Read"}, {"status": "queued"}])
@@ -169,12 +168,11 @@ async def test_what_is_queued_while_a_page_is_read_pushes_nothing_out_of_it(
 
 
 @pytest.mark.parametrize("filters", [{}, {"status": "failed"}, {"tool": "Grep"}, {"min_ms": 500.0, "agent_id": "a-1"}])
-async def test_attempts_and_events_are_found_in_steps_as_well(store: Store, filters: dict[str, Any]) -> None:
-    await mixed(store)
-    for one in await store.history.list(limit=3):
-        await store.queue.cancel(one.id, actor="ada", reason="enough")
+async def test_attempts_and_events_are_found_in_steps_as_well(copied: Store, filters: dict[str, Any]) -> None:
+    for one in await copied.history.list(limit=3):
+        await copied.queue.cancel(one.id, actor="ada", reason="enough")
 
-    for read in (store.history.list_attempts, store.history.list_events):
+    for read in (copied.history.list_attempts, copied.history.list_events):
         whole = [one.cursor for one in await read(limit=100, **filters)]
         found: list[str] = []
         page = await read(limit=2, patience=0.0, **filters)
