@@ -30,8 +30,9 @@ WORKER = (
     ),
     *("celery.concurrency.thread", "billiard.popen_fork", "billiard.heap", "billiard.sharedctypes"),
     *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.plugins.loading", "tomllib", "timeit", SAMPLES),
+    *("forge_tools.client",),
 )
-"""What every worker imports, and the tools of most."""
+"""What every worker imports, and the tools of most; and what scripts of tests need besides."""
 
 
 class WorkerProcess:
@@ -164,5 +165,5 @@ class Fleet:
 
 @cache
 def warm_worker() -> WarmInterpreter:
-    """What forks the workers of this test process, whose imports would cost more than most tests."""
+    """What forks the workers and scripts of this test process, whose imports would cost more than most tests."""
     return WarmInterpreter(*WORKER)

@@ -1,16 +1,14 @@
 """Many hands on the same rows: one winner each, nothing lost, nothing done twice."""
 
 import asyncio
-import sys
+import os
 from collections import Counter
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store, open_store
 from tests.contract.calls import beat, boot, call, ended, running, scope, submitted
-
-ROOT = Path(__file__).parents[2]
+from tests.fleet import ROOT, warm_worker
 
 
 async def test_twenty_claimers_have_one_winner(store: Store, migrated_url: str) -> None:
@@ -62,21 +60,16 @@ async def test_four_processes_lose_no_update_and_run_nothing_twice(store: Store,
     await store.workers.register(boot("shared"))
     calls = [call() for _ in range(200)]
     assert await store.queue.submit_many(calls) == [None] * 200
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.contract.claimant", migrated_url, f"boot-{n}"),
-            cwd=ROOT,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        for n in range(4)
-    ]
-    outputs = [(await asyncio.wait_for(process.communicate(), 60))[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4
-    assert sum(int(output) for output in outputs) == 200
+    words = [["tests.contract.claimant", migrated_url, f"boot-{n}"] for n in range(4)]
+    processes = await asyncio.gather(
+        *(asyncio.to_thread(warm_worker().run, each, cwd=ROOT, env=os.environ) for each in words)
+    )
+    assert [process.returncode for process in processes] == [0] * 4, processes
+    assert sum(int(process.stdout) for process in processes) == 200
     results = await store.queue.results([new.id for new in calls])
     ran = Counter(stored.result.output for stored in results)
     assert {name: count for name, count in ran.items() if count} == {
-        f"boot-{n}": int(output) for n, output in enumerate(outputs) if int(output)
+        f"boot-{n}": int(process.stdout) for n, process in enumerate(processes) if int(process.stdout)
     }
 
 

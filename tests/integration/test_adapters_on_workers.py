@@ -3,8 +3,7 @@
 import asyncio
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,9 @@ from forge_tools.records import ExecutionContext, ExecutionStatus
 from tests.fleet import ROOT, Fleet
 from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, PROVIDERS, RESPONSES, Provider, Stage, close
 from tests.model_servers.wire import Say
+from tests.warm import WarmInterpreter
 
+GEMINIS_OWN = "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
 CALLS = (
     ("call_1", "Sleep", '{"seconds": 0.5}'),
     ("call_2", "EchoInProcess", '{"message": "from a process"}'),
@@ -158,9 +159,27 @@ def snippets() -> list[Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmInterpreter]:
+    """Forks the scripts of the pages; a warning of what they import or do is an error."""
+    made = WarmInterpreter(
+        "openai",
+        "anthropic",
+        "google.genai",
+        "langgraph.prebuilt",
+        "forge_tools.adapters.langchain",
+        "forge_tools.client",
+        options=("-W", "error", "-W", GEMINIS_OWN),
+    )
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("fleet", ["sqlite"], indirect=True, scope="module")
 @pytest.mark.parametrize(("page", "code"), snippets())
-def test_the_snippets_of_the_pages_run(fleet: Fleet, tmp_path: Path, page: str, code: str) -> None:
+def test_the_snippets_of_the_pages_run(
+    fleet: Fleet, warm: WarmInterpreter, tmp_path: Path, page: str, code: str
+) -> None:
     (tmp_path / "celery_tasks.py").write_text("import celery\n")
     count, glob = ("call_1", "Count", '{"text": "four"}'), ("call_2", "Glob", '{"pattern": "*.py"}')
     calls = (count,) if "class Count" in code else (glob,)
@@ -175,9 +194,7 @@ def test_the_snippets_of_the_pages_run(fleet: Fleet, tmp_path: Path, page: str, 
             "GEMINI_API_KEY": "test",
         }
 
-        geminis_own = "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
-        argv = [sys.executable, "-W", "error", "-W", geminis_own, "-c", code]
-        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        done = warm.run(["-c", code], cwd=tmp_path, env=environment)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout

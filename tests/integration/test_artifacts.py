@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from forge_tools.storage import migrate, open_store
 from forge_tools.storage.artifacts import Keeping
 from forge_tools.storage.models import artifact_parts, artifacts
 from tests.contract.test_artifacts import artifact
-from tests.fleet import ROOT, Fleet
+from tests.fleet import ROOT, Fleet, warm_worker
 from tests.waiting import wait_until, within
 
 LINES = [f"{number:06} {'needle' if number % 10_000 == 7 else 'hay'} é{'-' * 58}" for number in range(70_000)]
@@ -141,9 +140,10 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
 ) -> None:
     migrate.upgrade(database_url)
     place = tmp_path / folder if folder else None
-    command = [sys.executable, "-c", PUTS, database_url, *([str(place)] if place else [])]
+    words = ["-c", PUTS, database_url, *([str(place)] if place else [])]
     with (tmp_path / "log").open("w") as log:
-        putter = subprocess.Popen(command, cwd=ROOT, stdout=log, env={**os.environ, "FOR_EVER": "yes"})
+        environment = {**os.environ, "FOR_EVER": "yes"}
+        putter = warm_worker().start(words, cwd=ROOT, env=environment, stdout=log, stderr=log)
         wait_until(lambda: "add 30" in (tmp_path / "log").read_text(), 30, "it puts nothing")
         putter.kill()
         putter.wait()
@@ -165,8 +165,8 @@ def test_who_is_killed_while_he_puts_leaves_nothing_that_anybody_sees(
     assert place is None or len(list(place.glob("*/*/*"))) >= 30
     asyncio.run(look())
     assert place is None or list(place.glob("*/*")) == []
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    assert again.stdout.endswith("put\n")
+    again = warm_worker().run(words, cwd=ROOT, env=os.environ)
+    assert again.stdout.endswith("put\n"), again.stderr
 
 
 @pytest.mark.parametrize("folder", [None, "artifacts"])
@@ -174,10 +174,10 @@ def test_two_processes_that_put_the_same_at_once_both_succeed(
     database_url: str, tmp_path: Path, folder: str | None
 ) -> None:
     migrate.upgrade(database_url)
-    command = [sys.executable, "-c", PUTS, database_url, *([str(tmp_path / folder)] if folder else [])]
-    putters = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [putter.communicate(timeout=60)[0] for putter in putters]
-    assert all(text.endswith("put\n") for text in said), said
+    words = ["-c", PUTS, database_url, *([str(tmp_path / folder)] if folder else [])]
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: warm_worker().run(words, cwd=ROOT, env=os.environ), range(2)))
+    assert all(one.stdout.endswith("put\n") for one in done), done
 
     async def count() -> tuple[int, int]:
         async with await open_store(database_url) as store, store._database.reading() as connection:

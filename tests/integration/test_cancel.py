@@ -1,10 +1,7 @@
 """A cancel is heard wherever the call is: waiting, between attempts, running in either lane, or on a worker that dies."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +12,7 @@ from forge_tools.bell import PREFIX
 from forge_tools.client import ExecutorClient, results
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
-from tests.fleet import ROOT, Fleet
+from tests.fleet import ROOT, Fleet, warm_worker
 from tests.services import client as broker
 from tests.waiting import is_alive, reached, wait_until
 
@@ -138,6 +135,4 @@ async def test_a_cancel_that_its_dying_worker_never_saw_ends_the_call_after_the_
 
 
 def cancel_by_command(fleet: Fleet, execution_id: str) -> str:
-    argv = [sys.executable, "-P", "-m", "forge_tools.cli", "cancel", execution_id]
-    environment = {**fleet.environment(), "PYTHONPATH": os.fspath(ROOT)}
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    return warm_worker().run(["forge_tools.cli", "cancel", execution_id], cwd=ROOT, env=fleet.environment()).stdout

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +10,7 @@ import pytest
 from forge_tools.client import Call, ExecutorClient, SyncExecutorClient, SyncHandle
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
 from forge_tools.records import ExecutionContext
-from tests.fleet import ROOT, Fleet
+from tests.fleet import ROOT, Fleet, warm_worker
 
 
 def test_a_synchronous_script_runs_tools(fleet: Fleet, context: ExecutionContext) -> None:
@@ -54,9 +52,7 @@ if pid == 0:
 assert output == "False"
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
-
-    done = subprocess.run(command, cwd=ROOT, env=fleet.environment(), capture_output=True, text=True, timeout=60)
+    done = warm_worker().run(["-c", script], cwd=ROOT, env=fleet.environment())
 
     assert done.returncode == 0, done.stderr
 

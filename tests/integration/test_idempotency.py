@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-import signal
+import os
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import ExecutionContext, ExecutionStatus, new_id
-from tests.fleet import ROOT, Fleet
+from tests.fleet import ROOT, Fleet, warm_worker
 from tests.waiting import wait_until
 
 DIGEST_KEY = "a secret of the tests, and of nobody else"
@@ -39,7 +39,7 @@ with SyncExecutorClient() as client, ThreadPoolExecutor(50) as threads:
     print(json.dumps(list(threads.map(race, range(50)))))
 """
 KILLED = """
-import sys
+import sys, time
 from forge_tools.client import SyncExecutorClient
 from forge_tools.records import ExecutionContext
 
@@ -49,7 +49,7 @@ with SyncExecutorClient() as client:
     arguments = {"seconds": 0.05, "mark": sys.argv[2]}
     client.submit("Sleep", ExecutionContext(working_dir="."), arguments, idempotency_key=sys.argv[1])
     print("stored", flush=True)
-    input()
+    time.sleep(600)
 """
 
 
@@ -70,20 +70,18 @@ def mark(tmp_path: Path) -> Path:
     return tmp_path / "mark"
 
 
-def script(fleet: Fleet, code: str, *words: str) -> "subprocess.Popen[str]":
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environment = fleet.environment(digest_key=DIGEST_KEY)
-    return subprocess.Popen([sys.executable, "-c", code, *words], cwd=ROOT, env=environment, text=True, **pipes)
+def script(fleet: Fleet, code: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    return warm_worker().run(["-c", code, *words], cwd=ROOT, env=fleet.environment(digest_key=DIGEST_KEY))
 
 
 def test_a_hundred_threads_of_two_processes_that_race_for_a_key_run_one_body(fleet: Fleet, mark: Path) -> None:
     key, starts_at = new_id(), str(time.time() + 3)
-    racers = [script(fleet, RACE, key, str(mark), starts_at) for _ in range(2)]
 
-    said = [racer.communicate(timeout=60) for racer in racers]
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: script(fleet, RACE, key, str(mark), starts_at), range(2)))
 
-    assert [racer.returncode for racer in racers] == [0, 0], said
-    results = [result for out, _ in said for result in json.loads(out)]
+    assert [racer.returncode for racer in done] == [0, 0], done
+    results = [result for racer in done for result in json.loads(racer.stdout)]
     assert len(results) == 100
     assert len({id_ for id_, _, _ in results}) == 1
     assert [is_repeat for _, is_repeat, _ in results].count(False) == 1
@@ -96,12 +94,15 @@ def test_a_submitter_that_is_killed_leaves_one_execution_or_none(
     fleet: Fleet, settings: Settings, mark: Path, milliseconds: int
 ) -> None:
     key = new_id()
-    victim = script(fleet, KILLED, key, str(mark))
-    assert victim.stdout is not None
-    assert victim.stdout.readline() == "ready\n"
-    time.sleep(milliseconds / 1000)  # the moment of the accident is what the test is about
-    victim.send_signal(signal.SIGKILL)
-    victim.communicate()
+    to_read, to_write = os.pipe()
+    environment = fleet.environment(digest_key=DIGEST_KEY)
+    with os.fdopen(to_read) as output, os.fdopen(to_write) as theirs:
+        words = ["-c", KILLED, key, str(mark)]
+        victim = warm_worker().start(words, cwd=ROOT, env=environment, stdout=theirs, stderr=theirs)
+        assert output.readline() == "ready\n"
+        time.sleep(milliseconds / 1000)  # the moment of the accident is what the test is about
+        victim.kill()
+        victim.wait()
 
     with SyncExecutorClient(settings) as client:
         arguments = {"seconds": 0.05, "mark": str(mark)}

@@ -1,8 +1,7 @@
 """Ollama's conversations and text tools on workers, and the scripts of their pages."""
 
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from forge_tools.records import ExecutionContext, ExecutionStatus
 from tests.fleet import ROOT, Fleet
 from tests.model_servers.ollama import OllamaServer
 from tests.model_servers.wire import Say
+from tests.warm import WarmInterpreter
 
 CALLS = (
     ("", "Sleep", '{"seconds": 0.5}'),
@@ -95,14 +95,23 @@ def snippets() -> list[Any]:
     return found
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmInterpreter]:
+    """Forks the scripts of the pages; a warning of what they import or do is an error."""
+    made = WarmInterpreter("ollama", "forge_tools.client", options=("-W", "error"))
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("fleet", ["sqlite"], indirect=True, scope="module")
 @pytest.mark.parametrize(("page", "code"), snippets())
-def test_the_scripts_of_the_pages_run(fleet: Fleet, tmp_path: Path, page: str, code: str) -> None:
+def test_the_scripts_of_the_pages_run(
+    fleet: Fleet, warm: WarmInterpreter, tmp_path: Path, page: str, code: str
+) -> None:
     (tmp_path / "celery_tasks.py").write_text("import celery\n")
     with OllamaServer(Say("", (("", "Glob", '{"pattern": "*.py"}'),)), Say("That is all.")) as server:
         environment = fleet.environment() | {"OLLAMA_HOST": server.url}
-        argv = [sys.executable, "-W", "error", "-c", code]
-        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        done = warm.run(["-c", code], cwd=tmp_path, env=environment)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert ("hello" if page == "compat" else "That is all.") in done.stdout

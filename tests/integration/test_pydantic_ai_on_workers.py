@@ -1,8 +1,7 @@
 """Agents of Pydantic AI whose tools run on workers, and the scripts of their page."""
 
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from forge_tools.records import ExecutionContext, ExecutionStatus
 from tests.fleet import ROOT, Fleet
 from tests.model_servers.responses import ResponsesServer
 from tests.model_servers.wire import Say
+from tests.warm import WarmInterpreter
 
 CALLS = (
     ("call_1", "Sleep", '{"seconds": 0.5}'),
@@ -111,15 +111,22 @@ def snippets() -> list[Any]:
     return [pytest.param(code, id=code.partition("\n")[0].removeprefix("# ")) for code in codes]
 
 
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmInterpreter]:
+    """Forks the scripts of the pages; a warning of what they import or do is an error."""
+    made = WarmInterpreter("pydantic_ai.models.openai", "forge_tools.client", options=("-W", "error"))
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("fleet", ["sqlite"], indirect=True, scope="module")
 @pytest.mark.parametrize("code", snippets())
-def test_the_scripts_of_the_page_run(fleet: Fleet, tmp_path: Path, code: str) -> None:
+def test_the_scripts_of_the_page_run(fleet: Fleet, warm: WarmInterpreter, tmp_path: Path, code: str) -> None:
     (tmp_path / "celery_tasks.py").write_text("import celery\n")
     glob, bash = ("call_1", "Glob", '{"pattern": "*.py"}'), ("call_1", "Bash", '{"command": "wc -l *.py"}')
     with ResponsesServer(Say("", (bash if "approve" in code else glob,)), Say("That is all.")) as server:
         environment = fleet.environment() | {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "test"}
-        argv = [sys.executable, "-W", "error", "-c", code]
-        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        done = warm.run(["-c", code], cwd=tmp_path, env=environment)
 
     assert (done.returncode, done.stderr, server.script) == (0, "", [])
     assert "That is all." in done.stdout

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
-from tests.fleet import ROOT, Fleet
+from tests.fleet import ROOT, Fleet, warm_worker
 from tests.waiting import wait_until
 
 PROMPT = RetryPolicy(max_attempts=3)
@@ -146,8 +145,5 @@ async def test_the_command_line_retries_and_shows_each_attempt(
 
 async def cli(fleet: Fleet, *words: str) -> "subprocess.CompletedProcess[str]":
     """A command in a process of its own."""
-    argv = [sys.executable, "-P", "-m", "forge_tools.cli", *words]
-    environment = {**fleet.environment(), "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    return await asyncio.to_thread(
-        subprocess.run, argv, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    environment = {**fleet.environment(), "COLUMNS": "200"}
+    return await asyncio.to_thread(warm_worker().run, ["forge_tools.cli", *words], cwd=ROOT, env=environment)

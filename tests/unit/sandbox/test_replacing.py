@@ -4,8 +4,6 @@ import errno
 import os
 import resource
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from forge_tools.errors import SandboxError
 from forge_tools.sandbox import replacing
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.replacing import Replacement, replace_file, temporary_name
+from tests.fleet import ROOT, warm_worker
 
 
 def put(ws: Path, name: str, data: bytes, is_executable: bool | None = None, check: Callable[[], None] = bool) -> None:
@@ -168,8 +167,7 @@ def test_a_process_that_is_killed_at_any_step_leaves_the_old_or_the_new_file(ws:
     for step in range(1, 14):
         (ws / "f").write_bytes(b"old")
         (ws / ".f.tmp.forge-tmp").unlink(missing_ok=True)
-        command = [sys.executable, "-c", KILLED, str(ws), str(step)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = warm_worker().run(["-c", KILLED, str(ws), str(step)], cwd=ROOT, env=os.environ)
         seen.add((ws / "f").read_bytes())
         left += (ws / ".f.tmp.forge-tmp").exists()
         if "done" in done.stdout:

@@ -2,8 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from forge_tools.sandbox.etags import etag_of
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.write import Write
+from tests.fleet import ROOT, warm_worker
 
 CALLS: dict[str, tuple[type[BaseTool], dict[str, Any], dict[str, bytes]]] = {
     "edit": (Edit, {"file_path": "f", "old_string": "a", "new_string": "aa"}, {"f": b"aa\n", "d/g": b"g"}),
@@ -121,10 +121,11 @@ async def test_a_worker_that_is_killed_at_any_step_has_done_it_or_not(
 ) -> None:
     deaths = 0
     for step in range(1, 30):
-        subprocess.run(["rm", "-rf", *(str(path) for path in ws.iterdir())], check=True)
+        shutil.rmtree(ws)
+        ws.mkdir()
         fill(write)
-        command = [sys.executable, "-c", DYING, str(ws), CALLS[call][0].name, str(step), json.dumps(arguments(call))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        words = ["-c", DYING, str(ws), CALLS[call][0].name, str(step), json.dumps(arguments(call))]
+        done = warm_worker().run(words, cwd=ROOT, env=os.environ)
         again = await run(call)
         assert again.success, (step, again.error, os.listdir(ws))
         assert files(ws) == CALLS[call][2], step
