@@ -1,4 +1,8 @@
-"""Fleets of real workers: one shared by a module's harmless tests, and a fresh one for tests that break things."""
+"""Fleets of real workers: one shared by a module's harmless tests, and a fresh one for tests that break things.
+
+They have each kind of database in turn. Where a module's promises are the workers' or the client's alone, its `DATABASES`
+names one kind: that every statement of the store means the same on both is what tests/contract is about.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,6 +13,14 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext
 from tests.fleet import SAMPLE_TOOLS, Fleet
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    only = getattr(metafunc.module, "DATABASES", None)
+    named = " ".join(str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize"))
+    for fixture, scope in (("fleet", "module"), ("database_url", "function")):
+        if only and fixture in metafunc.fixturenames and fixture not in named:
+            metafunc.parametrize(fixture, only, indirect=True, scope=scope)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])

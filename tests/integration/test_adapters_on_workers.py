@@ -23,6 +23,8 @@ from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, PROVIDERS, RES
 from tests.model_servers.wire import Say
 from tests.warm import WarmInterpreter
 
+DATABASES = ("sqlite",)
+
 GEMINIS_OWN = "ignore:Inheritance class AiohttpClientSession:DeprecationWarning"
 CALLS = (
     ("call_1", "Sleep", '{"seconds": 0.5}'),
@@ -175,7 +177,6 @@ def warm() -> Iterator[WarmInterpreter]:
     made.close()
 
 
-@pytest.mark.parametrize("fleet", ["sqlite"], indirect=True, scope="module")
 @pytest.mark.parametrize(("page", "code"), snippets())
 def test_the_snippets_of_the_pages_run(
     fleet: Fleet, warm: WarmInterpreter, tmp_path: Path, page: str, code: str

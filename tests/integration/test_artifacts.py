@@ -70,6 +70,7 @@ async def on(client: ExecutorClient, host: str, tool: str, session: str | None =
     return await handle.result(timeout=60)
 
 
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
 @pytest.mark.parametrize("tool", ["Echo", "EchoInProcess"])
 async def test_what_one_host_kept_is_read_page_by_page_on_another(hosts: Fleet, tool: str) -> None:
     async with ExecutorClient(hosts.settings) as client:
@@ -94,6 +95,7 @@ async def test_what_one_host_kept_is_read_page_by_page_on_another(hosts: Fleet, 
         assert b"".join([chunk async for chunk in client.history.artifact(handle)]).decode() == TEXT
 
 
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
 async def test_hosts_that_share_a_folder_keep_artifacts_there(fresh_fleet: Fleet, tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     for host in ("a", "b"):

@@ -16,6 +16,8 @@ from tests.fleet import ROOT, Fleet, warm_worker
 from tests.services import client as broker
 from tests.waiting import is_alive, reached, wait_until
 
+DATABASES = ("postgres",)
+
 
 @pytest.fixture
 async def other(fleet: Fleet) -> AsyncIterator[ExecutorClient]:

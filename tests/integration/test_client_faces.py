@@ -12,6 +12,8 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Err
 from forge_tools.records import ExecutionContext
 from tests.fleet import ROOT, Fleet, warm_worker
 
+DATABASES = ("postgres",)
+
 
 def test_a_synchronous_script_runs_tools(fleet: Fleet, context: ExecutionContext) -> None:
     with SyncExecutorClient(fleet.settings) as client:

@@ -10,6 +10,8 @@ from forge_tools.records import ExecutionContext, ExecutionStatus, StuckReason
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
 
+DATABASES = ("postgres",)
+
 FIRST, SECOND = "tests.versioned_tools:FIRST", "tests.versioned_tools:SECOND"
 CONTEXT = ExecutionContext(working_dir=".")
 

@@ -10,6 +10,8 @@ from forge_tools.mcp import tasks
 from tests.fleet import Fleet
 from tests.mcp_process import McpProcess
 
+DATABASES = ("postgres",)
+
 SECONDS = {"seconds": 60}
 
 

@@ -20,6 +20,8 @@ from tests.model_servers.ollama import OllamaServer
 from tests.model_servers.wire import Say
 from tests.warm import WarmInterpreter
 
+DATABASES = ("sqlite",)
+
 CALLS = (
     ("", "Sleep", '{"seconds": 0.5}'),
     ("", "EchoInProcess", '{"message": "from a process"}'),
@@ -103,7 +105,6 @@ def warm() -> Iterator[WarmInterpreter]:
     made.close()
 
 
-@pytest.mark.parametrize("fleet", ["sqlite"], indirect=True, scope="module")
 @pytest.mark.parametrize(("page", "code"), snippets())
 def test_the_scripts_of_the_pages_run(
     fleet: Fleet, warm: WarmInterpreter, tmp_path: Path, page: str, code: str

@@ -20,6 +20,8 @@ from tests.model_servers.responses import ResponsesServer
 from tests.model_servers.wire import Say
 from tests.warm import WarmInterpreter
 
+DATABASES = ("sqlite",)
+
 CALLS = (
     ("call_1", "Sleep", '{"seconds": 0.5}'),
     ("call_2", "EchoInProcess", '{"message": "from a process"}'),
@@ -119,7 +121,6 @@ def warm() -> Iterator[WarmInterpreter]:
     made.close()
 
 
-@pytest.mark.parametrize("fleet", ["sqlite"], indirect=True, scope="module")
 @pytest.mark.parametrize("code", snippets())
 def test_the_scripts_of_the_page_run(fleet: Fleet, warm: WarmInterpreter, tmp_path: Path, code: str) -> None:
     (tmp_path / "celery_tasks.py").write_text("import celery\n")

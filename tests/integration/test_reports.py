@@ -27,6 +27,8 @@ from tests.fleet import Fleet
 from tests.telling_tools import FLOOD_BYTES, FLOOD_LINE
 from tests.waiting import within
 
+DATABASES = ("postgres",)
+
 FLEET_TOOLS = "tests.telling_tools:TOOLS"
 LIMIT = 60
 

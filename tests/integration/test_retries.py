@@ -14,6 +14,8 @@ from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
 from tests.fleet import ROOT, Fleet, warm_worker
 from tests.waiting import wait_until
 
+DATABASES = ("postgres",)
+
 PROMPT = RetryPolicy(max_attempts=3)
 
 

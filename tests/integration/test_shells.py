@@ -18,6 +18,8 @@ from forge_tools.storage import Store, open_store
 from tests.fleet import Fleet, WorkerProcess
 from tests.waiting import is_alive, reached, wait_until
 
+DATABASES = ("postgres",)
+
 COUNT = "i=0; while sleep 0.05; do i=$((i+1)); echo line $i; done"
 
 

@@ -11,6 +11,8 @@ from forge_tools.records import ExecutionContext, ExecutionStatus, ToolResult, n
 from tests.fleet import Fleet
 from tests.waiting import reached
 
+DATABASES = ("postgres",)
+
 
 @pytest.fixture(autouse=True)
 async def all_enabled(client: ExecutorClient) -> AsyncIterator[None]:

@@ -15,6 +15,8 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ToolResult
 from tests.fleet import Fleet
 
+DATABASES = ("postgres",)
+
 ASTRAY = "astray"
 """A queue that host b alone serves."""
 
