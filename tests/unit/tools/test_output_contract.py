@@ -11,6 +11,7 @@ from forge_tools.truncation import MARKER_CHARS
 from tests.unit.tools.every_tool import FINE, executor, fill
 from tests.waiting import within
 
+READING = {"Read", "Grep", "Glob", "ListDirectory"}
 PAGED = [call for call in FINE if call[0] in {"Read", "Grep", "Glob"} and call[1].get("file_path") != "wide.txt"]
 RAW = {"file_path": "long.txt", "line_numbers": False}
 
@@ -21,16 +22,19 @@ def name_of(call: object) -> str:
 
 
 class World:
-    """A fresh workspace for each call, so that one call can be made many times."""
+    """A fresh workspace for each call that changes it, so that one call can be made many times."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._number = 0
+        self._is_used = True
 
     async def call(self, tool: str, arguments: dict[str, Any], limit: int = 10_000_000, **more: Any) -> ToolResult:
-        self._number += 1
+        if self._is_used:
+            self._number += 1
+            fill(self._folder / str(self._number))
+        self._is_used = tool not in READING
         root = self._folder / str(self._number)
-        fill(root)
         context = ExecutionContext(working_dir=".", max_output_size=limit)
         return await executor(root, self._folder / "kept").execute(tool, context, **(arguments | more))
 
