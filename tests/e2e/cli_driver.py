@@ -13,7 +13,7 @@ from typing import Any
 
 from forge_tools.sandbox.launcher import descendants
 from tests.waiting import is_alive, wait_until
-from tests.warm import WarmInterpreter
+from tests.warm import Forked, WarmInterpreter
 
 MODULE = "forge_tools.cli"
 COMMAND = (sys.executable, "-P", "-m", MODULE)
@@ -156,16 +156,25 @@ def in_the_background() -> Iterator[None]:
 @cache
 def warm_command() -> WarmInterpreter:
     """What forks the commands that a test runs to their end; those that it watches or kills start from nothing."""
-    return WarmInterpreter("forge_tools.cli.main", "forge_tools.cli.database", "forge_tools.client")
+    return WarmInterpreter(
+        "forge_tools.cli.main", "forge_tools.cli.database", "forge_tools.client", "forge_tools.cli.up"
+    )
 
 
 class Up:
-    """A running `forge-tools up` with its log."""
+    """A running `forge-tools up` with its log; a fork of a warm command, unless it is started `from_nothing`."""
 
-    def __init__(self, cli: Cli, *words: str) -> None:
+    process: "subprocess.Popen[str] | Forked"
+
+    def __init__(self, cli: Cli, *words: str, from_nothing: bool = False) -> None:
         self.log = cli.folder / "up.log"
+        words = ("up", "--concurrency", "1", *words)
         with self.log.open("w") as log:
-            self.process = cli.start("up", "--concurrency", "1", *words, stdout=log, stderr=log)
+            if from_nothing:
+                self.process = cli.start(*words, stdout=log, stderr=log)
+            else:
+                where: dict[str, Any] = {"cwd": cli.folder, "env": cli.environment(), "stdout": log, "stderr": log}
+                self.process = warm_command().start([MODULE, *words], **where)
 
     def wait_ready(self) -> "Up":
         wait_until(lambda: "Ready." in self.said() or self.process.poll() is not None, 60, self.said)

@@ -18,7 +18,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("background")
     (folder / "mytools.py").write_text(TOOLS)
     with in_the_background():
-        up = Up(Cli(folder), "--tools", "mytools:TOOLS")
+        up = Up(Cli(folder), "--tools", "mytools:TOOLS", from_nothing=True)
     yield up.wait_ready()
     assert up.stop() == 0, up.said()
 
@@ -35,7 +35,7 @@ def signals_in(mask: str) -> set[signal.Signals]:
 
 def test_a_stack_says_how_it_ends_and_ends_that_way(tmp_path: Path) -> None:
     with in_the_background():
-        up = Up(Cli(tmp_path))
+        up = Up(Cli(tmp_path), from_nothing=True)
     up.wait_ready()
     tree = up.tree()
     assert "Ctrl-C" not in up.said()

@@ -17,7 +17,7 @@ def cli(tmp_path: Path) -> Cli:
 
 
 def test_ctrl_c_stops_everything_and_says_so(cli: Cli) -> None:
-    up = Up(cli).wait_ready()
+    up = Up(cli, from_nothing=True).wait_ready()
     tree = up.tree()
     assert up.stop(signal.SIGINT) == 0
     assert "Stopping valkey, async, process, background" in up.said()
@@ -26,7 +26,7 @@ def test_ctrl_c_stops_everything_and_says_so(cli: Cli) -> None:
 
 
 def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> None:
-    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
     begun = cli.run("run", "Add", "a=1", "b=1", "--queue", "nowhere", "--background").stdout.strip()
     assert up.stop() == 0
     assert cli.json("show", begun)["status"] == "queued"
@@ -34,7 +34,7 @@ def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> 
 
 
 def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: Cli) -> None:
-    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
     ids = [
         cli.run("run", tool, *words, "--background").stdout.strip()
         for tool, *words in (("Wait", "seconds=60"), ("Block",))
@@ -54,11 +54,11 @@ def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: 
 
 
 def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
-    killed = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    killed = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
     tree = killed.tree()
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
-    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
+    up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
     try:
         wait_until(lambda: all(map(is_gone, tree)), 60)
         assert cli.json("run", "Add", "a=1", "b=2")["output"] == 3
@@ -67,7 +67,7 @@ def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
 
 
 def test_what_runs_is_json_for_programs(cli: Cli) -> None:
-    up = Up(cli, "--output", "json").wait_ready()
+    up = Up(cli, "--output", "json", from_nothing=True).wait_ready()
     try:
         said = up.said()
         assert '"name": "valkey"' in said

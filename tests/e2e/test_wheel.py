@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.fleet import ROOT
 from tests.waiting import is_alive, wait_until
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an environment that holds the built wheel and what it requires."""
+    """The `bin` folder of an environment that holds the built wheel and what it requires, and nothing else."""
     folder = tmp_path_factory.mktemp("wheel")
     source, venv = folder / "source", folder / "venv"
     files = subprocess.run(
@@ -30,9 +32,40 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     [wheel] = folder.glob("*.whl")
-    install = [*pip, "--python", venv, "install", "--no-compile", "-c", ROOT / "constraints.txt", wheel]
-    subprocess.run(install, check=True)
+    subprocess.run([*pip, "--python", venv, "install", "--no-deps", wheel], check=True)
+    [site] = venv.glob("lib/*/site-packages")
+    [ours] = [one for one in distributions(path=[str(site)]) if one.name == "forge-tools"]
+    linked: set[str] = set()
+    for name, extras in required(ours, ""):
+        link(name, extras, site, linked)
     return venv / "bin"
+
+
+def required(by: Distribution, *extras: str) -> list[tuple[str, tuple[str, ...]]]:
+    """What a distribution with those extras requires here, each with the extras that are asked of it."""
+    requirements = [Requirement(one) for one in by.requires or ()]
+    markers = [(one, one.marker) for one in requirements]
+    meant = [one for one, marker in markers if not marker or any(marker.evaluate({"extra": it}) for it in extras)]
+    return [(one.name, ("", *one.extras)) for one in meant]
+
+
+def link(name: str, extras: tuple[str, ...], site: Path, linked: set[str]) -> None:
+    """Install a distribution of this environment, and what it requires: as links, to files that are compiled already."""
+    key = f"{name.lower()} {extras}"
+    if key in linked:
+        return
+    linked.add(key)
+    found = distribution(name)
+    for file in found.files or ():
+        source, place = Path(str(found.locate_file(file))), site / file
+        if ".." not in file.parts and "__pycache__" not in file.parts and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(source)
+            compiled = source.with_name("__pycache__")
+            if compiled.is_dir() and not (place.parent / "__pycache__").exists():
+                (place.parent / "__pycache__").symlink_to(compiled)
+    for other, its_extras in required(found, *extras):
+        link(other, its_extras, site, linked)
 
 
 @pytest.fixture(params=["an empty folder", "a folder with a workers package of its own"])
