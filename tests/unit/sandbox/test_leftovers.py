@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,16 +12,18 @@ import pytest
 from forge_tools.sandbox import leftovers
 from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark, boot_mark
-from tests.fleet import ROOT
+from tests.fleet import ROOT, warm_worker
 from tests.rogue_tools import LONG, SHAPES, noted
 from tests.waiting import is_alive, wait_until
+from tests.warm import Forked
 
 BODY = """
-import sys, time
+import os, sys, time
 from forge_tools.sandbox.marks import Marking
 from forge_tools.sandbox.trees import adopt_orphans
 from tests.rogue_tools import start
 notes, *shapes = sys.argv[1:]
+os.setsid()
 marking = Marking()
 adopt_orphans()
 for number, shape in enumerate(shapes, 1):
@@ -32,7 +33,7 @@ print("started", flush=True)
 time.sleep(300)
 """
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
+Start = Callable[..., Forked]
 
 
 @pytest.fixture
@@ -45,13 +46,15 @@ def body(notes: Path) -> Iterator[Start]:
     """Start a process that runs one body after the other, each leaving one process behind."""
     roots = []
 
-    def begin(*shapes: str) -> "subprocess.Popen[bytes]":
-        environment = {**os.environ, "FORGE_BOOT": f"boot-{notes}", "PYTHONPATH": str(ROOT)}
-        argv = [sys.executable, "-c", BODY, str(notes), *shapes]
-        root = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, start_new_session=True)
-        roots.append(root)
-        assert root.stdout is not None
-        assert root.stdout.readline() == b"started\n"
+    def begin(*shapes: str) -> Forked:
+        environment = {**os.environ, "FORGE_BOOT": f"boot-{notes}"}
+        to_read, to_write = os.pipe()
+        with os.fdopen(to_read) as said, os.fdopen(to_write) as theirs:
+            words = ["-c", BODY, str(notes), *shapes]
+            root = warm_worker().start(words, cwd=ROOT, env=environment, stdout=theirs, stderr=2)
+            roots.append(root)
+            theirs.close()
+            assert said.readline() == "started\n"
         count = len(shapes) + shapes.count("grandchild")
         wait_until(lambda: len(noted(notes)) == count, 60, f"only {noted(notes)} of {count} were started")
         return root
@@ -61,7 +64,7 @@ def body(notes: Path) -> Iterator[Start]:
         os.kill(pid, signal.SIGKILL)
     for root in roots:
         root.kill()
-        root.communicate()
+        root.wait()
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "clean daemon"])
