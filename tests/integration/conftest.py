@@ -15,12 +15,14 @@ from forge_tools.records import ExecutionContext
 from tests.fleet import SAMPLE_TOOLS, Fleet
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Mark the tests of such a module as if each named that kind itself; those that name theirs keep it."""
     only = getattr(metafunc.module, "DATABASES", None)
     named = " ".join(str(mark.args[0]) for mark in metafunc.definition.iter_markers("parametrize"))
     for fixture, scope in (("fleet", "module"), ("database_url", "function")):
         if only and fixture in metafunc.fixturenames and fixture not in named:
-            metafunc.parametrize(fixture, only, indirect=True, scope=scope)
+            metafunc.definition.add_marker(pytest.mark.parametrize(fixture, only, indirect=True, scope=scope))
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus, Progress
-from tests.fleet import ROOT, Fleet, WorkerProcess, warm_worker
+from tests.fleet import ROOT, WORKER, Fleet, WorkerProcess
 from tests.waiting import is_alive, reached
+from tests.warm import WarmInterpreter
 
 SERVERS = ROOT / "tests" / "mcp_servers"
 CONTEXT = ExecutionContext(working_dir=".")
@@ -22,6 +23,12 @@ CONTEXT = ExecutionContext(working_dir=".")
 
 def started(*words: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": ["-P", str(SERVERS / words[0]), *words[1:]], "cwd": str(ROOT)}
+
+
+@cache
+def warm_host() -> WarmInterpreter:
+    """What forks the workers of this module, which import the SDK of MCP as well."""
+    return WarmInterpreter(*WORKER, "forge_tools.mcp.hosting.servers")
 
 
 def host(fleet: Fleet, servers: dict[str, Any], categories: str = "mcp") -> WorkerProcess:
@@ -32,7 +39,7 @@ def host(fleet: Fleet, servers: dict[str, Any], categories: str = "mcp") -> Work
     words = ["workers", "--lane", "async", "--categories", categories, "--no-builtins"]
     with log.open("wb") as output:
         environment = fleet.environment(mcp_config=str(configuration))
-        process = warm_worker().start(words, cwd=ROOT, env=environment, stdout=output, stderr=output)
+        process = warm_host().start(words, cwd=ROOT, env=environment, stdout=output, stderr=output)
     worker = WorkerProcess(process, log)
     fleet.workers.append(worker)
     worker.wait_ready()
@@ -56,9 +63,8 @@ async def until_found(client: ExecutorClient, tool: str) -> None:
 
 def shown(fleet: Fleet, *words: str) -> str:
     """What a command prints, on one line."""
-    command = [sys.executable, "-P", "-m", "forge_tools.cli", *words]
-    printed = subprocess.run(command, env={**fleet.environment(), "COLUMNS": "400"}, cwd=ROOT, capture_output=True)
-    return " ".join((printed.stdout + printed.stderr).decode().split())
+    printed = warm_host().run(["forge_tools.cli", *words], env={**fleet.environment(), "COLUMNS": "400"}, cwd=ROOT)
+    return " ".join((printed.stdout + printed.stderr).split())
 
 
 async def test_tools_of_servers_are_in_the_catalogue_and_run_on_the_worker(fresh_fleet: Fleet) -> None:

@@ -120,6 +120,23 @@ def test_a_worker_that_is_stopped_while_it_starts_leaves_in_good_order(
     assert (process.returncode, b"Traceback" in said) == (code, False)
 
 
+async def test_a_worker_that_serves_collects_garbage(lone_fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    (lone_fleet.folder / "collecting.py").write_text(
+        "import gc\n"
+        "from tests.sample_tools import Echo, ToolResult\n"
+        "class Collects(Echo):\n"
+        '    "Whether it does."\n'
+        "    name, parameters = 'Collects', ()\n"
+        "    async def _execute(self, context):\n"
+        "        return ToolResult.ok(gc.isenabled())\n"
+        "TOOLS = (Collects,)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{lone_fleet.folder}")
+    lone_fleet.start("async", tools="collecting:TOOLS", from_nothing=True)
+    async with ExecutorClient(lone_fleet.settings) as client:
+        assert (await client.execute("Collects", ExecutionContext(working_dir="."))).output is True
+
+
 async def test_a_broker_that_dies_and_returns_delays_calls_and_loses_none(tmp_path: Path, services: Any) -> None:
     server = ValkeyServer(services.folder(f"mortal-{os.getpid()}"))
     server.start()
