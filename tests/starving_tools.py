@@ -5,6 +5,8 @@ import ctypes
 import os
 import resource
 import signal
+import time
+from contextlib import suppress
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
@@ -24,6 +26,27 @@ class Open(BaseTool):
         with open(os.devnull):
             await asyncio.sleep(0.05)
         return ToolResult.ok("opened")
+
+
+class Eat(BaseTool):
+    """Take every descriptor for a while, those too that come free."""
+
+    name = "Eat"
+    category = ToolCategory.OTHER
+    lane = "async"
+    parameters = (ToolParameter(name="seconds", type="number", description="How long."),)
+
+    async def _execute(self, context: ExecutionContext, seconds: float) -> ToolResult:
+        taken: list[int] = []
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                while time.monotonic() < deadline:
+                    taken.append(os.open(os.devnull, os.O_RDONLY))
+            await asyncio.sleep(0.001)
+        for fd in taken:
+            os.close(fd)
+        return ToolResult.ok(len(taken))
 
 
 class Poison(BaseTool):
@@ -58,4 +81,4 @@ def _leak() -> None:
         HELD.append(number)
 
 
-TOOLS = (Open, Poison)
+TOOLS = (Open, Poison, Eat)

@@ -13,6 +13,7 @@ from forge_tools.config import Settings
 from forge_tools.dispatch import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Ring
+from workers.consumer import PatientConsumer
 from workers.drain import Drain, take_signals
 from workers.engine import Engine, Post
 from workers.lanes.child import Child
@@ -33,6 +34,7 @@ def worker_app(settings: Settings, post: Post, engine: Engine, executor: ToolExe
     """Bind the one task to this process's engine, or to the child that the pool forks; Celery's own ones are not there."""
     app = celery_app(settings.broker)
     app.amqp.Connection = ReceivingConnection
+    app.conf.worker_consumer = PatientConsumer
     app.conf.broker_transport_options["reception"] = engine.reception
     app.steps["worker"].add(type("EngineDrain", (Drain,), {"engine": engine}))
     if isinstance(engine.lane, ChildrenLane):

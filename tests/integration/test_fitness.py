@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, WorkerRecord
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
+from tests.services import client as valkey
+from tests.waiting import reached
 
 TOOLS = "tests.starving_tools:TOOLS"
 
@@ -37,6 +40,23 @@ async def test_a_worker_out_of_descriptors_fails_no_call_says_why_and_ends_for_a
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_worker_out_of_descriptors_that_loses_the_broker_lets_end_what_it_runs(
+    fresh_fleet: Fleet, context: ExecutionContext
+) -> None:
+    sick = await asyncio.to_thread(fresh_fleet.start, "async", concurrency=50, tools=TOOLS)
+    async with ExecutorClient(fresh_fleet.settings) as client:
+        eating = await client.submit("Eat", context, {"seconds": 4})
+        await reached(partial(is_starved, sick.pid), otherwise="it has descriptors")
+        with valkey(fresh_fleet.settings.broker) as server:
+            server.client_kill_filter(_type="normal", skipme=True)
+        eaten = await eating.result(60)
+        later = await client.execute("Open", context)
+
+    assert (eaten.error, later.error) == (None, None), sick.log.read_text()
+    assert sick.process.poll() is None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("how", ["lower", "lower both", "raise", "ignore", "block", "leak"])
 async def test_a_child_that_a_body_changed_runs_nothing_more(
     fresh_fleet: Fleet, context: ExecutionContext, how: str
@@ -58,6 +78,10 @@ def starve(pid: int) -> None:
     _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     lowest = min(set(range(10_000)) - {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()})
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, hard))
+
+
+def is_starved(pid: int) -> bool:
+    return len(os.listdir(f"/proc/{pid}/fd")) >= resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
 
 
 async def record(fleet: Fleet, pid: int) -> WorkerRecord:
