@@ -22,6 +22,9 @@ from forge_tools.sandbox.trees import (
 PATIENCE = 2.0
 """Seconds after which a process that does not even hear KILL (it is stuck in the kernel) is given up."""
 
+LONGEST = 20.0
+"""Seconds for which processes are followed that start others faster than a busy machine lets them be found."""
+
 QUIET_LOOKS, QUIET_SECONDS = 2, 0.01
 """How often nothing must be found in a tree, and how long apart. Where the whole machine is looked at, once."""
 
@@ -99,8 +102,9 @@ def end(
     if sys.platform != "linux" or not _CAN_HANDLE:
         return _end_group(root)
     search = _Search(mark, root, within, started or {}, {os.getpid(), *spare})
-    deadline = time.monotonic() + PATIENCE
-    ended = quiet = 0
+    limit, deadline = (time.monotonic() + seconds for seconds in (LONGEST, PATIENCE))
+    ended: set[int] = set()
+    quiet = 0
     while quiet < search.quiet_looks and time.monotonic() < deadline:
         found = _stop_all(search, deadline)
         for quarry in found.values():
@@ -108,13 +112,15 @@ def end(
         for quarry in found.values():
             quarry.wait(deadline - time.monotonic())
             quarry.close()
-        ended += len(found)
+        if found.keys() - ended:
+            deadline = min(limit, time.monotonic() + PATIENCE)
+            ended |= found.keys()
         if root is not None and root is within and root.pid in found:
             break  # its tree was whole
         quiet = 0 if found or search.is_unsure else quiet + 1
         if quiet < search.quiet_looks and not found:
             time.sleep(QUIET_SECONDS)
-    return ended
+    return len(ended)
 
 
 class _Search:
