@@ -58,7 +58,8 @@ def link(name: str, extras: tuple[str, ...], site: Path, linked: set[str]) -> No
     found = distribution(name)
     for file in found.files or ():
         source, place = Path(str(found.locate_file(file))), site / file
-        if ".." not in file.parts and "__pycache__" not in file.parts and not place.exists():
+        is_wanted = "__pycache__" not in file.parts if ".." not in file.parts else is_program(source)
+        if is_wanted and not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(source)
             compiled = source.with_name("__pycache__")
@@ -66,6 +67,11 @@ def link(name: str, extras: tuple[str, ...], site: Path, linked: set[str]) -> No
                 (place.parent / "__pycache__").symlink_to(compiled)
     for other, its_extras in required(found, *extras):
         link(other, its_extras, site, linked)
+
+
+def is_program(file: Path) -> bool:
+    """Whether it runs without the Python that its first line names, as ripgrep does."""
+    return file.parent.name == "bin" and not file.read_bytes().startswith(b"#!")
 
 
 @pytest.fixture(params=["an empty folder", "a folder with a workers package of its own"])

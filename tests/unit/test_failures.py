@@ -38,7 +38,7 @@ class Fetch(BaseTool):
 
 async def by_httpx(url: str) -> Any:
     async with httpx.AsyncClient(timeout=SECONDS) as client:
-        return (await client.history.get(url)).raise_for_status().text
+        return (await client.get(url)).raise_for_status().text
 
 
 async def by_httpx_in_a_thread(url: str) -> Any:
