@@ -99,6 +99,9 @@ class Settings(BaseSettings):
     broker_password_file: Path | None = None
     database_url: str = ""
     database_password_file: Path | None = None
+    database_pooler: Literal["none", "transaction"] = "none"
+    database_migration_url: str = ""
+    database_migration_password_file: Path | None = None
     hostname: str = Field(
         default_factory=socket.gethostname, min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._-]+$"
     )
@@ -151,7 +154,7 @@ class Settings(BaseSettings):
             raise ValueError(f"lease {self.lease}s must be at least five heartbeats of {self.heartbeat}s")
         return self
 
-    @field_validator("broker_url", "database_url")
+    @field_validator("broker_url", "database_url", "database_migration_url")
     @classmethod
     def _urls_can_be_read(cls, url: str) -> str:
         if url:
@@ -160,7 +163,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _passwords_can_be_read(self) -> Self:
-        _ = self.broker, self.database
+        _ = self.broker, self.database, self.migration_database
         return self
 
     @field_validator("workspaces")
@@ -245,9 +248,17 @@ class Settings(BaseSettings):
 
     @property
     def database(self) -> str:
-        """The database's URL, without a driver unless the user named one."""
+        """The database's URL, without a driver unless the user named one; it says `pooler=transaction` where there is one."""
         url = self._whole_url("database", self.database_url, self.database_password_file)
+        if url.startswith("postgres") and self.database_pooler != "none":
+            url = f"{url}{'&' if '?' in url else '?'}pooler={self.database_pooler}"
         return url or f"sqlite:///{self.home.resolve() / 'forge.db'}"
+
+    @property
+    def migration_database(self) -> str:
+        """The URL by which migrations reach the database: past a pooler, and with a role that owns the tables."""
+        url, file = self.database_migration_url, self.database_migration_password_file
+        return self._whole_url("database_migration", url, file) or self.database
 
     @staticmethod
     def _whole_url(server: str, url: str, file: Path | None) -> str:

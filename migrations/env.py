@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from forge_tools.config import Settings
 from forge_tools.storage.columns import metadata
 from forge_tools.storage.engine import Address, create_engine
+from forge_tools.storage.migrate import hold
 
 
 def run_on(connection: Connection) -> None:
@@ -19,8 +20,10 @@ def run_on(connection: Connection) -> None:
 async def run_on_configured_database() -> None:
     """Connect as the `alembic` command does: without a connection of its own."""
     settings = Settings.load()
-    engine = create_engine(Address.parse(settings.database), connect_timeout=settings.connect_timeout, create=True)
+    address = Address.parse(settings.migration_database)
+    engine = create_engine(address, connect_timeout=settings.connect_timeout, create=True)
     async with engine.execution_options(forge_write=True).begin() as connection:
+        await connection.run_sync(hold)
         await connection.run_sync(run_on)
     await engine.dispose()
 

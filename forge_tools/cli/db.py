@@ -25,7 +25,7 @@ def upgrade(
     output: OutputOption = None,
 ) -> None:
     """Bring the database to this version's tables, making them if there are none."""
-    database = Settings.load().database
+    database = Settings.load().migration_database
     before = migrate.current(database)
     migrate.upgrade(database, revision)
     _report(context, before, migrate.current(database))
@@ -43,7 +43,7 @@ def downgrade(
         if not sys.stdin.isatty():
             raise typer.BadParameter("it removes data, so say --yes.", param_hint="downgrade")
         typer.confirm(f"Go back to {revision}, losing what newer tables hold?", abort=True, err=True)
-    database = Settings.load().database
+    database = Settings.load().migration_database
     before = migrate.current(database)
     migrate.downgrade(database, revision)
     _report(context, before, migrate.current(database))
@@ -52,7 +52,7 @@ def downgrade(
 @app.command()
 def current(context: typer.Context, output: OutputOption = None) -> None:
     """Print the version the database is at, and the one this code needs."""
-    at, needed = migrate.current(Settings.load().database), migrate.head()
+    at, needed = migrate.current(Settings.load().migration_database), migrate.head()
     face = face_of(context)
     if face.is_json:
         face.document({"current": at, "head": needed, "is_current": at == needed})

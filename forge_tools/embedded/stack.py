@@ -145,7 +145,7 @@ class EmbeddedStack:
             self._take_folder()
             if not self._settings.broker_url:
                 self._start_valkey()
-            migrate.upgrade(self._settings.database)
+            migrate.upgrade(self._settings.migration_database)
             ensure_key(self._settings)
             if self._valkey:
                 self._await_answer(self._valkey)

@@ -65,10 +65,12 @@ class Address:
     dialect: Literal["sqlite", "postgresql"]
     target: str
     shown: str
+    is_pooled: bool = False
+    """Whether each transaction may have another connection to the server."""
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Read `sqlite:///path` or `postgresql://...`, with or without the driver's name.
+        """Read `sqlite:///path` or `postgresql://...`, with or without the driver's name; `?pooler=transaction` says what is between.
 
         Raises:
             ConfigurationError: naming the form that is expected.
@@ -93,8 +95,8 @@ class Address:
             raise ConfigurationError(
                 f"Database URL starts with '{scheme[:40]}'; forge_tools stores in sqlite:/// or postgresql://."
             )
-        target = f"postgresql://{rest}"
-        return cls("postgresql", target, without_passwords(target))
+        target, pooler = _without_pooler(f"postgresql://{rest}")
+        return cls("postgresql", target, without_passwords(target), is_pooled=pooler == "transaction")
 
     def require_file(self) -> None:
         """Refuse an SQLite file that is not there, before anything opens it."""
@@ -107,6 +109,19 @@ class Address:
     def file_uri(self) -> str:
         """The file as SQLite opens it, without making one."""
         return f"file:{quote(self.target)}?mode=rw"
+
+
+def _without_pooler(url: str) -> tuple[str, str]:
+    """The URL as the driver takes it, and the mode of the pooler that it names."""
+    place, _, query = url.partition("?")
+    settings = query.split("&") if query else []
+    modes = [one.removeprefix("pooler=") for one in settings if one.startswith("pooler=")]
+    if not set(modes) <= {"none", "transaction"}:
+        raise ConfigurationError(
+            f"pooler={modes[-1][:40]}: it is `transaction` or `none`. FORGE_DATABASE_POOLER says the same."
+        )
+    kept = "&".join(one for one in settings if not one.startswith("pooler="))
+    return f"{place}?{kept}" if kept else place, modes[-1] if modes else "none"
 
 
 def _require_sqlite(version: tuple[int, ...]) -> None:

@@ -1,17 +1,18 @@
 """Migrations: bring a database to this code's tables, or back."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, func, inspect
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage.engine import Address, create_engine
@@ -21,22 +22,34 @@ from forge_tools.storage.statements import settings
 
 T = TypeVar("T")
 
+DIRECT = (
+    "Migrations run on a direct connection, and this one leads through a pooler. Name the server itself, as the owner of the tables: "
+    "FORGE_DATABASE_MIGRATION_URL=postgresql://..."
+)
+
 CONNECT_SECONDS = 5.0
+
+LOCK_SECONDS = 300.0
+"""How long a process tries to be the only one that migrates."""
+LOCK_PAUSE = 0.2
 
 
 def upgrade(url: str, revision: str = "head") -> None:
     """Bring the database at `url` up to `revision`; an SQLite file, and its folder, are made where there are none.
 
     Raises:
+        ConfigurationError: the URL leads to a pooler.
         SchemaVersionError: this code does not know the database's version, or has no such revision.
         DatabaseCorruptError: the file is no database.
-        DatabaseUnavailableError: it cannot be reached.
+        DatabaseUnavailableError: it cannot be reached, or somebody else migrates it for too long.
     """
+    _require_direct(url)
     _run(url, lambda connection: _command(connection, command.upgrade, revision), create=True)
 
 
 def downgrade(url: str, revision: str) -> None:
     """Bring the database at `url` back to `revision`; `base` removes every table and what is in it."""
+    _require_direct(url)
     _run(url, lambda connection: _command(connection, command.downgrade, revision))
 
 
@@ -53,6 +66,11 @@ def head() -> str:
     revision = ScriptDirectory.from_config(_config()).get_current_head()
     assert revision is not None  # noqa: S101 the package ships at least one migration
     return revision
+
+
+def _require_direct(url: str) -> None:
+    if Address.parse(url).is_pooled:
+        raise ConfigurationError(DIRECT)
 
 
 def _run(url: str, work: Callable[[Connection], T], *, create: bool = False) -> T:
@@ -74,9 +92,44 @@ async def _transact(address: Address, work: Callable[[Connection], T], *, create
         await engine.dispose()
 
 
+def hold(connection: Connection) -> None:
+    """Have this transaction be the only one that migrates, for as long as it takes.
+
+    The lock is tried and never waited for: a statement that waits keeps old rows, and what others build, from being finished.
+
+    Raises:
+        ConfigurationError: a pooler is between.
+        DatabaseUnavailableError: another process keeps the lock.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    driver: Any = connection.connection.driver_connection
+    if driver.get_server_pid() != connection.scalar(func.pg_backend_pid()):
+        raise ConfigurationError(DIRECT)
+    prepare, try_to = settings("postgresql", "migrate")
+    connection.exec_driver_sql(prepare)
+    deadline = time.monotonic() + LOCK_SECONDS
+    while not connection.exec_driver_sql(try_to).scalar():
+        if time.monotonic() > deadline:
+            raise DatabaseUnavailableError(f"{_holder(connection)} Wait until it is done, and try again.")
+        time.sleep(LOCK_PAUSE)
+
+
+def _holder(connection: Connection) -> str:
+    [holder] = settings("postgresql", "who_migrates")
+    held = connection.exec_driver_sql(holder).first()
+    if held is None:
+        return f"Others migrated this database in turns for {LOCK_SECONDS:g} s."
+    pid, user, host, seconds = held
+    since = "" if seconds is None else f", for {seconds:.0f} s"  # other roles do not see it
+    return (
+        f"Another process migrates this database{since}: it is connected as {user} from {host or 'a place that only that role sees'}, and "
+        f"`SELECT pg_terminate_backend({pid})` would end it."
+    )
+
+
 def _command(connection: Connection, change: Callable[[Config, str], None], revision: str) -> None:
-    for said in settings(connection.dialect.name, "migrate"):
-        connection.exec_driver_sql(said)
+    hold(connection)
     _refuse_unknown(connection)
     config = _config()
     config.attributes["connection"] = connection

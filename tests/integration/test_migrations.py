@@ -2,25 +2,31 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
-from forge_tools.errors import DatabaseUnavailableError, SchemaVersionError
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.columns import metadata
 from forge_tools.storage.engine import Address, create_engine
 from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.statements import settings
 from tests.contract.calls import SCOPE, submitted
-from tests.waiting import within
+from tests.waiting import reached, within
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,6 +121,75 @@ def test_several_processes_that_upgrade_at_once_all_succeed(database_url: str) -
         for done in [threads.submit(migrate.upgrade, database_url) for _ in range(4)]:
             done.result()
     assert migrate.current(database_url) == SCHEMA_REVISION
+
+
+LOCK = settings("postgresql", "migrate")[1].replace("_xact", "")
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_try_advisory%' AND pid != pg_backend_pid()"
+BLOCKED = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+
+
+async def test_an_upgrade_tries_for_its_turn_and_never_waits_in_a_statement(fresh_postgres: str) -> None:
+    other = await asyncpg.connect(fresh_postgres)
+    assert await other.fetchval(LOCK)
+    upgrading = asyncio.create_task(asyncio.to_thread(migrate.upgrade, fresh_postgres))
+    await reached(lambda: other.fetchval(WAITING))
+    assert await other.fetchval(BLOCKED) == 0
+    assert not upgrading.done()
+
+    await other.close()
+    await upgrading
+    assert await asyncio.to_thread(migrate.current, fresh_postgres) == SCHEMA_REVISION
+
+
+async def test_an_upgrade_whose_turn_does_not_come_says_who_has_it(
+    fresh_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate, "LOCK_SECONDS", 0.3)
+    other = await asyncpg.connect(fresh_postgres)
+    assert await other.fetchval(LOCK)
+    who = rf"connected as forge from 127.0.0.1, and `SELECT pg_terminate_backend\({other.get_server_pid()}\)`"
+    with pytest.raises(DatabaseUnavailableError, match=f"Another process migrates this database.*{who} would end it"):
+        await asyncio.to_thread(migrate.upgrade, fresh_postgres)
+    await other.close()
+    assert await asyncio.to_thread(migrate.current, fresh_postgres) is None
+
+
+KILLED = """
+import os, signal, sys
+from alembic import op
+from forge_tools.storage import migrate
+op.execute = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # once the tables are made, and before the view
+migrate.upgrade(sys.argv[1])
+"""
+
+
+def test_an_upgrade_that_is_killed_midway_leaves_nothing(database_url: str) -> None:
+    argv = [sys.executable, "-c", KILLED, database_url]
+    assert subprocess.run(argv, cwd=ROOT, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert migrate.current(database_url) is None
+    assert look(database_url, lambda connection: inspect(connection).get_table_names()) == []
+    migrate.upgrade(database_url)
+    assert migrate.current(database_url) == SCHEMA_REVISION
+
+
+def test_migrations_take_the_url_of_their_own(
+    fresh_postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = urlsplit(fresh_postgres)
+    (tmp_path / "password").write_text(f"{parts.password}\n")
+    monkeypatch.setenv("FORGE_DATABASE_URL", "postgresql://client:secret@127.0.0.1:9/forge")
+    monkeypatch.setenv("FORGE_DATABASE_POOLER", "transaction")
+    monkeypatch.setenv("FORGE_DATABASE_MIGRATION_URL", fresh_postgres.replace(f":{parts.password}@", "@"))
+    monkeypatch.setenv("FORGE_DATABASE_MIGRATION_PASSWORD_FILE", str(tmp_path / "password"))
+    migrate.upgrade(Settings.load().migration_database)
+    assert migrate.current(fresh_postgres) == SCHEMA_REVISION
+
+
+@pytest.mark.parametrize("change", [migrate.upgrade, lambda url: migrate.downgrade(url, "base")])
+def test_migrations_through_a_transaction_pooler_are_refused_with_the_way_out(change: Callable[[str], None]) -> None:
+    behind = Settings.load(database_url="postgresql://forge@127.0.0.1:9/forge", database_pooler="transaction")
+    with pytest.raises(ConfigurationError, match=r"direct connection.*FORGE_DATABASE_MIGRATION_URL"):
+        change(behind.migration_database)
 
 
 def test_an_unknown_revision_is_named(database_url: str) -> None:
