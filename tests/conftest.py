@@ -9,12 +9,15 @@ from typing import TypeVar
 import pytest
 
 from tests.limits import SERVERS_FOLDER, Limits
+from tests.pooler import Pooler, is_wanted
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, GivenValkey, PostgresServer, Services, ValkeyServer
 from tests.session_folder import roomy_memory
 from tests.surroundings import settle
 
 Server = TypeVar("Server")
+
+NO_POOLER = "PgBouncer is no wheel that pip installs: install it and set FORGE_TEST_PGBOUNCER=1"
 
 WAITING = ("chaos", "integration", "e2e")
 """Folders whose files take long and mostly wait: for workers, leases and heartbeats."""
@@ -60,6 +63,16 @@ def valkey_url(valkey: ValkeyServer | GivenValkey) -> str:
 def postgres(services: Services) -> PostgresServer | GivenPostgres:
     """The session's PostgreSQL; tests take `fresh_postgres` instead, unless they need the server itself."""
     return started(services.postgres)
+
+
+@pytest.fixture(scope="session")
+def pooler(postgres: PostgresServer | GivenPostgres, services: Services) -> Iterator[Pooler]:
+    """The session's PgBouncer in transaction mode; tests ask for a database behind it."""
+    if not is_wanted():
+        pytest.skip(NO_POOLER)
+    running = started(lambda: Pooler(services.folder("pooler"), postgres.url).start())
+    yield running
+    running.stop()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, StorageError
+from forge_tools.storage import pooler
 from forge_tools.storage.batching import ConflictError
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.deadline import alarm, answered_within
@@ -41,8 +42,17 @@ CLIENT_SECONDS = STATEMENT_SECONDS + ANSWER_SECONDS
 LONG_SECONDS = 300.0
 """What one statement may take that reads calls of years, on the server; the client waits a little longer."""
 
+LONG_READS = 2
+"""How many of those are under way at once, each on a connection of its own."""
+
+HELD, MORE = 1, 4
+"""Connections for everything that is neither hot nor long: one that stays, and what there may be more of while it lasts."""
+
 PARTING_SECONDS = 3.0
 """How long a close waits for statements under way; their connections are closed when they end."""
+
+APPLICATION = "forge-tools"
+"""What the server knows direct connections by."""
 
 FAREWELL_SECONDS = 1.0
 """How long it waits for the server to take leave."""
@@ -151,6 +161,7 @@ class Database:
         self._patient = patient
         self._writer = engine.execution_options(forge_write=True)
         self._write_lock = write_lock or asyncio.Lock()
+        self._long_reads = asyncio.Semaphore(LONG_READS)
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._abandoned: set[asyncio.Future[Any]] = set()
@@ -220,9 +231,13 @@ class Database:
         """A connection to read with; nothing it does is kept. Statements of a long read may take minutes."""
         self.guard()
         with translated(self.address.shown):
-            async with self._connection(self._patient if is_long else self._engine) as connection:
-                with nullcontext() if is_long else self._alarm(connection):
+            if is_long:
+                async with self._long_reads, self._connection(self._patient) as connection:
                     yield connection
+            else:
+                async with self._connection(self._engine) as connection:
+                    with self._alarm(connection):
+                        yield connection
 
     async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """Run `work` in one write transaction, again if another one got in its way.
@@ -340,30 +355,38 @@ def create_engine(address: Address, *, connect_timeout: float, create: bool = Fa
     if address.dialect == "sqlite":
         return _sqlite_engine(address, create=create)
 
-    async def connect() -> Any:
-        command_timeout = None if create else CLIENT_SECONDS  # the index of a long history takes longer
-        return await connect_postgres(address, timeout=connect_timeout, command_timeout=command_timeout)
-
-    load_asyncpg()
-    return create_async_engine(
-        "postgresql+asyncpg://",
-        async_creator=connect,
-        pool_size=2,
-        max_overflow=3,
+    command_timeout = None if create else CLIENT_SECONDS  # the index of a long history takes longer
+    return _postgres_engine(
+        address,
+        connect_timeout,
+        command_timeout,
+        pool_size=HELD,
+        max_overflow=MORE,
         pool_pre_ping=True,
         pool_timeout=connect_timeout + STATEMENT_SECONDS,
     )
 
 
 def _patient_engine(address: Address, connect_timeout: float) -> AsyncEngine:
-    """PostgreSQL by a connection for each long read: its limits are those of a connection."""
+    """PostgreSQL by a connection for each long read: the client's limit is that of a connection."""
+    engine = _postgres_engine(address, connect_timeout, LONG_SECONDS + ANSWER_SECONDS, poolclass=NullPool)
+    event.listen(engine.sync_engine, "begin", _allow_long_statements)
+    return engine
 
+
+def _allow_long_statements(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {LONG_SECONDS * 1000:.0f}")
+
+
+def _postgres_engine(
+    address: Address, connect_timeout: float, command_timeout: float | None, **pool: Any
+) -> AsyncEngine:
     async def connect() -> Any:
-        limit = {"statement_timeout": str(int(LONG_SECONDS * 1000))}
-        command_timeout = LONG_SECONDS + ANSWER_SECONDS
-        return await connect_postgres(address, timeout=connect_timeout, settings=limit, command_timeout=command_timeout)
+        return await connect_postgres(address, timeout=connect_timeout, command_timeout=command_timeout)
 
-    return create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
+    load_asyncpg()
+    arguments = {"async_creator_fn": connect, **(pooler.ADAPTER if address.is_pooled else {})}
+    return create_async_engine("postgresql+asyncpg://", connect_args=arguments, **pool)
 
 
 def _sqlite_engine(address: Address, *, create: bool) -> AsyncEngine:
@@ -414,7 +437,8 @@ async def connect_postgres(
     command_timeout: float | None = CLIENT_SECONDS,
 ) -> Any:
     """Open one asyncpg connection whose statements end, even on a server that is frozen."""
-    limits = {"application_name": "forge-tools", "statement_timeout": str(int(STATEMENT_SECONDS * 1000))}
+    limits = {"application_name": APPLICATION, "statement_timeout": str(int(STATEMENT_SECONDS * 1000))}
+    way: dict[str, Any] = pooler.DRIVER if address.is_pooled else {"server_settings": limits | (settings or {})}
     with translated(address.shown):
         try:
             async with answered_within(timeout):
@@ -422,7 +446,7 @@ async def connect_postgres(
                     address.target,
                     timeout=None,
                     command_timeout=command_timeout,
-                    server_settings=limits | (settings or {}),
+                    **way,
                 )
         except TimeoutError as error:
             raise unreachable(address.shown, f"no answer within {timeout:g} s", maybe_committed=False) from error

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from forge_tools.errors import DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
+from forge_tools.errors import ConfigurationError, DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError, RefusedError, UnreachableError
 from forge_tools.storage.models import SCHEMA_REVISION
 
@@ -27,6 +27,14 @@ _VALUES = ("22", "23", "54")
 _NEVER_BEGAN = ("28", "3D", "25", "53", "57P03")
 _GONE = ("08", "57P", "58")
 _FORBIDDEN = "42501"
+_OTHER_SERVER = ("26000", "42P05")
+"""A statement that was prepared is not known, or known already: it has come to another server than before."""
+_REFUSED_SETTING = "unsupported startup parameter"
+
+POOLER = (
+    "A pooler is between, which takes no settings of connections or has a server for each transaction. Set FORGE_DATABASE_POOLER=transaction "
+    "here, which suits its session mode as well, and FORGE_DATABASE_MIGRATION_URL for `forge-tools db upgrade` to the server itself."
+)
 _FULL = "53100"
 
 
@@ -108,6 +116,8 @@ def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
 def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeError:
     if state == _FULL:
         return _full(shown, error)
+    if state in _OTHER_SERVER or _REFUSED_SETTING in str(error):
+        return ConfigurationError(f"The database {shown} cannot be used: {str(error).splitlines()[0]}. {POOLER}")
     if state in _CONFLICTS:
         return ConflictError(f"{shown}: {error}")
     if state in _NO_TABLE:
@@ -116,10 +126,8 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
         return DatabaseCorruptError(f"{shown} is damaged ({error}). Restore it from a backup.")
     if state.startswith(_VALUES):
         return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # the others quote the row
-    if state.startswith(_NEVER_BEGAN):
-        return unreachable(shown, error, maybe_committed=False)
-    if state.startswith(_GONE):
-        return unreachable(shown, error, maybe_committed=True)
+    if state.startswith((*_NEVER_BEGAN, *_GONE)):
+        return unreachable(shown, error, maybe_committed=not state.startswith(_NEVER_BEGAN))
     way_out = ". After an upgrade, run deploy/postgres/roles.sql again." if state == _FORBIDDEN else ""
     return StorageError(f"{shown}: {error} (SQLSTATE {state}){way_out}")
 

@@ -24,6 +24,7 @@ from forge_tools.storage.definitions import refusal
 from forge_tools.storage.engine import CLIENT_SECONDS, Address, connect_postgres
 from forge_tools.storage.faults import translated
 from forge_tools.storage.looks import OVERLAP, Look, Question, look_of, question_values, scope_values
+from forge_tools.storage.pooler import Transactions
 from forge_tools.storage.rows import (
     ASKED,
     OUTCOME,
@@ -192,6 +193,7 @@ class _Connections:
         self._idle: list[Any] = []
         self._busy: set[Any] = set()
         self._is_cut_off = False
+        self._run = Transactions(PINNED).fetch if address.is_pooled else _autocommitted
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
         """Run one statement. A server that stays silent loses the connection: asking it to cancel could hang as well."""
@@ -199,7 +201,7 @@ class _Connections:
         self._busy.add(connection)
         try:
             with alarm(CLIENT_SECONDS, connection.terminate):
-                rows: list[Any] = await connection.fetch(statement, *arguments)
+                rows: list[Any] = await self._run(connection, statement, arguments)
         except asyncio.CancelledError as cancellation:
             connection.terminate()
             cancellation.args = (SENT,)
@@ -240,6 +242,11 @@ class _Connections:
 _FENCE = ("id", "attempt", "token", "retry_in", "give_back")
 _fence_of = attrgetter(*_FENCE)
 _LINKS = ("scope", "key", "fingerprint", "ttl", "replay_of", "actor", "as_replay", "as_replayed")
+
+
+async def _autocommitted(connection: Any, statement: str, arguments: Sequence[object]) -> list[Any]:
+    rows: list[Any] = await connection.fetch(statement, *arguments)
+    return rows
 
 
 def transposed(rows: Iterable[Sequence[object]]) -> list[list[object]]:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from forge_tools.storage import Store, migrate, open_store
+from tests.pooler import Pooler, is_wanted
 from tests.services import GivenPostgres, PostgresServer
 
 
@@ -41,10 +42,23 @@ def migrated_postgres(postgres: PostgresServer | GivenPostgres, postgres_templat
     postgres.drop_database(url)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
+def migrated_pooled(pooler: Pooler, migrated_postgres: str) -> str:
+    return pooler.url(migrated_postgres)
+
+
+@pytest.fixture
 def migrated_url(request: pytest.FixtureRequest) -> str:
     """A database with this version's tables, of each kind in turn."""
     return str(request.getfixturevalue(f"migrated_{request.param}"))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """SQLite and PostgreSQL, and PostgreSQL behind a pooler where a module says `POOLED`: there are promises that one could break."""
+    says_itself = any("migrated_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "migrated_url" in metafunc.fixturenames and not says_itself:
+        is_pooled = getattr(metafunc.module, "POOLED", False) and is_wanted()
+        metafunc.parametrize("migrated_url", ["sqlite", "postgres", *(["pooled"] if is_pooled else [])], indirect=True)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from forge_tools.storage import Store, open_store
 from tests.contract.calls import beat, boot, call, ended, running, scope, submitted
 from tests.fleet import ROOT, warm_worker
 
+POOLED = True
+
 
 async def test_twenty_claimers_have_one_winner(store: Store, migrated_url: str) -> None:
     id_ = await submitted(store)

@@ -18,6 +18,8 @@ from forge_tools.storage.models import execution_queue, idempotency_keys
 from tests.contract.calls import SCOPE, beat, boot, overdue, running, scope, submitted
 from tests.contract.sealed import past, seal_all, sealed_past
 
+POOLED = True
+
 GREP = ToolSpec(name="Grep", description="Search", category=ToolCategory.FILE, lane="async")
 
 

@@ -12,6 +12,8 @@ from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, submitted
 from tests.waiting import reached
 
+POOLED = True
+
 NASTY = '{"text":"\\u0000 \\ud800 \\udfff \\u20ac","number":1.0,"big":12345678901234567890,"key \\u0000":[null,true]}'
 
 

@@ -25,6 +25,8 @@ from tests.contract.test_rare_rows import with_coarse_statistics
 from tests.contract.test_retention import everything, pruned
 from workers.rolling import Rolling
 
+POOLED = True
+
 PAGE = (Path(__file__).parents[2] / "docs" / "stats.md").read_text()
 HOUR = timedelta(hours=1)
 THIS_HOUR = hour_at(datetime.now(UTC))
