@@ -1,6 +1,8 @@
 """The hot statements on PostgreSQL: one autocommit statement a flush, arrays in, on connections with pinned plans."""
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -41,6 +43,12 @@ from forge_tools.storage.rows import (
     stored_result,
 )
 from forge_tools.storage.statements import postgres_statement
+
+MOST = 10
+"""Connections for hot statements: there are hardly more kinds of batches, and one is under way of each."""
+
+IDLE_SECONDS = 30.0
+"""How long one is kept that nothing needs: that of the heartbeats stays, those of a burst go."""
 
 PINNED = {
     "enable_seqscan": "off",
@@ -185,19 +193,25 @@ class PostgresHotPath:
 
 
 class _Connections:
-    """A connection for each statement under way; there are no more of those than kinds of batches."""
+    """A connection for each statement under way, `MOST` at once; the one that was used last is used first."""
 
     def __init__(self, address: Address, connect_timeout: float) -> None:
         self._address = address
         self._timeout = connect_timeout
-        self._idle: list[Any] = []
+        self._idle: deque[tuple[Any, float]] = deque()
         self._busy: set[Any] = set()
+        self._free = asyncio.Semaphore(MOST)
+        self._sweep: asyncio.TimerHandle | None = None
+        self._partings: set[asyncio.Future[Any]] = set()
         self._is_cut_off = False
         self._run = Transactions(PINNED).fetch if address.is_pooled else _autocommitted
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
         """Run one statement. A server that stays silent loses the connection: asking it to cancel could hang as well."""
-        connection = await self._take()
+        async with self._free:
+            return await self._fetch(await self._take(), statement, arguments)
+
+    async def _fetch(self, connection: Any, statement: str, arguments: Sequence[object]) -> list[Any]:
         self._busy.add(connection)
         try:
             with alarm(CLIENT_SECONDS, connection.terminate):
@@ -213,16 +227,18 @@ class _Connections:
 
     def cut_off(self) -> None:
         self._is_cut_off = True
-        for connection in (*self._idle, *self._busy):
+        for connection in (*(one for one, _ in self._idle), *self._busy):
             connection.terminate()
 
     async def close(self) -> None:
-        idle, self._idle = self._idle, []
-        await asyncio.gather(*(self._part_from(connection) for connection in idle))
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._let_go(before=math.inf)
+        await asyncio.gather(*self._partings)
 
     async def _take(self) -> Any:
         while self._idle:
-            connection = self._idle.pop()
+            connection, _ = self._idle.pop()
             if not connection.is_closed():
                 return connection
         if self._is_cut_off:
@@ -235,8 +251,24 @@ class _Connections:
             await connection.close(timeout=1.0)
 
     def _put_back(self, connection: Any) -> None:
-        if not connection.is_closed():
-            self._idle.append(connection)
+        if connection.is_closed():
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.append((connection, loop.time()))
+        if self._sweep is None:
+            self._sweep = loop.call_later(IDLE_SECONDS, self._sweep_idle)
+
+    def _sweep_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._let_go(before=loop.time() - IDLE_SECONDS)
+        self._sweep = loop.call_later(IDLE_SECONDS, self._sweep_idle) if self._idle else None
+
+    def _let_go(self, *, before: float) -> None:
+        """Part from those that were put back until then; they are in that order."""
+        while self._idle and self._idle[0][1] <= before:
+            parting = asyncio.ensure_future(self._part_from(self._idle.popleft()[0]))
+            self._partings.add(parting)
+            parting.add_done_callback(self._partings.discard)
 
 
 _FENCE = ("id", "attempt", "token", "retry_in", "give_back")

@@ -1,0 +1,85 @@
+"""How many connections to PostgreSQL a client and a worker hold, idle and under load."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from forge_tools.records import Ring
+from forge_tools.storage import Store, engine, open_store, postgres
+from tests.contract.calls import SCOPE, beat, boot, call, submitted
+from tests.waiting import reached
+
+OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'forge-tools'"
+WORKER_BEAT = 0.02
+
+
+@pytest.fixture
+async def watcher(migrated_postgres: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(migrated_postgres)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def store(migrated_postgres: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    monkeypatch.setattr(postgres, "IDLE_SECONDS", 0.3)
+    async with await open_store(migrated_postgres) as opened:
+        yield opened
+
+
+async def burst(store: Store) -> None:
+    """Much of everything at once."""
+    calls = [call() for _ in range(200)]
+    await store.queue.submit_many(calls)
+    ids = [new.id for new in calls]
+    async with asyncio.TaskGroup() as group:
+        for id_ in ids:
+            group.create_task(store.queue.submit(call()))
+            group.create_task(store.queue.claim([Ring(id_, 0)], SCOPE))
+            group.create_task(store.queue.statuses([id_]))
+            group.create_task(store.queue.results([id_]))
+            group.create_task(store.queue.due(SCOPE, 1))
+            group.create_task(beat(store, "boot-1"))
+            group.create_task(store.history.get(id_))
+            group.create_task(store.history.figures())
+
+
+async def test_an_idle_client_holds_one_connection(store: Store, watcher: Any) -> None:
+    await submitted(store)
+    await store.history.list()
+    await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == 1)
+    await submitted(store)
+
+
+async def test_a_burst_takes_a_bounded_number_and_gives_them_back(store: Store, watcher: Any) -> None:
+    await store.workers.register(boot())
+    counts = []
+    bursting = asyncio.create_task(burst(store))
+    async with asyncio.timeout(100):
+        while not bursting.done():
+            counts.append(await watcher.fetchval(OPEN))
+    await bursting
+    assert 3 < max(counts) <= postgres.MOST + engine.HELD + engine.MORE + engine.LONG_READS
+    await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == 1)
+
+
+async def test_a_worker_that_only_beats_keeps_a_second_one(store: Store, watcher: Any) -> None:
+    await store.workers.register(boot())
+    await burst(store)
+
+    async def beat_on() -> None:
+        async with asyncio.timeout(100):
+            while True:
+                await beat(store, "boot-1")
+                await asyncio.sleep(WORKER_BEAT)
+
+    beating = asyncio.create_task(beat_on())
+    await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == 2)
+    pids = await watcher.fetch(OPEN.replace("count(*)", "pid"))
+    await asyncio.sleep(3 * postgres.IDLE_SECONDS)
+    assert await watcher.fetch(OPEN.replace("count(*)", "pid")) == pids
+    beating.cancel()
+    await asyncio.wait([beating])
