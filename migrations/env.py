@@ -6,8 +6,9 @@ from alembic import context
 from sqlalchemy import Connection
 
 from forge_tools.config import Settings
+from forge_tools.storage.address import Address
 from forge_tools.storage.columns import metadata
-from forge_tools.storage.engine import Address, create_engine
+from forge_tools.storage.engine import create_engine
 from forge_tools.storage.migrate import hold
 
 

@@ -2,14 +2,11 @@
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
@@ -20,12 +17,12 @@ from sqlalchemy.pool import NullPool
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, StorageError
 from forge_tools.storage import pooler
+from forge_tools.storage.address import Address
 from forge_tools.storage.batching import ConflictError
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.deadline import alarm, answered_within
 from forge_tools.storage.faults import UPGRADE, translated, unknown_version, unreachable
 from forge_tools.storage.models import SCHEMA_REVISION
-from forge_tools.urls import require_readable, without_passwords
 
 T = TypeVar("T")
 
@@ -62,85 +59,7 @@ SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 READ_TEXT = partial(str, encoding="utf-8", errors="replace")
 """Reads a text of SQLite, which keeps any bytes as one: no row of others fails by them."""
 
-LEAST_SQLITE = (3, 37)
-"""Older ones know no STRICT tables."""
-
 CONFLICT_TRIES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a database is: a file path or a PostgreSQL URL, and the form of it that people may see."""
-
-    dialect: Literal["sqlite", "postgresql"]
-    target: str
-    shown: str
-    is_pooled: bool = False
-    """Whether each transaction may have another connection to the server."""
-
-    @classmethod
-    def parse(cls, url: str) -> "Address":
-        """Read `sqlite:///path` or `postgresql://...`, with or without the driver's name; `?pooler=transaction` says what is between.
-
-        Raises:
-            ConfigurationError: naming the form that is expected.
-        """
-        try:
-            require_readable(url)
-        except ValueError as error:
-            raise ConfigurationError(
-                f"FORGE_DATABASE_URL: {error}. It begins with sqlite:/// or postgresql://."
-            ) from error
-        scheme, _, rest = url.partition("://")
-        family = scheme.partition("+")[0]
-        if family == "sqlite":
-            _require_sqlite(sqlite3.sqlite_version_info)
-            path = rest.removeprefix("/")
-            if not path or ":memory:" in path or not rest.startswith("/"):
-                raise ConfigurationError(
-                    f"Database URL '{url}' names no file; write sqlite:///relative.db or sqlite:////absolute.db."
-                )
-            return cls("sqlite", str(Path(path).absolute()), f"sqlite:///{path}")
-        if family not in ("postgresql", "postgres"):
-            raise ConfigurationError(
-                f"Database URL starts with '{scheme[:40]}'; forge_tools stores in sqlite:/// or postgresql://."
-            )
-        target, pooler = _without_pooler(f"postgresql://{rest}")
-        return cls("postgresql", target, without_passwords(target), is_pooled=pooler == "transaction")
-
-    def require_file(self) -> None:
-        """Refuse an SQLite file that is not there, before anything opens it."""
-        if self.dialect == "sqlite" and not Path(self.target).exists():
-            raise SchemaVersionError(
-                f"There is no database at {self.target} yet. Run `forge-tools up` in its folder, or `forge-tools db upgrade`."
-            )
-
-    @property
-    def file_uri(self) -> str:
-        """The file as SQLite opens it, without making one."""
-        return f"file:{quote(self.target)}?mode=rw"
-
-
-def _without_pooler(url: str) -> tuple[str, str]:
-    """The URL as the driver takes it, and the mode of the pooler that it names."""
-    place, _, query = url.partition("?")
-    settings = query.split("&") if query else []
-    modes = [one.removeprefix("pooler=") for one in settings if one.startswith("pooler=")]
-    if not set(modes) <= {"none", "transaction"}:
-        raise ConfigurationError(
-            f"pooler={modes[-1][:40]}: it is `transaction` or `none`. FORGE_DATABASE_POOLER says the same."
-        )
-    kept = "&".join(one for one in settings if not one.startswith("pooler="))
-    return f"{place}?{kept}" if kept else place, modes[-1] if modes else "none"
-
-
-def _require_sqlite(version: tuple[int, ...]) -> None:
-    if version < LEAST_SQLITE:
-        have, least = (".".join(map(str, numbers)) for numbers in (version, LEAST_SQLITE))
-        raise ConfigurationError(
-            f"This Python comes with SQLite {have}; forge_tools needs {least} or later. Run it with another Python, such as one that "
-            "`uv python install` brings, or name a PostgreSQL database: FORGE_DATABASE_URL=postgresql://..."
-        )
 
 
 class Database:

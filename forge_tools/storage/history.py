@@ -24,7 +24,8 @@ from forge_tools.records import (
     StuckCalls,
     is_id,
 )
-from forge_tools.storage.engine import Address, Database
+from forge_tools.storage.address import Address
+from forge_tools.storage.engine import Database
 from forge_tools.storage.figures import read_figures
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.load import find_stuck

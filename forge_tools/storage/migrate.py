@@ -15,7 +15,8 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, func, inspect
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
-from forge_tools.storage.engine import Address, create_engine
+from forge_tools.storage.address import Address
+from forge_tools.storage.engine import create_engine
 from forge_tools.storage.faults import translated, unknown_version
 from forge_tools.storage.models import rollup_figures
 from forge_tools.storage.statements import settings

@@ -20,10 +20,11 @@ from forge_tools.records import (
     Scope,
     StoredResult,
 )
+from forge_tools.storage.address import Address
 from forge_tools.storage.batching import SENT, UnreachableError
 from forge_tools.storage.deadline import alarm
 from forge_tools.storage.definitions import refusal
-from forge_tools.storage.engine import CLIENT_SECONDS, Address, connect_postgres
+from forge_tools.storage.engine import CLIENT_SECONDS, connect_postgres
 from forge_tools.storage.faults import translated
 from forge_tools.storage.looks import OVERLAP, Look, Question, look_of, question_values, scope_values
 from forge_tools.storage.pooler import Transactions

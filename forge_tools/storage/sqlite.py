@@ -23,8 +23,9 @@ from forge_tools.records import (
     Scope,
     StoredResult,
 )
+from forge_tools.storage.address import Address
 from forge_tools.storage.definitions import refusal
-from forge_tools.storage.engine import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, Address, forge_now
+from forge_tools.storage.engine import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, forge_now
 from forge_tools.storage.faults import translated
 from forge_tools.storage.looks import EVER, OVERLAP, Look, Question, look_of, question_values, scope_values
 from forge_tools.storage.rows import (

@@ -6,13 +6,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from forge_tools.storage.address import Address
 from forge_tools.storage.artifacts import StoredArtifacts
 from forge_tools.storage.audit import AuditBook
 from forge_tools.storage.batching import Limits
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.clock import Clock
 from forge_tools.storage.deadline import answered_within
-from forge_tools.storage.engine import Address, Database
+from forge_tools.storage.engine import Database
 from forge_tools.storage.history import History
 from forge_tools.storage.keys import IdempotencyKeys
 from forge_tools.storage.overview import Overviews

@@ -33,7 +33,7 @@ async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fleet
     context = ExecutionContext(working_dir=str(fleet.folder))
     limit = 3 * postgres.IDLE_SECONDS
     async with ExecutorClient(fleet.settings) as client:
-        results = await asyncio.gather(*(client.execute(tool, context, text=f"{n}") for n in range(40)))
+        results = await asyncio.gather(*(client.execute(tool, context, message=f"{n}") for n in range(40)))
         assert all(result.success for result in results)
         both = IDLE + IDLE_CLIENT
         await reached(lambda: watcher.fetchval(OPEN), limit, when=lambda count: count == both)

@@ -21,8 +21,9 @@ from sqlalchemy import Connection, inspect, text
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage import migrate, open_store
+from forge_tools.storage.address import Address
 from forge_tools.storage.columns import metadata
-from forge_tools.storage.engine import Address, create_engine
+from forge_tools.storage.engine import create_engine
 from forge_tools.storage.models import SCHEMA_REVISION
 from forge_tools.storage.statements import settings
 from tests.contract.calls import SCOPE, submitted

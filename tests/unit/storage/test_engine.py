@@ -13,7 +13,8 @@ from sqlalchemy import text
 
 from forge_tools.errors import ConfigurationError, SchemaVersionError
 from forge_tools.storage import engine
-from forge_tools.storage.engine import Address, Database, forge_now
+from forge_tools.storage.address import Address
+from forge_tools.storage.engine import Database, forge_now
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+aiosqlite"])
