@@ -9,6 +9,7 @@ from forge_tools.cli.face import OutputOption, face_of
 from forge_tools.cli.lazy import command_app
 from forge_tools.config import Settings
 from forge_tools.storage import migrate
+from forge_tools.storage.connections import role_setting
 
 app = command_app(no_args_is_help=True)
 
@@ -25,10 +26,16 @@ def upgrade(
     output: OutputOption = None,
 ) -> None:
     """Bring the database to this version's tables, making them if there are none."""
-    database = Settings.load().migration_database
+    settings = Settings.load()
+    database = settings.migration_database
     before = migrate.current(database)
     migrate.upgrade(database, revision)
     _report(context, before, migrate.current(database))
+    if settings.database_pooler != "none" and settings.database_url:
+        setting = role_setting(settings.database)
+        face_of(context).note(
+            f"A pooler passes no settings on, so that its role needs them. As an owner, once: {setting};", style=""
+        )
 
 
 @app.command()

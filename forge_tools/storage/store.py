@@ -12,6 +12,7 @@ from forge_tools.storage.audit import AuditBook
 from forge_tools.storage.batching import Limits
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.clock import Clock
+from forge_tools.storage.connections import Connections, read_connections
 from forge_tools.storage.deadline import answered_within
 from forge_tools.storage.engine import Database
 from forge_tools.storage.history import History
@@ -109,6 +110,10 @@ class Store:
         async with self._database.reading() as connection:
             [question] = settings(self.dialect, "server")
             return str((await connection.exec_driver_sql(question)).scalar_one())
+
+    async def connections(self) -> Connections | None:
+        """Say how many connections its server takes and has; None of a file."""
+        return None if self.dialect == "sqlite" else await read_connections(self._database)
 
     async def unsound(self) -> list[str]:
         """Say what the tables hold that they refuse: a restore, or somebody who switched their checks off, brought it."""

@@ -8,7 +8,8 @@ import asyncpg
 import pytest
 
 from forge_tools.records import Ring
-from forge_tools.storage import Store, engine, open_store, postgres
+from forge_tools.storage import Store, open_store, postgres
+from forge_tools.storage.connections import MOST_OF_ONE
 from tests.contract.calls import SCOPE, beat, boot, call, submitted
 from tests.waiting import reached
 
@@ -62,8 +63,16 @@ async def test_a_burst_takes_a_bounded_number_and_gives_them_back(store: Store, 
         while not bursting.done():
             counts.append(await watcher.fetchval(OPEN))
     await bursting
-    assert 3 < max(counts) <= postgres.MOST + engine.HELD + engine.MORE + engine.LONG_READS
+    assert 3 < max(counts) <= MOST_OF_ONE
     await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == 1)
+
+
+async def test_the_server_says_how_many_it_takes_and_has(store: Store, watcher: Any) -> None:
+    found = await store.connections()
+    assert found is not None
+    assert found.most == int(await watcher.fetchval("SHOW max_connections")) - 3
+    assert found.most > found.open > found.ours >= 1
+    assert found.is_limited
 
 
 async def test_a_worker_that_only_beats_keeps_a_second_one(store: Store, watcher: Any) -> None:

@@ -13,9 +13,13 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
+from forge_tools.cli.doctor.connections import check_connections
+from forge_tools.cli.doctor.finding import Level
+from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import ExecutionStatus, Ring
 from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage.connections import role_setting
 from forge_tools.storage.pooler import knows_names
 from tests import pooler as poolers
 from tests.conftest import started
@@ -185,6 +189,23 @@ async def test_a_pooler_that_follows_prepared_statements_is_told_from_one_that_d
         assert await knows_names(connection) == pooler.follows_statements
     assert await connection.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'forge%'") == 0
     await connection.close()
+
+
+async def test_what_the_upgrade_prints_for_the_role_is_what_the_doctor_asks_for(
+    pooler: Pooler, url: str, migrated_postgres: str
+) -> None:
+    settings = Settings.load(database_url=pooler.url(migrated_postgres, says_so=False), database_pooler="transaction")
+    levels = []
+    for setting in ("SELECT 1", role_setting(settings.database)):
+        owner = await asyncpg.connect(migrated_postgres)
+        await owner.execute(setting)
+        await owner.close()
+        pooler.restart()  # its connections to the server are new
+        async with await open_store(settings.database) as store:
+            found = await store.connections()
+            assert found is not None
+            levels.append(check_connections(found, 1, settings).level)
+    assert levels == [Level.PROBLEM, Level.OK]
 
 
 async def test_what_is_refused_is_rolled_back_and_the_connection_goes_on(store: Store) -> None:

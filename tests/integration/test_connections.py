@@ -11,11 +11,11 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, Lane
 from forge_tools.storage import postgres
+from forge_tools.storage.connections import IDLE_WORKER
 from tests.fleet import Fleet
 from tests.waiting import reached
 
 OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'forge-tools'"
-IDLE, IDLE_CLIENT = 2, 1
 
 
 @pytest.fixture
@@ -35,7 +35,6 @@ async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fleet
     async with ExecutorClient(fleet.settings) as client:
         results = await asyncio.gather(*(client.execute(tool, context, message=f"{n}") for n in range(40)))
         assert all(result.success for result in results)
-        both = IDLE + IDLE_CLIENT
-        await reached(lambda: watcher.fetchval(OPEN), limit, when=lambda count: count == both)
-    await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == IDLE)
+        await reached(lambda: watcher.fetchval(OPEN), limit, when=lambda count: count == IDLE_WORKER + 1)
+    await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == IDLE_WORKER)
     await watcher.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from forge_tools import __version__
 from forge_tools.cli import stuck
+from forge_tools.cli.doctor.connections import check_connections
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
 from forge_tools.cli.doctor.keys import check_keys
 from forge_tools.cli.face import one_line
@@ -82,6 +83,8 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
         stuck=await store.history.stuck(lease=settings.lease, patience=stuck.BEATS * settings.heartbeat),
         unfit=[one for one in workers if one.stopped_at and one.unfit and one.silent_seconds < LATELY],
     )
+    if connections := await store.connections():
+        found.append(check_connections(connections, len(fleet.live), settings))
     found += _clock(workers)
     found += await check_keys(store, settings)
     found += _workers(fleet)

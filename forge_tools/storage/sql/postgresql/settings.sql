@@ -45,5 +45,13 @@ FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = 439956432741 >> 32
   AND l.objid = 439956432741 & 4294967295 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 
+-- For a role without privileges, and without asking for what only others may see.
+-- name: connections
+SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+         - coalesce(current_setting('reserved_connections', true), '0')::int,
+       (SELECT sum(numbackends) FROM pg_stat_database)::int,
+       (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'forge-tools')::int,
+       (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout')
+
 -- name: server
 SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)

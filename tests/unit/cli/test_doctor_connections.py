@@ -1,0 +1,39 @@
+"""What the doctor says about connections to PostgreSQL."""
+
+import pytest
+
+from forge_tools.cli.doctor.connections import check_connections
+from forge_tools.cli.doctor.finding import Level
+from forge_tools.config import Settings
+from forge_tools.storage.connections import MOST_OF_ONE, Connections, role_setting
+
+DIRECT = Settings(database_url="postgresql://forge@db/tools")
+POOLED = Settings(database_url="postgresql://forge@pooler/tools", database_pooler="transaction")
+
+
+@pytest.mark.parametrize(
+    ("most", "workers", "level"),
+    [(97, 4, Level.OK), (97, 6, Level.NOTE), (97, 45, Level.PROBLEM), (9, 0, Level.PROBLEM)],
+)
+def test_what_workers_need_is_compared_with_what_the_server_takes(most: int, workers: int, level: Level) -> None:
+    found = check_connections(Connections(most, 14, 4, 8000), workers, DIRECT)
+    assert found.level is level
+    assert found.said.startswith(f"14 of {most} are open, 4 of them forge-tools'")
+    assert found.said.endswith(f"it takes {10 + 2 * workers}, and up to {10 + MOST_OF_ONE * workers} under load")
+    assert ("FORGE_DATABASE_POOLER=transaction" in found.way_out) is (level is not Level.OK)
+
+
+@pytest.mark.parametrize(
+    ("limit", "level", "said"),
+    [(8_000, Level.OK, "ends after 8 s"), (0, Level.PROBLEM, "never ends"), (60_000, Level.PROBLEM, "ends after 60 s")],
+)
+def test_a_role_behind_a_pooler_needs_a_limit_of_its_own(limit: int, level: Level, said: str) -> None:
+    found = check_connections(Connections(97, 200, 4, limit), 90, POOLED)
+    assert (found.level, said in found.said) == (level, True)
+    wanted = 'ALTER ROLE "forge" IN DATABASE "tools" SET statement_timeout = \'8s\'; then have the pooler RECONNECT.'
+    assert found.way_out == ("" if level is Level.OK else wanted)
+
+
+def test_names_in_the_statement_for_the_role_are_quoted() -> None:
+    url = "postgresql://a%22b:secret@h/x%20y?pooler=transaction"
+    assert role_setting(url) == 'ALTER ROLE "a""b" IN DATABASE "x y" SET statement_timeout = \'8s\''
