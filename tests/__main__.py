@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from forge_tools.sandbox.trees import adopt_orphans, child_pids
+from tests import pooler, rabbit
 from tests.limits import FAILED, RUN_FOLDER, RUNNING, SERVERS_FOLDER, STACKS
 from tests.session_folder import SessionFolder, roomy_memory
 from tests.surroundings import settle, settle_streams
@@ -134,6 +135,9 @@ def main(words: list[str]) -> int:
         left = end_all()
     for command in left:
         say(f"Left behind, now ended: {command}")
+    for server, variable in ((rabbit, rabbit.VARIABLE), (pooler, pooler.VARIABLE)):
+        if not server.is_wanted():
+            say(f"Not covered: what {server.NAME} does. Install it and set {variable}=1.")
     say(f"The run took {(time.monotonic() - began) / 60:.1f} minutes.")
     return code
 

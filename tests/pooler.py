@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tests.server_process import ServerProcess, ServiceMissingError, free_port
 
-VARIABLE = "FORGE_TEST_PGBOUNCER"
+NAME, VARIABLE = "PgBouncer", "FORGE_TEST_PGBOUNCER"
 FOLLOWS = (1, 21)
 """The first version that can follow prepared statements."""
 SERVERS = 2

@@ -14,7 +14,7 @@ from amqp.exceptions import AMQPError, NotFound
 
 from tests.server_process import ServerProcess, ServiceMissingError, free_port
 
-VARIABLE = "FORGE_TEST_RABBITMQ"
+NAME, VARIABLE = "RabbitMQ", "FORGE_TEST_RABBITMQ"
 ORDER_SECONDS = 30.0
 
 

@@ -262,7 +262,7 @@ class _Connections:
     def _sweep_idle(self) -> None:
         loop = asyncio.get_running_loop()
         self._let_go(before=loop.time() - IDLE_SECONDS)
-        self._sweep = loop.call_later(IDLE_SECONDS, self._sweep_idle) if self._idle else None
+        self._sweep = loop.call_at(self._idle[0][1] + IDLE_SECONDS, self._sweep_idle) if self._idle else None
 
     def _let_go(self, *, before: float) -> None:
         """Part from those that were put back until then; they are in that order."""

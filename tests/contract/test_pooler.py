@@ -120,8 +120,12 @@ async def test_pinned_plans_and_long_limits_end_with_their_transaction(store: St
     await usual.close()
 
 
-async def test_what_happens_while_the_pooler_restarts_happens_once(url: str, pooler: Pooler) -> None:
-    async with await open_store(url, patience=None) as store:
+@pytest.mark.parametrize(("mode", "servers"), [("transaction", SERVERS), ("session", 20)])
+async def test_what_happens_while_the_pooler_restarts_happens_once(
+    own_pooler: Any, migrated_postgres: str, mode: str, servers: int
+) -> None:
+    pooler = own_pooler(mode, default_pool_size=servers)
+    async with await open_store(pooler.url(migrated_postgres), patience=None) as store:
         calls = [call() for _ in range(60)]
 
         async def carry(new: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a real worker and a real client hold of PostgreSQL once they are idle."""
+"""What real workers and clients hold of PostgreSQL once they are idle, and that they work behind a pooler."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,10 +9,11 @@ import asyncpg
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, Lane
+from forge_tools.records import ExecutionContext
 from forge_tools.storage import postgres
 from forge_tools.storage.connections import IDLE_WORKER
 from tests.fleet import Fleet
+from tests.pooler import Pooler
 from tests.waiting import reached
 
 OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'forge-tools'"
@@ -25,16 +26,31 @@ def fleet(tmp_path: Path, valkey: Any, fresh_postgres: str) -> Iterator[Fleet]:
     fleet.stop()
 
 
-@pytest.mark.parametrize("lane", ["async", "process"])
-async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fleet: Fleet, lane: Lane) -> None:
-    await asyncio.to_thread(fleet.start, lane)
+async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fleet: Fleet) -> None:
+    for lane in ("async", "process"):
+        await asyncio.to_thread(fleet.start, lane)
     watcher = await asyncpg.connect(fleet.settings.database)
-    tool = {"async": "Echo", "process": "EchoInProcess"}[lane]
     context = ExecutionContext(working_dir=str(fleet.folder))
     limit = 3 * postgres.IDLE_SECONDS
     async with ExecutorClient(fleet.settings) as client:
-        results = await asyncio.gather(*(client.execute(tool, context, message=f"{n}") for n in range(40)))
+        calls = [client.execute(tool, context, message="x") for tool in ("Echo", "EchoInProcess") for _ in range(30)]
+        results = await asyncio.gather(*calls)
         assert all(result.success for result in results)
-        await reached(lambda: watcher.fetchval(OPEN), limit, when=lambda count: count == IDLE_WORKER + 1)
-    await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == IDLE_WORKER)
+        await reached(lambda: watcher.fetchval(OPEN), limit, when=lambda count: count == 2 * IDLE_WORKER + 1)
+    await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == 2 * IDLE_WORKER)
     await watcher.close()
+
+
+async def test_calls_on_a_worker_behind_a_pooler_that_restarts_all_succeed(fleet: Fleet, pooler: Pooler) -> None:
+    behind = {
+        "database_url": pooler.url(fleet.settings.database, says_so=False),
+        "database_pooler": "transaction",
+    }
+    await asyncio.to_thread(fleet.start, "async", **behind)
+    context = ExecutionContext(working_dir=str(fleet.folder), timeout=60)
+    async with ExecutorClient(fleet.settings.model_copy(update=behind)) as client:
+        calls = [asyncio.create_task(client.execute("Sleep", context, seconds=0.2)) for _ in range(20)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        pooler.restart()
+        results = await asyncio.gather(*calls)
+    assert [result.error for result in results if not result.success] == []
