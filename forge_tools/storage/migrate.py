@@ -16,6 +16,7 @@ from sqlalchemy import Connection, func, inspect
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage.address import Address
+from forge_tools.storage.batching import ConflictError
 from forge_tools.storage.engine import create_engine
 from forge_tools.storage.faults import translated, unknown_version
 from forge_tools.storage.models import rollup_figures
@@ -85,10 +86,17 @@ def _run(url: str, work: Callable[[Connection], T], *, create: bool = False) -> 
 
 async def _transact(address: Address, work: Callable[[Connection], T], *, create: bool) -> T:
     engine = create_engine(address, connect_timeout=CONNECT_SECONDS, create=create)
+    deadline = time.monotonic() + LOCK_SECONDS
     try:
-        with translated(address.shown):
-            async with engine.execution_options(forge_write=create).begin() as connection:
-                return await connection.run_sync(work)
+        while True:
+            try:
+                with translated(address.shown):
+                    async with engine.execution_options(forge_write=create).begin() as connection:
+                        return await connection.run_sync(work)
+            except ConflictError:  # of SQLite, whose lock for writing is the one under which migrations run
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(LOCK_PAUSE)
     finally:
         await engine.dispose()
 

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -242,3 +244,16 @@ def definitions_of_indexes(connection: Connection) -> list[str]:
     if connection.dialect.name == "postgresql":
         query = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename != 'alembic_version'"
     return sorted(" ".join(str(sql).split()) for sql in connection.scalars(text(query)))
+
+
+def test_an_sqlite_file_that_somebody_writes_to_is_waited_for(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forge_tools.storage.engine.BUSY_SECONDS", 0.01)
+    with closing(sqlite3.connect(Address.parse(sqlite_url).target, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(1) as thread:
+            upgrading = thread.submit(migrate.upgrade, sqlite_url)
+            with pytest.raises(TimeoutError):
+                upgrading.result(1)
+            other.execute("COMMIT")
+            upgrading.result(60)
+    assert migrate.current(sqlite_url) == SCHEMA_REVISION
