@@ -22,7 +22,7 @@ from forge_tools.storage.batching import ConflictError
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.deadline import alarm, answered_within
 from forge_tools.storage.faults import UPGRADE, translated, unknown_version, unreachable
-from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.models import OLDEST_CODE, SCHEMA_REVISION
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Database:
             raise StorageError("This Store belongs to another event loop; open one Store per loop.")
 
     async def check(self, *, has_tables: bool = True) -> None:
-        """Make sure that the database answers, and that its tables are neither older nor newer than this code.
+        """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer and say that it can.
 
         Raises:
             SchemaVersionError: with the way out.
@@ -135,10 +135,12 @@ class Database:
                 await connection.execute(text("SELECT 1"))
                 return
             revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
-        if revision is None or revision < SCHEMA_REVISION:
+        ours = SCHEMA_REVISION.partition(OLDEST_CODE)[0]
+        number, _, oldest = (revision or "").partition(OLDEST_CODE)
+        if revision is None or number < ours:
             said = f"is at version {revision or 'none'}; this code needs {SCHEMA_REVISION}. {UPGRADE}"
             raise SchemaVersionError(f"{self.address.shown} {said}")
-        if revision > SCHEMA_REVISION:
+        if (oldest or number) > ours:
             raise unknown_version(self.address.shown, revision)
 
     def upsert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
