@@ -81,13 +81,13 @@ class _Results(asynpool.ResultHandler):
             raise
         except Exception as error:  # noqa: BLE001  a body can write anything
             self._hub.remove_reader(fd)
-            child = self.fileno_to_outq[fd]
-            logger.warning(
-                "A child of the pool is replaced: it answers what none does",
-                extra={"pid": child.pid, "error": repr(error)},
-            )
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGKILL)
+            if child := self.fileno_to_outq.get(fd):
+                logger.warning(
+                    "A child of the pool is replaced: it answers what none does",
+                    extra={"pid": child.pid, "error": repr(error)},
+                )
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
 
     def _flush_outqueue(self, fd: int, remove: Callable[[int], Any], *arguments: Any) -> Any:
         try:
