@@ -35,7 +35,7 @@ UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lan
 .PHONY: demo test test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants install clean
 
 demo: $(STAMP)
-	$(BIN)/python -m forge_tools.cli demo
+	$(BIN)/python -m examples.demo
 
 test: check
 	$(BIN)/python -m tests $(PARALLEL) $(PYTEST_ARGS)

@@ -38,7 +38,6 @@ class Commands(LazyGroup):
         "keys": Lazy("forge_tools.cli.keys", "Make, list and retire the keys that secrets are sealed with."),
         "db": Lazy("forge_tools.cli.db", "Migrate the database."),
         "doctor": Lazy("forge_tools.cli.doctor", "Say what is wrong, and the way out."),
-        "demo": Lazy("forge_tools.cli.demo", "Watch it work on the files of this folder, in a minute."),
     }
 
 
@@ -68,15 +67,15 @@ def _forge_tools(
     face_of(context).is_debugging = debug
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns or exits with the code that `exits` documents."""
+def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name: str = "forge-tools") -> int:
+    """Run one command `of` a program; returns or exits with the code that `exits` documents."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         _never_fail_to_encode(stream)
     face = Face()
     try:
         with face.notices():
-            get_command(app).main(words, prog_name="forge-tools", obj=face)
+            get_command(of).main(words, prog_name=name, obj=face)
     except ForgeError as error:
         face.fail(str(error), error.code, error)
         return exits.code_for(error)

@@ -108,8 +108,9 @@ TOOLS = (Add, Wait, Block, Ignored, IgnoredAsync, Login)
 class Cli:
     """`forge-tools` in a folder; `settings` are its only FORGE_ variables."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    def __init__(self, folder: Path, module: str = MODULE, **settings: str) -> None:
         self.folder = folder
+        self.module = module
         self.settings = settings
 
     def environment(self) -> dict[str, str]:
@@ -119,12 +120,12 @@ class Cli:
     def start(self, *words: str, **options: Any) -> "subprocess.Popen[str]":
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(
-            [*COMMAND, *words], cwd=self.folder, env=self.environment(), text=True, **pipes | options
+            [*COMMAND[:-1], self.module, *words], cwd=self.folder, env=self.environment(), text=True, **pipes | options
         )
 
     def run(self, *words: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end; no command ever shows a traceback or sends escapes to what is no terminal."""
-        done = warm_command().run([MODULE, *words], cwd=self.folder, env=self.environment(), timeout=timeout)
+        done = warm_command().run([self.module, *words], cwd=self.folder, env=self.environment(), timeout=timeout)
         assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
         assert "\x1b" not in done.stderr
         return done

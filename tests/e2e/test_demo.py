@@ -21,11 +21,11 @@ def temporary(tmp_path: Path) -> Path:
 
 def cli_in(folder: Path, temporary: Path, **settings: str) -> Cli:
     folder.mkdir(exist_ok=True)
-    return Cli(folder, TMPDIR=str(temporary), **settings)
+    return Cli(folder, "examples.demo", TMPDIR=str(temporary), **settings)
 
 
 def test_the_demo_works_over_an_empty_folder(tmp_path: Path, temporary: Path) -> None:
-    done = cli_in(tmp_path / "empty", temporary).run("demo", timeout=150)
+    done = cli_in(tmp_path / "empty", temporary).run(timeout=150)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("✓") == 16
     assert re.search(r"run twice, not idempotent +0 +\d", done.stdout)
@@ -39,7 +39,7 @@ def test_the_demo_works_on_the_files_of_its_folder(tmp_path: Path, temporary: Pa
     folder.mkdir()
     for number in range(4):
         (folder / f"{number}.txt").write_text("the import of it\n" * 5)
-    report = cli_in(folder, temporary, FORGE_BROKER_URL="redis://127.0.0.1:1/0").json("demo", "--brief")
+    report = cli_in(folder, temporary, FORGE_BROKER_URL="redis://127.0.0.1:1/0").json("--brief")
     assert report["ok"] is True
     assert [section["title"] for section in report["sections"]][2] == "50 calls at once: Grep and Read on 4 files"
     assert all(section["claims"] for section in report["sections"])
@@ -47,7 +47,7 @@ def test_the_demo_works_on_the_files_of_its_folder(tmp_path: Path, temporary: Pa
 
 def test_a_promise_that_is_broken_is_exit_code_1(tmp_path: Path, temporary: Path) -> None:
     cli = cli_in(tmp_path / "broken", temporary, FORGE_MAX_TIMEOUT="0.001")
-    done = cli.run("demo", "--output", "json", timeout=100)
+    done = cli.run("--output", "json", timeout=100)
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["code"] == "BROKEN_PROMISE"
     assert "50 of 50 succeeded" in json.loads(done.stdout)["error"]["message"]
@@ -58,7 +58,7 @@ def test_a_promise_that_is_broken_is_exit_code_1(tmp_path: Path, temporary: Path
 def test_an_interrupted_demo_leaves_nothing(
     tmp_path: Path, temporary: Path, number: signal.Signals, processes: int
 ) -> None:
-    with cli_in(tmp_path / "cut", temporary).start("demo") as process:
+    with cli_in(tmp_path / "cut", temporary).start() as process:
         wait_until(lambda: len(descendants(process.pid)) >= processes, 60)
         tree = [one.pid for one in descendants(process.pid)]
         process.send_signal(number)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from forge_tools.cli.demo.outage import _victims
-from forge_tools.cli.demo.schedule import COUNT, Work, at_its_time, due, schedule
-from forge_tools.cli.demo.stage import BrokenPromiseError, Stage
-from forge_tools.cli.demo.verdict import Accident, Evidence, pronounce
-from forge_tools.cli.demo_effects import Effects, note
+from examples.demo.effects import Effects, note
+from examples.demo.outage import _victims
+from examples.demo.schedule import COUNT, Work, at_its_time, due, schedule
+from examples.demo.stage import BrokenPromiseError, Stage
+from examples.demo.verdict import Accident, Evidence, pronounce
 from forge_tools.cli.face import Face, Output
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionStatus, ToolResult

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import forge_tools
-from forge_tools.cli.demo.samples import MAX_BYTES, WANTED, sample_files
-from forge_tools.cli.demo.scenario import is_alive
-from forge_tools.cli.demo.stage import BrokenPromiseError, Stage
+from examples.demo.samples import MAX_BYTES, WANTED, sample_files
+from examples.demo.scenario import is_alive
+from examples.demo.stage import BrokenPromiseError, Stage
 from forge_tools.cli.face import Face, Output
 
 

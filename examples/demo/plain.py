@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from forge_tools.cli.demo.schedule import Work, at_its_time
-from forge_tools.cli.demo.stage import BrokenPromiseError
-from forge_tools.cli.demo_effects import Effects
-from forge_tools.cli.demo_plain import BROKER_ERRORS, app, returned, submit
+from examples.demo.effects import Effects
+from examples.demo.plain_app import BROKER_ERRORS, app, returned, submit
+from examples.demo.schedule import Work, at_its_time
+from examples.demo.stage import BrokenPromiseError
 from forge_tools.config import broker_socket
 from forge_tools.embedded import valkey
 from forge_tools.embedded.stack import server_environment
@@ -124,7 +124,7 @@ class PlainCelery:
 
     def _worker_argv(self, host: str) -> list[str]:
         return [
-            *(sys.executable, "-P", "-m", "celery", "-A", "forge_tools.cli.demo_plain", "-q"),
+            *(sys.executable, "-P", "-m", "celery", "-A", "examples.demo.plain_app", "-q"),
             *("-b", self._url, "--result-backend", self._url, "worker", "--pool", "prefork"),
             *("--concurrency", str(CONCURRENCY), "--hostname", f"plain@{host}", "--loglevel", "WARNING"),
         ]

@@ -9,12 +9,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forge_tools.cli.demo import verdict
-from forge_tools.cli.demo.plain import CONCURRENCY, PlainCelery
-from forge_tools.cli.demo.schedule import COUNT, Work, due, keys, schedule
-from forge_tools.cli.demo.second_host import LANES, SecondHost
-from forge_tools.cli.demo.stage import BrokenPromiseError, Stage
-from forge_tools.cli.demo_effects import Effects
+from examples.demo import verdict
+from examples.demo.effects import Effects
+from examples.demo.plain import CONCURRENCY, PlainCelery
+from examples.demo.schedule import COUNT, Work, due, keys, schedule
+from examples.demo.second_host import LANES, SecondHost
+from examples.demo.stage import BrokenPromiseError, Stage
 from forge_tools.cli.moments import took
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.config import Settings

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_tools.cli.demo.stage import Stage
+from examples.demo.stage import Stage
 from forge_tools.cli.executions import executions_table
 from forge_tools.cli.invocation import own_argv
 from forge_tools.cli.moments import took

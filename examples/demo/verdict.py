@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from forge_tools.cli.demo.schedule import COUNT, Work, keys
-from forge_tools.cli.demo.stage import Stage
-from forge_tools.cli.demo_effects import Effects
-from forge_tools.cli.demo_plain import SETTINGS, VISIBILITY_TIMEOUT
+from examples.demo.effects import Effects
+from examples.demo.plain_app import SETTINGS, VISIBILITY_TIMEOUT
+from examples.demo.schedule import COUNT, Work, keys
+from examples.demo.stage import Stage
 from forge_tools.cli.face import one_line
 from forge_tools.cli.moments import took
 from forge_tools.cli.tables import Column, table

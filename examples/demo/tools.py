@@ -1,12 +1,12 @@
-"""The demo's own tools; a worker loads them by `--tools forge_tools.cli.demo_tools:TOOLS`."""
+"""The demo's own tools; a worker loads them by `--tools examples.demo.tools:TOOLS`."""
 
 import asyncio
 import os
 import time
 from pathlib import Path
 
+from examples.demo.effects import note
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.cli.demo_effects import note
 
 
 class Hang(BaseTool):

@@ -8,7 +8,7 @@ from celery.result import AsyncResult
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from forge_tools.cli.demo_effects import note
+from examples.demo.effects import note
 
 TASK = "plain.work"
 SETTINGS = {

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from forge_tools.cli.demo.outage import Outage
-from forge_tools.cli.demo.samples import sample_files
-from forge_tools.cli.demo.scenario import Scenario, is_alive
-from forge_tools.cli.demo.stage import Stage
+from examples.demo.outage import Outage
+from examples.demo.samples import sample_files
+from examples.demo.scenario import Scenario, is_alive
+from examples.demo.stage import Stage
 from forge_tools.cli.face import Face, OutputOption, face_of
 from forge_tools.cli.interrupts import cancellable
 from forge_tools.cli.invocation import command_line
@@ -32,7 +32,7 @@ PROCESSES = 2
 GONE_SECONDS = 2.0
 """What the kernel and init may take to bury what was killed."""
 POLL_SECONDS = 0.02
-TOOLS = "forge_tools.cli.demo_tools:TOOLS"
+TOOLS = "examples.demo.tools:TOOLS"
 
 app = command_app()
 
@@ -53,7 +53,7 @@ def demo(
     started = time.monotonic()
     stage = Stage(face)
     if not face.is_json:
-        face.say("forge-tools demo", style="bold")
+        face.say("The demo", style="bold")
     cancellable(_perform(face, stage, is_brief=brief))
     seconds = time.monotonic() - started
     if face.is_json:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from examples.demo.tools import Charge, Fetch, Notify, Render
 from forge_tools.base import BaseTool
-from forge_tools.cli.demo_tools import Charge, Fetch, Notify, Render
 
 COUNT = 200
 EVERY = 0.02

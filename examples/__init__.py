@@ -1,0 +1,1 @@
+"""What is worth a look beside the product: run from a checkout."""

@@ -1,0 +1,1 @@
+"""The demo: a real stack at work, which asserts what it prints."""
