@@ -1,12 +1,8 @@
 """What real workers and clients hold of PostgreSQL once they are idle, and that they work behind a pooler."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import asyncpg
-import pytest
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext
@@ -19,20 +15,16 @@ from tests.waiting import reached
 OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'forge-tools'"
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, valkey: Any, fresh_postgres: str) -> Iterator[Fleet]:
-    fleet = Fleet(tmp_path, valkey.url, fresh_postgres, kill_grace=1.0)
-    yield fleet
-    fleet.stop()
+DATABASES = ["postgres"]
 
 
-async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fleet: Fleet) -> None:
+async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fresh_fleet: Fleet) -> None:
     for lane in ("async", "process"):
-        await asyncio.to_thread(fleet.start, lane)
-    watcher = await asyncpg.connect(fleet.settings.database)
-    context = ExecutionContext(working_dir=str(fleet.folder))
+        await asyncio.to_thread(fresh_fleet.start, lane)
+    watcher = await asyncpg.connect(fresh_fleet.settings.database)
+    context = ExecutionContext(working_dir=str(fresh_fleet.folder))
     limit = 3 * postgres.IDLE_SECONDS
-    async with ExecutorClient(fleet.settings) as client:
+    async with ExecutorClient(fresh_fleet.settings) as client:
         calls = [client.execute(tool, context, message="x") for tool in ("Echo", "EchoInProcess") for _ in range(30)]
         results = await asyncio.gather(*calls)
         assert all(result.success for result in results)
@@ -41,14 +33,14 @@ async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fleet
     await watcher.close()
 
 
-async def test_calls_on_a_worker_behind_a_pooler_that_restarts_all_succeed(fleet: Fleet, pooler: Pooler) -> None:
+async def test_calls_on_a_worker_behind_a_pooler_that_restarts_all_succeed(fresh_fleet: Fleet, pooler: Pooler) -> None:
     behind = {
-        "database_url": pooler.url(fleet.settings.database, says_so=False),
+        "database_url": pooler.url(fresh_fleet.settings.database, says_so=False),
         "database_pooler": "transaction",
     }
-    await asyncio.to_thread(fleet.start, "async", **behind)
-    context = ExecutionContext(working_dir=str(fleet.folder), timeout=60)
-    async with ExecutorClient(fleet.settings.model_copy(update=behind)) as client:
+    await asyncio.to_thread(fresh_fleet.start, "async", **behind)
+    context = ExecutionContext(working_dir=str(fresh_fleet.folder), timeout=60)
+    async with ExecutorClient(fresh_fleet.settings.model_copy(update=behind)) as client:
         calls = [asyncio.create_task(client.execute("Sleep", context, seconds=0.2)) for _ in range(20)]
         await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
         pooler.restart()

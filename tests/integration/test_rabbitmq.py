@@ -215,7 +215,7 @@ async def test_a_publisher_lets_go_of_a_frozen_broker(server: RabbitServer) -> N
     frozen.suspend()
     try:
         dispatcher.ring(bells)
-        await reached(lambda: dispatcher.is_down, 15)
+        await reached(lambda: dispatcher.is_down, 40)
     finally:
         frozen.resume()
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from celery import signals
 
+from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome
@@ -36,10 +37,7 @@ from workers.lanes.telling import Telling
 
 END_SECONDS = 5.0
 SECRETS = (
-    "FORGE_DATABASE_URL",
-    "FORGE_DATABASE_PASSWORD_FILE",
-    "FORGE_BROKER_URL",
-    "FORGE_BROKER_PASSWORD_FILE",
+    *(f"FORGE_{name.upper()}" for name in Settings.model_fields if name.endswith(("_url", "_password_file"))),
     "FORGE_MCP_TOKEN",
     "FORGE_DIGEST_KEY",
     "FORGE_AUDIT_KEY",

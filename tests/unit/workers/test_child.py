@@ -24,11 +24,16 @@ from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.marks import marks_of
 from tests.waiting import is_alive, reached
-from workers.lanes.child import Child
+from workers.lanes.child import SECRETS, Child
 from workers.lanes.children import ChildrenLane
 
 ID = new_id()
 """Of this run alone: what a stopped body left is found by it on the whole machine."""
+
+
+def test_a_child_is_left_no_way_to_a_server_that_settings_name() -> None:
+    for server in ("DATABASE", "DATABASE_MIGRATION", "BROKER"):
+        assert {f"FORGE_{server}_URL", f"FORGE_{server}_PASSWORD_FILE"} <= set(SECRETS)
 
 
 def sockets() -> list[str]:
