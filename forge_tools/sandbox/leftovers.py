@@ -26,7 +26,10 @@ LONGEST = 20.0
 """Seconds for which processes are followed that start others faster than a busy machine lets them be found."""
 
 QUIET_LOOKS, QUIET_SECONDS = 2, 0.01
-"""How often nothing must be found in a tree, and how long apart. Where the whole machine is looked at, once."""
+"""How often nothing must be found in a tree, and how long apart. Where the whole machine is looked at, and nothing was found there, once."""
+
+BREEDER_LOOKS = 5
+"""How often where new ones were found after all were killed: a look that takes long may miss one that lives for a moment."""
 
 _NEWBORN_SECONDS = 0.5
 _ATTEMPT = f"{EXECUTION}=".encode()
@@ -104,8 +107,8 @@ def end(
     search = _Search(mark, root, within, started or {}, {os.getpid(), *spare})
     limit, deadline = (time.monotonic() + seconds for seconds in (LONGEST, PATIENCE))
     ended: set[int] = set()
-    quiet = 0
-    while quiet < search.quiet_looks and time.monotonic() < deadline:
+    quiet = rounds = 0
+    while quiet < search.quiet_looks(rounds) and time.monotonic() < deadline:
         found = _stop_all(search, deadline)
         for quarry in found.values():
             quarry.send(signal.SIGKILL)
@@ -115,10 +118,11 @@ def end(
         if found.keys() - ended:
             deadline = min(limit, time.monotonic() + PATIENCE)
             ended |= found.keys()
+            rounds += 1
         if root is not None and root is within and root.pid in found:
             break  # its tree was whole
         quiet = 0 if found or search.is_unsure else quiet + 1
-        if quiet < search.quiet_looks and not found:
+        if quiet < search.quiet_looks(rounds) and not found:
             time.sleep(QUIET_SECONDS)
     return len(ended)
 
@@ -142,9 +146,11 @@ class _Search:
         self._spare = spare
         self.is_unsure = False
 
-    @property
-    def quiet_looks(self) -> int:
-        return QUIET_LOOKS if self._is_tree else 1
+    def quiet_looks(self, rounds: int) -> int:
+        """How often nothing must be found after so many rounds in which something was."""
+        if rounds > 1:
+            return BREEDER_LOOKS
+        return QUIET_LOOKS if self._is_tree or rounds else 1
 
     def look(self, known: Collection[int]) -> list[Quarry]:
         """Hold those that are not `known` yet."""
