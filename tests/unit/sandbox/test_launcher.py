@@ -135,7 +135,7 @@ def test_a_command_that_ignores_term_is_killed_with_its_tree_when_the_grace_is_o
         "setsid sleep {0} & wait",
         "(setsid bash -c 'sleep {0} & sleep {0}' &) ; sleep {0}",
         "trap '' TERM; setsid sleep {0} & while :; do sleep 0.05; done",
-        "sleep {0} & sleep 0.1; kill -STOP $!; kill -STOP $$",
+        "sleep {0} & until grep -q sleep /proc/$!/comm; do sleep 0.01; done; kill -STOP $!; kill -STOP $$",
     ],
 )
 def test_when_the_owner_dies_the_whole_tree_ends(
