@@ -280,7 +280,7 @@ def test_a_worker_that_cannot_start_is_tried_at_growing_intervals(home: Path, ca
     with make(home, "crashing") as stack, caplog.at_level(logging.WARNING, "forge_tools.embedded"):
         wait_until(lambda: stack.workers[0].restarts >= 2)
         assert stack.workers[0].last_exit == "exit code 3"
-    pauses = [record.__dict__["restart_in"] for record in caplog.records if record.__dict__["service"] == "async"]
+    pauses = [record.__dict__["restart_in"] for record in caplog.records if record.__dict__.get("service") == "async"]
     assert pauses[:2] == [supervision.FIRST_DELAY, 2 * supervision.FIRST_DELAY]
 
 
