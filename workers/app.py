@@ -63,7 +63,7 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
         without_heartbeat=True,
         quiet=True,
     )
-    silence_warnings()  # once more: by now it has asked to see them all
+    silence_warnings()  # again: as it was made, Celery's worker put a filter before ours that shows its own
     gc.set_threshold(COLLECT_EVERY)
     gc.enable()
     gc.collect()

@@ -28,7 +28,7 @@ LONGEST = 20.0
 QUIET_LOOKS, QUIET_SECONDS = 2, 0.01
 """How often nothing must be found in a tree, and how long apart. Where the whole machine is looked at, and nothing was found there, once."""
 
-BREEDER_LOOKS = 5
+FORK_BOMB_LOOKS = 5
 """How often where new ones were found after all were killed: a look that takes long may miss one that lives for a moment."""
 
 _NEWBORN_SECONDS = 0.5
@@ -149,7 +149,7 @@ class _Search:
     def quiet_looks(self, rounds: int) -> int:
         """How often nothing must be found after so many rounds in which something was."""
         if rounds > 1:
-            return BREEDER_LOOKS
+            return FORK_BOMB_LOOKS
         return QUIET_LOOKS if self._is_tree or rounds else 1
 
     def look(self, known: Collection[int]) -> list[Quarry]:

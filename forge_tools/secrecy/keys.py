@@ -13,7 +13,6 @@ from forge_tools.errors import ConfigurationError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-PUBLIC_BYTES = 32
 _SUFFIX = ".key"
 _ID = re.compile(r"[0-9a-f]{16}")
 

@@ -245,10 +245,10 @@ def _end_by_itself(**_: object) -> None:
 
 
 def _let_go_of_the_parents(spare: int) -> None:
-    """Close what the fork handed down: sockets to the database, the broker and other children, files such as SQLite's, and pipes of which
-    both ends are here, which are other children's.
+    """Close what the fork handed down: sockets to the database, the broker and other children, and files such as SQLite's.
 
-    A stray write to a number that a tool takes for its own must not reach any of them.
+    Pipes of other children go, too: both of their ends are here. A stray write to a number that a tool takes for its own
+    must not reach any of them.
     """
     opened: dict[int, os.stat_result] = {}
     for fd in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
