@@ -16,7 +16,7 @@ ForgeError
 │   ├── ArtifactFolderError     the folder of artifacts cannot be used
 │   ├── ForeignRowError         a row that no forge-tools wrote
 │   └── UnstorableRowError      one row the database refuses; its batch is unharmed
-├── BrokerUnavailableError      rings cannot be sent; what SQL accepted still runs
+├── BrokerUnavailableError      messages cannot be sent; what SQL accepted still runs
 ├── SubmitOutcomeUnknownError   the connection broke while a submit was being committed
 ├── ExecutionNotFoundError
 ├── ArtifactNotFoundError       nothing is kept under that name, or no longer

@@ -9,8 +9,8 @@ from typing import Any
 from amqp import Message
 from redis import Redis
 
-from forge_tools.dispatch import BULK, TASK
-from forge_tools.dispatch.app import list_name
+from forge_tools.broker import BULK, TASK
+from forge_tools.broker.celery_app import list_name
 from forge_tools.records import new_id
 from tests.rabbit import RabbitServer
 
@@ -57,7 +57,7 @@ def into_rabbit(server: RabbitServer, queue: str, messages: Sequence[bytes]) -> 
     sent = [Message(message) for message in messages]
     sent += [Message(message, content_type="application/json", application_headers=HEADERS) for message in messages]
     sent += [_raw(properties) for properties in PROPERTIES]
-    sent += [Message(rings(1), application_headers=HEADERS | {"compression": "bzip2"}, priority=255)]
+    sent += [Message(wakeups(1), application_headers=HEADERS | {"compression": "bzip2"}, priority=255)]
     with server.connect() as connection, connection.channel() as channel:
         channel.confirm_select()
         for message in sent:
@@ -67,14 +67,14 @@ def into_rabbit(server: RabbitServer, queue: str, messages: Sequence[bytes]) -> 
 
 def bad_messages(chance: random.Random) -> list[bytes]:
     """The shapes that ended workers, calls of Celery's own tasks, valid messages cut short, and noise."""
-    valid = entry(rings(1))
+    valid = entry(wakeups(1))
     celerys = json.dumps([["celery.backend_cleanup", [[]]], {}, {"callbacks": [{"task": "celery.map"}]}]).encode()
     no_rings = [json.dumps([arguments, {}, {}]).encode() for arguments in NO_RINGS]
     return [
         *(b"garbage", b"\xff\xfe\x00", b"", b"[]", b"{}", b"7", b"null", b'"text"', b"[" * 50_000, b"1" * 10_000),
         *(entry(b"", body="no base64!"), entry(b"", body=7), entry(b"", body=None), entry(b"\xff"), entry(b"[[7]]")),
         *(entry(b"[]", properties=[]), entry(b"[]", headers=None), entry(celerys), celerys),
-        *(entry(rings(0)), entry(rings(129)), entry(rings(20_000)), rings(0), rings(20_000)),
+        *(entry(wakeups(0)), entry(wakeups(129)), entry(wakeups(20_000)), wakeups(0), wakeups(20_000)),
         *no_rings,
         *map(entry, no_rings),
         *(valid[: chance.randrange(1, len(valid) - 1)] for _ in range(20)),
@@ -84,14 +84,14 @@ def bad_messages(chance: random.Random) -> list[bytes]:
 
 def changed_messages(chance: random.Random) -> list[bytes]:
     """A valid message of which chance has changed a few bytes; it may be valid still."""
-    messages = [bytearray(entry(rings(1))) for _ in range(60)]
+    messages = [bytearray(entry(wakeups(1))) for _ in range(60)]
     for message in messages:
         for _ in range(3):
             message[chance.randrange(len(message))] = chance.randrange(256)
     return list(map(bytes, messages))
 
 
-def rings(count: int) -> bytes:
+def wakeups(count: int) -> bytes:
     """A body as Celery writes it, which wakes nobody."""
     return json.dumps([[[[new_id(), 0] for _ in range(count)]], {}, {}]).encode()
 
@@ -105,6 +105,6 @@ def entry(content: bytes, /, **changed: Any) -> bytes:
 
 
 def _raw(properties: bytes) -> RawMessage:
-    message = RawMessage(b"no rings")
+    message = RawMessage(b"no wakeups")
     message.raw = properties
     return message

@@ -77,7 +77,7 @@ class Affinity:
         return [(claim, name) for claim, name in named if name not in here]
 
     async def send_home(self, store: Store, claim: Claim, name: str) -> str | None:
-        """Move a claimed call to where its workspace is, and return the queue to ring; None if it ended here instead.
+        """Move a claimed call to where its workspace is, and return the queue to send its id to; None if it ended here instead.
 
         Raises:
             ForgeError: nothing is known to have changed; the call is still this worker's.

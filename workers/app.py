@@ -4,15 +4,17 @@ import gc
 import logging
 import os
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from celery import Celery, Task, signals
+from celery import Celery, signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
+from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
+from forge_tools.broker.message import read_body
 from forge_tools.config import Settings
-from forge_tools.dispatch import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Ring
 from workers.consumer import PatientConsumer
 from workers.drain import Drain, take_signals
 from workers.engine import Engine, Post
@@ -21,8 +23,8 @@ from workers.lanes.children import ChildrenLane
 from workers.pool import Pairs, pool_with
 from workers.reception import ReceivingConnection
 
-RING_THREADS = 4
-"""Celery threads of the async lane; each hands one message of up to 128 ids to the engine at a time."""
+MESSAGES_AT_ONCE = 4
+"""Messages of up to 128 ids each that a worker of the async lane takes before one of them is acknowledged."""
 
 COLLECT_EVERY = 100_000
 """New objects between two looks for garbage: calls make many, and hardly one that only the collector could free."""
@@ -41,7 +43,7 @@ def worker_app(settings: Settings, post: Post, engine: Engine, executor: ToolExe
         child = Child(executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
         _serve_from_children(app, child, engine.lane)
     else:
-        _serve_from_threads(app, engine)
+        _serve_from_engine(app, engine)
     app.finalize()
     for name in set(app.tasks) - {TASK}:
         app.tasks.unregister(name)
@@ -55,7 +57,7 @@ def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> i
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
     worker = _worker_class(app, engine)(
         hostname=f"{post.lane}-{os.getpid()}@{settings.hostname}",
-        concurrency=post.concurrency if post.lane == "process" else RING_THREADS,
+        concurrency=post.concurrency if post.lane == "process" else MESSAGES_AT_ONCE,
         queues=[queue_name(queue, post.lane) for queue in post.queues],
         optimization="fair",
         without_gossip=True,
@@ -91,14 +93,30 @@ def _worker_class(app: Celery, engine: Engine) -> Any:
     return type("Worker", (app.Worker,), {"install_platform_tweaks": take_over})
 
 
-def _serve_from_threads(app: Celery, engine: Engine) -> None:
-    app.conf.worker_pool = "threads"
+class _Handing:
+    """Celery's hook for what is done with a message of a task: this hands its ids to the engine, with no request and no thread.
 
-    @app.task(name=TASK, bind=True, shared=False)
-    def run(self: Task[Any, Any], rings: list[tuple[str, int]]) -> None:
-        delivery = self.request.delivery_info or {}
-        is_bulk = delivery.get("priority") == BULK
-        engine.take([Ring(*ring) for ring in rings], queue_of(str(delivery.get("routing_key"))), is_bulk=is_bulk)
+    Acknowledged is a message once there is room for what it names, so that the broker keeps the rest for other workers.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __call__(self, _task: object, _app: object, consumer: Any) -> Callable[..., None]:
+        return partial(self._take, consumer.connection_errors)
+
+    def _take(self, lost: Any, message: Any, _payload: object, acknowledge: Callable[..., None], *_: object) -> None:
+        delivery = message.delivery_info or {}
+        queue, is_bulk = queue_of(str(delivery.get("routing_key"))), delivery.get("priority") == BULK
+        self._engine.take(read_body(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
+
+
+def _serve_from_engine(app: Celery, engine: Engine) -> None:
+    app.conf.worker_pool = "threads"  # of which none is ever started
+
+    @app.task(name=TASK, shared=False, Strategy=_Handing(engine))
+    def run(wakeups: object) -> None:
+        raise NotImplementedError
 
 
 def _serve_from_children(app: Celery, child: Child, lane: ChildrenLane) -> None:
@@ -111,5 +129,5 @@ def _serve_from_children(app: Celery, child: Child, lane: ChildrenLane) -> None:
         child.start(parent, pairs.childs_end)
 
     @app.task(name=TASK, shared=False)
-    def run(rings: list[tuple[str, int]]) -> None:
-        child.ring(rings)
+    def run(wakeups: list[tuple[str, int]]) -> None:
+        child.wake(wakeups)

@@ -10,7 +10,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.is_due = asyncio.Event()
-        """Set when a call that went back to its queue here is due, since nobody rings for it."""
+        """Set when a call that went back to its queue here is due, since no message comes for it."""
         self._changed = asyncio.Condition()
 
     def due_in(self, seconds: float) -> None:
@@ -24,6 +24,8 @@ class Changes:
 
     async def until(self, is_so: Callable[[], object], seconds: float | None = None) -> None:
         """Wait until it is so, for `seconds` at most."""
+        if is_so():
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(lambda: bool(is_so()))

@@ -1,15 +1,16 @@
-"""Rings and due rows become bodies: only what a free slot waits for, only while this worker's beats are acknowledged."""
+"""Messages and due rows become bodies: only what a free slot waits for, only while this worker's beats are acknowledged."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from forge_tools.broker import Broker, Limits, Message
 from forge_tools.config import Settings
-from forge_tools.dispatch import Bells, Dispatcher, Limits
 from forge_tools.errors import ForgeError
-from forge_tools.records import DEFAULT_TIMEOUT, Claim, Ring, Scope
+from forge_tools.records import DEFAULT_TIMEOUT, Claim, Scope, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.looks import Look, Question, Reach
 from workers.affinity import Affinity
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class Claiming:
-    """Takes rings as they come, and looks in SQL for due rows that nobody rang for; every method runs on the engine's loop.
+    """Takes messages as they come, and looks in SQL for due rows that none came for; every method runs on the engine's loop.
 
     Nothing is claimed while this worker is not fit to.
     """
@@ -48,8 +49,8 @@ class Claiming:
         affinity: Affinity,
         withdrawal: Withdrawal,
     ) -> None:
-        self.rung_at = 0.0
-        """When a ring came last, on the monotonic clock."""
+        self.woken_at = 0.0
+        """When a message came last, on the monotonic clock."""
         self.pulled_at = 0.0
         """When SQL was asked for due rows last."""
         self._settings = settings
@@ -60,16 +61,17 @@ class Claiming:
         self._changes = changes
         self._affinity = affinity
         self._withdrawal = withdrawal
-        self._dispatcher = Dispatcher(settings.broker)
-        self._overdue: list[Ring] = []
+        self._overdue: list[Wakeup] = []
         self._sending: set[asyncio.Task[None]] = set()
+        self._taking: set[asyncio.Task[None]] = set()
         self._reserved = 0
         self._straying = 0
         self._under_way = 0
         self._is_closed = False
 
-    def open(self, store: Store, lane: BodyLane, opening: Opening) -> None:
+    def open(self, store: Store, broker: Broker, lane: BodyLane, opening: Opening) -> None:
         """Say where rows come from, where bodies go, and what opens calls on the way."""
+        self._broker = broker
         self._opening = opening
         self._store = store
         self._lane = lane
@@ -84,41 +86,53 @@ class Claiming:
         self._is_closed = True
         await self._changes.announce()
 
-    async def let_go(self) -> None:
-        """Send the rings that went elsewhere, and let go of the broker."""
-        await self._dispatcher.close()
-
     @property
     def is_quiet(self) -> bool:
         """Whether no claim is under way, neither here nor to another host."""
         return not self._under_way
 
     def is_idle(self) -> bool:
-        """Whether it waits for rings alone: neither for the database nor for slots that only a flush announces."""
+        """Whether it waits for messages alone: neither for the database nor for slots that only a flush announces."""
         return self._may_claim() and self.is_quiet and self._recorder.is_idle and self._free() > 0
 
-    async def take(self, rings: list[Ring], queue: str, *, is_bulk: bool = False) -> None:
-        """Claim rings that came by `queue`, as many as there are slots once there is one; the others are rung again."""
-        self.rung_at = time.monotonic()
+    def has_room(self) -> bool:
+        """Whether what came now would not have to wait; asked on the thread that receives."""
+        return not self._taking and self._free() > 0
+
+    def receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
+        """Take a message, and say when that is done."""
+        taking = asyncio.ensure_future(self.take(wakeups, queue, is_bulk=is_bulk))
+        self._taking.add(taking)
+        taking.add_done_callback(partial(self._received, taken))
+
+    def _received(self, taken: Callable[[], None], taking: asyncio.Task[None]) -> None:
+        self._taking.discard(taking)
+        taken()
+        if not taking.cancelled() and (error := taking.exception()) is not None:
+            logger.error("A message was taken in vain; its calls are looked for in SQL", exc_info=error)
+
+    async def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
+        """Claim what a message that came by `queue` names, as much as there are slots once there is one; the rest is sent on."""
+        self.woken_at = time.monotonic()
         await self._read_overdue()
         await self._changes.until(lambda: self._is_closed or self._free() > 0)  # last: nobody takes that slot meanwhile
-        rings = self._overdue_first(rings)
-        count = 0 if self._is_closed else min(self._free(), len(rings))
-        if rings[count:]:
-            self._ring_elsewhere(rings[count:], queue, is_bulk=is_bulk)
-        await self._start(rings[:count])
+        wakeups = self._overdue_first(wakeups)
+        count = 0 if self._is_closed else min(self._free(), len(wakeups))
+        if wakeups[count:]:
+            self._publish_elsewhere(wakeups[count:], queue, is_bulk=is_bulk)
+        await self._start(wakeups[:count])
 
-    async def claim_rung(self, rings: Sequence[Ring]) -> list[Claim]:
+    async def claim_woken(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
         """Claim for a lane that has its slots at hand."""
-        self.rung_at = time.monotonic()
+        self.woken_at = time.monotonic()
         await self._read_overdue()
         await self._changes.until(lambda: self._is_closed or not self._straying)
-        waiting = self._overdue_first(rings)
-        self._overdue += waiting[len(rings) :]  # what had to give way is next
-        return await self._claim(waiting[: len(rings)])
+        waiting = self._overdue_first(wakeups)
+        self._overdue += waiting[len(wakeups) :]  # what had to give way is next
+        return await self._claim(waiting[: len(wakeups)])
 
     def question(self, sealed: Reach | None = None) -> Question:
-        """What to ask at the next look: for due rows at once when nobody rang lately, now and then when busy.
+        """What to ask at the next look: for due rows at once when no message came lately, now and then when busy.
 
         With `sealed`, also whether anything behind that waits for its seal.
         """
@@ -148,27 +162,27 @@ class Claiming:
             except ForgeError as error:
                 logger.warning("Due calls cannot be read", extra={"error": str(error)})
 
-    async def _start(self, rings: Sequence[Ring]) -> None:
-        if not rings:
+    async def _start(self, wakeups: Sequence[Wakeup]) -> None:
+        if not wakeups:
             return
-        self._reserved += len(rings)
+        self._reserved += len(wakeups)
         claims: list[Claim] = []
         try:
-            claims = await self._claim(rings)
+            claims = await self._claim(wakeups)
             if claims:
                 self._lane.run(claims)
         finally:
-            self._reserved -= len(rings)
-            if len(claims) < len(rings):  # slots are free again without a body having ended
+            self._reserved -= len(wakeups)
+            if len(claims) < len(wakeups):  # slots are free again without a body having ended
                 await self._changes.announce()
 
-    async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
-        """Claim those rings that are still to be had; none while closed or while our beats go unacknowledged."""
+    async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+        """Claim those wakeups that are still to be had; none while closed or while our beats go unacknowledged."""
         if not self._may_claim():
             return []
         self._under_way += 1
         try:
-            claims = await self._store.queue.claim(rings, self._claimable)
+            claims = await self._store.queue.claim(wakeups, self._claimable)
             self._recorder.claimed(claims)
             if self._may_claim():
                 return self._opened(self._kept_here(claims))
@@ -209,7 +223,7 @@ class Claiming:
             queue = await self._affinity.send_home(self._store, claim, name)
             is_settled = True
             if queue is not None:
-                self._ring_elsewhere([Ring(claim.id, claim.attempt - 1)], queue)
+                self._publish_elsewhere([Wakeup(claim.id, claim.attempt - 1)], queue)
         except ForgeError as error:
             logger.warning("A call of another host cannot be sent there", extra={"error": str(error)})
         finally:
@@ -224,7 +238,7 @@ class Claiming:
             self._recorder.add(handed_back(claim))
 
     async def _read_overdue(self) -> None:
-        """Read now and then what nobody rings for: where no slot stays free, no look would ask for it."""
+        """Read now and then what no message came for: where no slot stays free, no look would ask for it."""
         now = time.monotonic()
         if not self._may_claim() or now - self.pulled_at < BEATS_BETWEEN_PULLS * self._settings.heartbeat:
             return
@@ -234,31 +248,32 @@ class Claiming:
         except ForgeError as error:
             logger.warning("Due calls cannot be read", extra={"error": str(error)})
 
-    def _overdue_first(self, rings: Sequence[Ring]) -> list[Ring]:
-        """As many overdue calls as there are rings, and then the rings."""
-        first, self._overdue = self._overdue[: len(rings)], self._overdue[len(rings) :]
-        return list(dict.fromkeys([*first, *rings]))
+    def _overdue_first(self, wakeups: Sequence[Wakeup]) -> list[Wakeup]:
+        """As many overdue calls as were named, and then those that were."""
+        first, self._overdue = self._overdue[: len(wakeups)], self._overdue[len(wakeups) :]
+        return list(dict.fromkeys([*first, *wakeups]))
 
-    def _ring_elsewhere(self, rings: Sequence[Ring], queue: str, *, is_bulk: bool = False) -> None:
+    def _publish_elsewhere(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
         limits = Limits.of(
             DEFAULT_TIMEOUT, claim_patience=self._settings.claim_patience, kill_grace=self._settings.kill_grace
         )
-        self._dispatcher.ring(Bells(queue, self._scope.lane, tuple(rings), limits, is_bulk))
+        for part in Message(queue, self._scope.lane, tuple(wakeups), limits, is_bulk).parts():
+            self._broker.publish(part)
 
     async def _pull(self) -> None:
-        """Take due rows while there may be more than there was room for. Rings may be lost, rows are not."""
+        """Take due rows while there may be more than there was room for. Messages may be lost, rows are not."""
         is_full = True
         while is_full and self._free() > 0 and not self._is_closed:
             self.pulled_at = time.monotonic()
             due, is_full = await self._sharing.due(self._claimable, self._free)
             await self._start(due)
-            if is_full:  # go on as soon as a slot is free, unless rings have come back
+            if is_full:  # go on as soon as a slot is free, unless messages have come
                 await self._changes.until(lambda: self._is_closed or self._free() > 0)
                 is_full = self._is_time()
 
     def _is_time(self) -> bool:
         now, beat = time.monotonic(), self._settings.heartbeat
-        return now - self.rung_at >= beat or now - self.pulled_at >= BEATS_BETWEEN_PULLS * beat
+        return now - self.woken_at >= beat or now - self.pulled_at >= BEATS_BETWEEN_PULLS * beat
 
     @property
     def _claimable(self) -> Scope:

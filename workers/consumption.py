@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from forge_tools.dispatch import backlog, celery_app
+from forge_tools.broker import backlog, celery_app
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 class Consumption:
     """Looks at the broker queues now and then while this worker is idle; messages that stay there in its sight are proof.
 
-    A look counts if the broker answers, messages wait, slots are free and no ring came since the look before.
+    A look counts if the broker answers, messages wait, slots are free and no message came since the look before.
     """
 
     def __init__(self, broker_url: str, queues: Sequence[str], every: float) -> None:
@@ -34,10 +34,10 @@ class Consumption:
         self._app: Celery | None = None
         self._suspicious = 0
 
-    async def leave_when_deaf(self, is_idle: Callable[[], bool], rung_at: Callable[[], float]) -> None:
+    async def leave_when_deaf(self, is_idle: Callable[[], bool], woken_at: Callable[[], float]) -> None:
         """End this process once it is proven deaf: politely, then by force if Celery does not even hear that."""
         while True:
-            await self.until_deaf(is_idle, rung_at)
+            await self.until_deaf(is_idle, woken_at)
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(FORCE_SECONDS)
             self._suspicious = 0  # one that drains is not idle, and not to be asked twice
@@ -45,13 +45,13 @@ class Consumption:
                 logger.critical("This worker does not stop; it is killed")
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    async def until_deaf(self, is_idle: Callable[[], bool], rung_at: Callable[[], float]) -> None:
-        """Return once this worker is proven deaf; `rung_at` is when a ring came last, on the monotonic clock."""
+    async def until_deaf(self, is_idle: Callable[[], bool], woken_at: Callable[[], float]) -> None:
+        """Return once this worker is proven deaf; `woken_at` is when a message came last, on the monotonic clock."""
         while self._suspicious < LOOKS:
             since = time.monotonic()
             await asyncio.sleep(self._every)
-            waiting = await asyncio.to_thread(self._count) if is_idle() and rung_at() < since else 0
-            self._judge(waiting if is_idle() and rung_at() < since else 0)
+            waiting = await asyncio.to_thread(self._count) if is_idle() and woken_at() < since else 0
+            self._judge(waiting if is_idle() and woken_at() < since else 0)
         logger.critical(
             "Messages wait at the broker and none arrives here; this worker ends so that another takes its place",
             extra={"queues": ",".join(self._queues), "looks": LOOKS, "seconds": LOOKS * self._every},

@@ -1,4 +1,4 @@
-"""The engine: one service loop on its own thread does all SQL, heartbeat, bell, cancel watch and recovery."""
+"""The engine: one service loop on its own thread does all SQL, heartbeat, notifications, cancel watch and recovery."""
 
 import asyncio
 import logging
@@ -6,19 +6,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from forge_tools import __version__
-from forge_tools.bell import Ringer
+from forge_tools.broker import open_broker, queue_name
 from forge_tools.config import Settings
-from forge_tools.dispatch import queue_name
 from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Lane, Outcome, Ring, Scope, WorkerRecord, new_id
+from forge_tools.records import Lane, Outcome, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import announced
 from forge_tools.storage import open_store
@@ -102,7 +102,9 @@ class Engine:
         self.reception = Reception()
         self._changes = Changes()
         self._reports = ReportDesk()
+        self._broker = open_broker(settings.broker)
         self._recorder = Recorder(
+            self._broker,
             self._changes.announce,
             retry_seconds=settings.heartbeat,
             requeued=self._changes.due_in,
@@ -128,7 +130,6 @@ class Engine:
         )
         self.lane: BodyLane = self._make_lane(executor)
         self.lane.begin_reports = self._reports.begin
-        self._ringer = Ringer(settings.broker)
         self._pulse = Pulse(settings.lease if is_watched else None)
         self._consumption = Consumption(
             settings.broker, [queue_name(queue, post.lane) for queue in post.queues], settings.consumption_interval
@@ -155,12 +156,19 @@ class Engine:
                 f"The worker is not ready after {START_DEADLINE:g}s: the database, or the initialize() of a tool, hangs."
             ) from error
 
-    def take(self, rings: Sequence[Ring], queue: str, *, is_bulk: bool = False) -> None:
-        """Claim rings that came by `queue`; called on a Celery thread, and blocks while no slot is free."""
-        taking = self._on_engine(self._claiming.take(list(rings), queue, is_bulk=is_bulk))
-        if taking is not None:
-            with suppress(CancelledError):  # the engine has ended meanwhile; SQL keeps the rows
-                taking.result()
+    def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
+        """Have what a message that came by `queue` names claimed; returns at once. Called on the thread that receives.
+
+        `taken` is called when the broker may send the next one: at once, or once slots were free for this one.
+        """
+        if self._claiming.has_room():
+            taken()
+            taken = _nothing
+        receive = partial(self._claiming.receive, wakeups, queue, is_bulk=is_bulk, taken=taken)
+        try:
+            self._loop.call_soon_threadsafe(receive)
+        except RuntimeError:  # the loop has ended; SQL keeps the rows
+            taken()
 
     def stop(self, drain: float | None = None) -> None:
         """Stop claiming, let bodies finish within `drain` seconds (a second stop may shorten it), record the rest; bounded.
@@ -190,7 +198,7 @@ class Engine:
         grace = self._settings.kill_grace
         if self._post.lane == "process":
             return ChildrenLane(
-                self._claiming.claim_rung,
+                self._claiming.claim_woken,
                 self._finished,
                 hostname=self._settings.hostname,
                 opened=self._changes.announce,
@@ -280,12 +288,12 @@ class Engine:
         past = (self._store, self.boot, self._settings, signer_of(self._settings), lambda: recovery.living)
         sealing = Sealing(*past, is_idle=self._has_leisure)
         tidying = Tidying(self._store, self.boot, lambda: recovery.living, lease)
-        self._claiming.open(self._store, self.lane, self._opening)
+        self._claiming.open(self._store, self._broker, self.lane, self._opening)
         services = (
-            self._recorder.run(self._store, self._ringer),
+            self._recorder.run(self._store),
             self._reports.write_for_ever(),
             self._look_for_ever(recovery, sealing, tidying),
-            Cancels(self._settings.broker, self.boot, self._store, self.lane).keep(),
+            Cancels(self._broker, self.boot, self._store, self.lane).keep(),
             self._claiming.pull_for_ever(),
             recovery.keep(self._recorder.tell),
             self._demotion.keep(self._store, 2 * beat),
@@ -297,7 +305,7 @@ class Engine:
             Keeper(*past).keep(),
             self._hosting.keep(self._store, self.boot, self._offer, beat),
             Rolling(self._store, self.boot, lambda: recovery.living).keep(),
-            self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.rung_at),
+            self._consumption.leave_when_deaf(self._claiming.is_idle, lambda: self._claiming.woken_at),
         )
         self._pulsing = asyncio.create_task(self._pulse.beat_for_ever(beat))
         self._services = [asyncio.create_task(service) for service in services]
@@ -323,8 +331,8 @@ class Engine:
         return self._claiming.is_quiet and self._recorder.is_idle
 
     def _has_leisure(self) -> bool:
-        """Whether nobody has rung for a while: what takes long on the engine's loop would delay calls that come singly."""
-        return self._is_at_rest() and time.monotonic() - self._claiming.rung_at > LEISURE_SECONDS
+        """Whether no message came for a while: what takes long on the engine's loop would delay calls that come singly."""
+        return self._is_at_rest() and time.monotonic() - self._claiming.woken_at > LEISURE_SECONDS
 
     async def _wind_down(self) -> None:
         await self._let_bodies_end()
@@ -335,9 +343,7 @@ class Engine:
             service.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)
         await self._bounded(self._store.workers.stop(self.boot))
-        await self._recorder.close(timeout=self._settings.kill_grace)
-        await self._claiming.let_go()
-        await self._ringer.close()
+        await self._broker.close()
         await self._store.close()
 
     async def _let_bodies_end(self) -> None:
@@ -384,8 +390,8 @@ class Engine:
                 logger.warning("Heartbeat failed", extra={"error": str(error)})
             else:
                 self._acknowledged_at = sent_at
-                for ring in look.cancels:
-                    self.lane.cancel(ring.id, ring.attempt)
+                for wakeup in look.cancels:
+                    self.lane.cancel(wakeup.id, wakeup.attempt)
                 recovery.hear(look)
                 self._demotion.hear(look)
                 self._withdrawal.hear(look.disabled, look.pinned)
@@ -403,3 +409,6 @@ class Engine:
             logger.critical("The engine failed; this worker ends", exc_info=service.exception())
             self._drain = min(self._drain, self._settings.lease)  # then others may take it for dead
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _nothing() -> None: ...

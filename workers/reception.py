@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import partial
+from queue import Empty
 from typing import Any
 
 from amqp import Message
@@ -11,10 +12,10 @@ from kombu import Connection
 from kombu.transport import pyamqp, redis
 from redis.exceptions import ResponseError
 
-from forge_tools.dispatch.app import KEY_PREFIX, list_name
-from forge_tools.dispatch.message import MalformedMessageError, body, envelope, headers, read_body, read_envelope
+from forge_tools.broker.celery_app import list_name
+from forge_tools.broker.message import MalformedMessageError, body, envelope, headers, read_body, read_envelope
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import Ring, new_id
+from forge_tools.records import Wakeup, new_id
 
 HEADER_FRAME = 2
 HEADER_BYTES = 12
@@ -31,7 +32,7 @@ class Reception:
     def __init__(self) -> None:
         self.dropped = 0
 
-    def read(self, read: Callable[[bytes], list[Ring]], message: bytes, queue: str) -> list[Ring] | None:
+    def read(self, read: Callable[[bytes], list[Wakeup]], message: bytes, queue: str) -> list[Wakeup] | None:
         """What `read` finds in a message; None if it is to be dropped."""
         try:
             return read(message)
@@ -64,29 +65,12 @@ class ReceivingConnection(Connection):
         return _TRANSPORTS[found]
 
 
-class _RedisClient(redis.PrefixedStrictRedis):
-    def __init__(self, reception: Reception, **options: Any) -> None:
-        super().__init__(global_keyprefix=KEY_PREFIX, **options)
-        self._reception = reception
-
-    def parse_response(self, connection: Any, command_name: str, **options: Any) -> Any:
-        """As it is, but for what was taken from a queue: that is as if nothing had come, unless it is a message."""
-        answer = super().parse_response(connection, command_name, **options)
-        if command_name != "BRPOP" or not answer:
-            return answer
-        name, text = answer
-        queue, _, priority = name.decode().partition(redis.Channel.sep)
-        rings = self._reception.read(read_envelope, text, queue)
-        return None if rings is None else (name, envelope(rings, queue, int(priority or 0)))
-
-
-class _RedisChannel(redis.Channel):  # celery-types knows less of it than there is
+class _RedisChannel(redis.Channel):  # celery-types knows less of it than there is: hence the declarations
     from_transport_options = (*redis.Channel.from_transport_options, "reception")
     reception: Reception
-
-    def _get_client(self) -> Any:
-        super()._get_client()  # type: ignore[misc]  # as above
-        return partial(_RedisClient, self.reception)
+    connection_errors: Any
+    _queue_cycle: Any
+    _flush_brpop_reauth: Any
 
     def _new_queue(self, queue: str, *arguments: Any, **options: Any) -> None:
         """Also where somebody put something else in its place: kombu asks for the length next."""
@@ -96,15 +80,37 @@ class _RedisChannel(redis.Channel):  # celery-types knows less of it than there 
     def _queue_bind(self, *arguments: Any) -> None:
         """Nothing is looked up in tables of bindings, which anybody could spoil: messages are written into their queue."""
 
-    def _brpop_read(self, **options: Any) -> Any:
+    def _brpop_read(self, **options: Any) -> bool:
+        """As kombu's own, but what is no message of ours is as if nothing had come, and ours is built anew from its ids."""
         try:
-            return super()._brpop_read(**options)  # type: ignore[misc]  # as above
+            name, text = self._popped(options)
+            queue, _, priority = name.decode().partition(self.sep)
+            wakeups = self.reception.read(read_envelope, text, queue)
+            if wakeups is None:
+                raise Empty
+            self._queue_cycle.rotate(queue)
+            self.connection._deliver(envelope(wakeups, queue, int(priority or 0)), queue)  # noqa: SLF001  kombu's channels do so
+            return True
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+
+    def _popped(self, options: dict[str, Any]) -> tuple[bytes, bytes]:
+        try:
+            answer = self.client.parse_response(self.client.connection, "BRPOP", **options)
+        except self.connection_errors:
+            self.client.connection.disconnect()
+            raise
         except ResponseError as error:
             if not str(error).startswith("WRONGTYPE"):
                 raise
             for queue in self.active_queues:
                 self._drop_what_is_no_list(queue)
-            return None
+            answer = None
+        if not answer:
+            raise Empty
+        name, text = answer
+        return name, text
 
     def _drop_what_is_no_list(self, queue: str) -> None:
         """Drop what stands in the place of a queue: clients could not write into it, nor we read another."""
@@ -142,12 +148,12 @@ class _RabbitChannel(pyamqp.Channel):
         return super().basic_consume(queue, *arguments, **options)
 
     def _receive(self, queue: str, callback: Callable[[Message], None], received: Any) -> None:
-        rings = self.connection.reception.read(read_body, received.body, queue)
-        if rings is None:
+        wakeups = self.connection.reception.read(read_body, received.body, queue)
+        if wakeups is None:
             self.basic_ack(received.delivery_tag)
             return
         message = Message(
-            body(rings),
+            body(wakeups).encode(),
             channel=self,
             content_type="application/json",
             content_encoding="utf-8",

@@ -1,23 +1,23 @@
-"""Commits outcomes, keeps them through an outage, and then rings the submitters, once each a flush."""
+"""Commits outcomes, keeps them through an outage, and then notifies the submitters, once each a flush."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from forge_tools.bell import Ringer
+from forge_tools.broker import Broker
 from forge_tools.errors import ForgeError
 from forge_tools.records import Claim, Outcome
 from forge_tools.storage import Store
 from workers.retries import with_retry
 
 Pending = tuple[Outcome, str | None]
-"""An outcome and the submitter to ring for it."""
+"""An outcome and the submitter to notify of it."""
 
 logger = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Outcomes gather while one flush is under way; rings gather while one ring is. A slow broker delays no commit.
+    """Outcomes gather while one flush is under way.
 
     `requeued` is told in how many seconds a call that went back to its queue is due again. `before` does what has to be
     done before outcomes are stored.
@@ -25,23 +25,22 @@ class Recorder:
 
     def __init__(
         self,
+        broker: Broker,
         flushed: Callable[[], Awaitable[None]],
         *,
         retry_seconds: float,
         requeued: Callable[[float], None] = lambda _: None,
         before: Callable[[Sequence[Outcome]], Awaitable[None]] | None = None,
     ) -> None:
+        self._broker = broker
         self._flushed = flushed
         self._requeued = requeued
         self._before = before
         self._retry_seconds = retry_seconds
         self._claims: dict[str, Claim] = {}
-        self._ringer: Ringer | None = None
         self._pending: list[Pending] = []
         self._flushing: list[Pending] = []
         self._work = asyncio.Event()
-        self._ended: dict[str, list[str]] = {}
-        self._ringing: asyncio.Task[None] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -49,7 +48,7 @@ class Recorder:
         return not self._pending and not self._flushing
 
     def claimed(self, claims: Iterable[Claim]) -> None:
-        """Remember whom to ring when those end, and what is to happen when they fail; each must come back in an `add`."""
+        """Remember whom to notify when those end, and what is to happen when they fail; each must come back in an `add`."""
         self._claims.update((claim.token, claim) for claim in claims)
 
     def forget(self, claim: Claim) -> None:
@@ -65,13 +64,15 @@ class Recorder:
         self._work.set()
 
     def tell(self, ended: Iterable[tuple[str, str]]) -> None:
-        """Ring the submitters, as (submitter, id), of executions that ended otherwise than by an outcome."""
-        if self._ringer is not None:
-            self._ring(ended, self._ringer)
+        """Notify the submitters, as (submitter, id), of executions that ended otherwise than by an outcome."""
+        ids: dict[str, list[str]] = {}
+        for submitter, execution_id in ended:
+            ids.setdefault(submitter, []).append(execution_id)
+        for submitter, its in ids.items():
+            self._broker.notify(submitter, " ".join(its).encode())
 
-    async def run(self, store: Store, ringer: Ringer) -> None:
+    async def run(self, store: Store) -> None:
         """Record for ever."""
-        self._ringer = ringer
         while True:
             await self._work.wait()
             self._work.clear()
@@ -85,15 +86,8 @@ class Recorder:
                 self._keep(error)
             else:
                 flushed, self._flushing = self._flushing, []
-                self._settle([one for one, is_applied in zip(flushed, applied, strict=True) if is_applied], ringer)
+                self._settle([one for one, is_applied in zip(flushed, applied, strict=True) if is_applied])
             await self._flushed()
-
-    async def close(self, timeout: float) -> None:
-        """Wait for the rings under way, within a bounded time."""
-        ringing = self._ringing
-        if ringing is not None:
-            await asyncio.wait([ringing], timeout=timeout)
-            ringing.cancel()
 
     def _keep(self, error: ForgeError) -> None:
         logger.error(
@@ -102,22 +96,8 @@ class Recorder:
         self._pending, self._flushing = [*self._flushing, *self._pending], []
         asyncio.get_running_loop().call_later(self._retry_seconds, self._work.set)
 
-    def _settle(self, stored: Sequence[Pending], ringer: Ringer) -> None:
+    def _settle(self, stored: Sequence[Pending]) -> None:
         over = [(outcome, submitter) for outcome, submitter in stored if not outcome.is_requeue]
-        self._ring([(submitter, outcome.id) for outcome, submitter in over if submitter], ringer)
+        self.tell((submitter, outcome.id) for outcome, submitter in over if submitter)
         for seconds in {outcome.retry_in for outcome, _ in stored if outcome.retry_in is not None}:
             self._requeued(seconds)
-
-    def _ring(self, ended: Iterable[tuple[str, str]], ringer: Ringer) -> None:
-        for submitter, execution_id in ended:
-            self._ended.setdefault(submitter, []).append(execution_id)
-        if self._ended and self._ringing is None:
-            self._ringing = asyncio.ensure_future(self._ring_all(ringer))
-
-    async def _ring_all(self, ringer: Ringer) -> None:
-        try:
-            while self._ended:
-                ended, self._ended = self._ended, {}
-                await ringer.ring(ended)
-        finally:
-            self._ringing = None

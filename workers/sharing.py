@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from forge_tools.records import Ring, Scope, WorkerRecord
+from forge_tools.records import Scope, Wakeup, WorkerRecord
 from forge_tools.storage import Store
 
 LOOKS_BETWEEN_COUNTS = 5
@@ -34,9 +34,9 @@ class Sharing:
         self._clock = clock
         self._boots = [scope.boot]
         self._counted_at = float("-inf")
-        self._left: frozenset[Ring] = frozenset()
+        self._left: frozenset[Wakeup] = frozenset()
 
-    async def due(self, claimable: Scope, free: Callable[[], int]) -> tuple[list[Ring], bool]:
+    async def due(self, claimable: Scope, free: Callable[[], int]) -> tuple[list[Wakeup], bool]:
         """Due rows to take now, as many as are `free` at most, and whether there may be more for this worker."""
         await self._count()
         limit = max(0, free()) * len(self._boots)
@@ -44,22 +44,22 @@ class Sharing:
         if self._is_burst(due) and len(due) < limit:
             await asyncio.sleep(self._patience)
             seen = frozenset(due)
-            due = [ring for ring in await self._store.queue.due(claimable, limit) if ring in seen]
+            due = [wakeup for wakeup in await self._store.queue.due(claimable, limit) if wakeup in seen]
         part = self._part_of(due, limit)
         mine = part[: max(0, free())]
         self._left = frozenset(due) - frozenset(mine)
         return mine, len(mine) < len(part) or len(due) >= limit
 
-    def _is_burst(self, due: Sequence[Ring]) -> bool:
-        """Whether so much is due that it matters who takes it; most likely it is being rung for this moment."""
+    def _is_burst(self, due: Sequence[Wakeup]) -> bool:
+        """Whether so much is due that it matters who takes it; most likely messages for it come this moment."""
         return len(self._boots) > 1 and len(due) >= 2 * len(self._boots)
 
-    def _part_of(self, due: Sequence[Ring], limit: int) -> list[Ring]:
+    def _part_of(self, due: Sequence[Wakeup], limit: int) -> list[Wakeup]:
         if not self._is_burst(due):
             return list(due)
         if len(due) >= limit:  # enough for everybody: take what there is room for
             return sorted(due, key=self._is_mine, reverse=True)
-        return [ring for ring in due if self._is_mine(ring) or ring in self._left]
+        return [wakeup for wakeup in due if self._is_mine(wakeup) or wakeup in self._left]
 
     async def _count(self) -> None:
         now = self._clock()
@@ -73,5 +73,5 @@ class Sharing:
         serves = not set(worker.queues).isdisjoint(self._scope.queues)
         return worker.lane == self._scope.lane and serves and worker.stopped_at is None
 
-    def _is_mine(self, ring: Ring) -> bool:
-        return self._boots[uuid.UUID(ring.id).int % len(self._boots)] == self._scope.boot
+    def _is_mine(self, wakeup: Wakeup) -> bool:
+        return self._boots[uuid.UUID(wakeup.id).int % len(self._boots)] == self._scope.boot

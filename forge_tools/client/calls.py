@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from forge_tools.bell import Ringer
+from forge_tools.broker import open_broker
 from forge_tools.client.awaited import Awaited
 from forge_tools.client.call import Call
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Catalogue
@@ -146,7 +146,7 @@ class Calls:
         """Cancel an execution. The request is stored in SQL; the worker is notified, and sees it within a heartbeat at the latest."""
         store = self._connection.store
         answer = await store.queue.cancel(execution_id, actor=self._actor, reason=reason)
-        if answer != "requested":  # it is over, and no worker will ring for that
+        if answer != "requested":  # it is over, and no worker notifies of that
             self._results.ended([execution_id])
         if answer != "over":
             self._connection.begin(tell_of_cancel(store, self._settings.broker, execution_id))
@@ -302,7 +302,7 @@ class Calls:
         return result.model_copy(update={"metadata": {**result.metadata, "is_repeat": True}})
 
     async def _look_up(self, execution_id: str) -> StoredResult:
-        """Find the result of an execution that will not ring here, or has rung already; wait for a database that is away."""
+        """Find the result of an execution that nobody notifies this client of, or has already; wait for a database that is away."""
         while True:
             try:
                 for stored in await self._connection.store.queue.results([execution_id]):
@@ -328,11 +328,12 @@ async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> No
 
     Without a broker a worker hears with its next heartbeat, a client when it polls.
     """
-    ringer = Ringer(broker_url)
+    broker = open_broker(broker_url)
     try:
-        await ringer.ring({listener: [id_] for listener, id_ in await store.queue.listeners([execution_id])})
+        for listener, id_ in await store.queue.listeners([execution_id]):
+            broker.notify(listener, id_.encode())
     finally:
-        await ringer.close()
+        await broker.close()
 
 
 async def _handle_or_error(submitting: Awaitable[Handle]) -> Handle | ForgeError:

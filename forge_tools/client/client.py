@@ -74,7 +74,7 @@ class ExecutorClient:
             raise
 
     async def close(self) -> None:
-        """Send pending rings, end every wait and let go of connections; accepted calls go on."""
+        """Send pending messages, end every wait and let go of connections; accepted calls go on."""
         connection = self._connection
         if connection.is_open:  # first: who waits is told that his call goes on, so it has to be stored
             async with connection.store.cut_off_after(self._close_within):

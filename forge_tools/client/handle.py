@@ -124,7 +124,7 @@ class Handle:
 async def follow(executions: Followed, execution_id: str, after: str | None) -> AsyncGenerator[CallEvent, None]:
     """Yield what there is behind `after` and then what comes, until the execution is over.
 
-    SQL is looked at a few times a second; the bell that wakes for the end wakes this, too.
+    SQL is looked at a few times a second; the notification of the end wakes this, too.
 
     Raises:
         ExecutionNotFoundError: SQL holds no such execution.

@@ -8,10 +8,10 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Any, NamedTuple
 
+from forge_tools.broker import Limits
 from forge_tools.client.call import Call
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
-from forge_tools.dispatch import Limits
 from forge_tools.errors import ErrorCode, InvalidCallError, SealingError
 from forge_tools.records import (
     REDACTED,

@@ -1,4 +1,4 @@
-"""Waits for executions to end: the bell wakes, SQL answers, and silence is polled with back-off."""
+"""Waits for executions to end: a notification wakes, SQL answers, and silence is polled with back-off."""
 
 import asyncio
 import copy
@@ -13,7 +13,7 @@ from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.records import StoredResult
 
 FIRST_POLL = 0.05
-BELL_SILENCE = 1.0
+SILENCE = 1.0
 SLOWEST_POLL = 2.0
 BATCH = 1000
 TOGETHER = 0.05
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Poll:
-    """Executions that began to be waited for at about the same time, and when SQL is asked for them if nobody rings."""
+    """Executions that began to be waited for at about the same time, and when SQL is asked for them if no notification comes."""
 
     interval: float
     due: float
@@ -38,7 +38,7 @@ class _Poll:
 class Results:
     """One future for each who waits; reads gather while one read is under way.
 
-    An id is *expected* from its submit until its ring: only then is it worth waiting for the ring before SQL is read.
+    An id is *expected* from its submit until its notification: only then is it worth waiting for that before SQL is read.
 
     A call keeps as few objects here as can be: of thousands in flight, each is one more that Python's collector walks.
     """
@@ -58,14 +58,14 @@ class Results:
         self._is_closed = False
 
     def expect(self, ids: Iterable[str]) -> None:
-        """Say that those ids, about to be submitted, will ring here when they end."""
+        """Say that those ids, about to be submitted, are notified of here when they end."""
         self._expected.update(ids)
 
     def expects(self, execution_id: str) -> bool:
         return execution_id in self._expected
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Say that those ids will not ring after all."""
+        """Say that no notification of those ids comes after all."""
         self._expected.difference_update(ids)
 
     async def wait(self, execution_id: str) -> StoredResult:
@@ -93,14 +93,14 @@ class Results:
             raise _closed(execution_id)
 
     def begin(self, execution_id: str, is_expected: bool) -> "asyncio.Future[StoredResult]":
-        """Wait from now on with the future that this returns, until `end`. SQL is polled the later if a ring is expected."""
+        """Wait from now on with the future that this returns, until `end`. SQL is polled the later if a notification is expected."""
         self.require_open(execution_id)
         future: asyncio.Future[StoredResult] = asyncio.get_running_loop().create_future()
         if execution_id in self._waiting:
             self._others.setdefault(execution_id, []).append(future)
             return future
         self._waiting[execution_id] = future
-        poll = self._poll_of(execution_id, BELL_SILENCE if is_expected else FIRST_POLL)
+        poll = self._poll_of(execution_id, SILENCE if is_expected else FIRST_POLL)
         if self._polling is None or self._polling.done():
             self._polling = asyncio.ensure_future(self._poll())
         elif poll.due < self._next_poll:
@@ -125,13 +125,17 @@ class Results:
             future.set_exception(error)
             future.exception()  # seen: whoever waited may be gone by now
 
+    def hear(self, notification: bytes) -> None:
+        """Take a notification: ids of executions that ended, apart by spaces. Anybody may have sent it."""
+        self.ended(notification.decode(errors="replace").split(" "))
+
     def ended(self, ids: Sequence[str]) -> None:
-        """Take a ring: read the results that somebody waits for; who waits later will read at once."""
+        """Take it that those are over: read the results that somebody waits for; who waits later will read at once."""
         self._expected.difference_update(ids)
         self._read_soon(ids)
 
     def missed(self) -> None:
-        """Take it that rings were lost: nobody relies on one that may have been among them."""
+        """Take it that notifications were lost: nobody relies on one that may have been among them."""
         self._expected.clear()
         self._read_soon(self._waiting)
 
@@ -149,9 +153,9 @@ class Results:
     def _read_soon(self, ids: Iterable[str]) -> None:
         self._unread.update(i for i in ids if i in self._waiting)
         if self._unread and self._reading is None and not self._is_closed:
-            self._reading = asyncio.ensure_future(self._read_rung())
+            self._reading = asyncio.ensure_future(self._read_ended())
 
-    async def _read_rung(self) -> None:
+    async def _read_ended(self) -> None:
         try:
             while self._unread:
                 ids = list(self._unread)[:BATCH]

@@ -1,4 +1,4 @@
-"""Calls on their way out: stored in as few statements as they fit, then rung for; never the other way round."""
+"""Calls on their way out: stored in as few statements as they fit, then published; never the other way round."""
 
 import asyncio
 import logging
@@ -7,13 +7,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from forge_tools.bell import Listener
+from forge_tools.broker import Allowance, Limits, Message, open_broker
 from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import Results
-from forge_tools.dispatch import Allowance, Bells, Dispatcher, Limits
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
-from forge_tools.records import Holder, Lane, LinkedExecution, NewExecution, Ring, StoredResult
+from forge_tools.records import Holder, Lane, LinkedExecution, NewExecution, StoredResult, Wakeup
 from forge_tools.records.places import serving_command
 from forge_tools.validation import clean_text
 
@@ -34,14 +33,14 @@ Row = TypeVar("Row", NewExecution, LinkedExecution)
 
 
 class Submissions:
-    """Stores what its client accepted, and rings for what is stored; `results` are those of what it stored."""
+    """Stores what its client accepted, and publishes what is stored; `results` are those of what it stored."""
 
     def __init__(self, broker_url: str, submitter: str, connection: Connection, catalogue: Catalogue) -> None:
         self._connection = connection
         self._catalogue = catalogue
         self.results = Results(connection)
-        self._listener = Listener(broker_url, submitter, self.results.ended, self.results.missed)
-        self._dispatcher = Dispatcher(broker_url, catalogue.workers)
+        self._submitter = submitter
+        self._broker = open_broker(broker_url)
         self._allowance = Allowance()
         self._gathered: list[NewExecution | LinkedExecution] = []
         self._queued: deque[asyncio.Future[None]] = deque()
@@ -70,7 +69,7 @@ class Submissions:
             ConfigurationError: the client is being closed; the call is not taken.
         """
         self._gather(new)
-        return self.results.begin(new.id, self._listener.is_listening)
+        return self.results.begin(new.id, self._broker.is_listening)
 
     def put_and_tell(self, row: NewExecution | LinkedExecution) -> "asyncio.Future[Answer]":
         """The same for a call whose result may be waited for later: what became of storing it."""
@@ -97,11 +96,10 @@ class Submissions:
             await asyncio.wait(self._tasks)  # unlike `gather`, this cuts off nothing if it is cancelled
 
     async def close(self) -> None:
-        """Settle, end every wait, and send the rings that are on their way, within a bounded time."""
+        """Settle, end every wait, and send the messages that are on their way, within a bounded time."""
         await self.settle()
         await self.results.close()
-        await self._listener.close()
-        await self._dispatcher.close()
+        await self._broker.close()
 
     def _gather(self, row: NewExecution | LinkedExecution) -> None:
         if self._is_closing:
@@ -139,11 +137,11 @@ class Submissions:
     async def _send_part(
         self, part: Sequence[Row], submit: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]]
     ) -> None:
-        """Store calls, then ring for those that are stored. Whatever happens, each of them is told what became of it: its caller
+        """Store calls, then publish those that are stored. Whatever happens, each of them is told what became of it: its caller
         would wait for ever.
         """
         later = [row.id for row in part if row.id in self._to_tell] if self._to_tell else []
-        if later and self._listener.is_listening:
+        if later and self._broker.is_listening:
             self.results.expect(later)  # before the commit: a worker may be faster than this task
         answers: Sequence[Answer]
         try:
@@ -162,16 +160,16 @@ class Submissions:
         self._settle(part, answers)
 
     def _settle(self, part: Sequence[NewExecution | LinkedExecution], answers: Sequence[Answer]) -> None:
-        """Ring for what is stored, and tell each of the part its answer."""
+        """Publish what is stored, and tell each of the part its answer."""
         outcomes = list(zip(part, answers, strict=True))
         if refused := [row.id for row, answer in outcomes if answer is not None]:
             self.results.forget(refused)
         try:
-            self._ring(
+            self._publish(
                 [row.new if isinstance(row, LinkedExecution) else row for row, answer in outcomes if answer is None]
             )
         except Exception:  # what is stored is accepted, and workers find it in SQL
-            logger.exception("Calls are stored, and nobody rings for them")
+            logger.exception("Calls are stored, and not published")
         for row, answer in outcomes:
             self._unsettled.discard(row.id)
             told = self._to_tell.pop(row.id, None)
@@ -180,20 +178,22 @@ class Submissions:
             elif told is not None and not told.done():
                 told.set_result(answer)
 
-    def _ring(self, stored: Sequence[NewExecution]) -> None:
+    def _publish(self, stored: Sequence[NewExecution]) -> None:
         if not stored:
             return
-        self._listener.start()
-        groups: dict[tuple[str, Lane, float, float], list[NewExecution]] = {}
+        self._broker.listen(self._submitter, self.results.hear, self.results.missed)
+        groups: dict[tuple[str, Lane], list[NewExecution]] = {}
         for new in stored:
             if not new.delay:
-                groups.setdefault((new.queue, new.lane, new.soft_time_limit, new.time_limit), []).append(new)
-        for (queue, lane, soft, hard), group in groups.items():
-            rings, limits = tuple(Ring(new.id, 0) for new in group), Limits(soft=int(soft), hard=int(hard))
-            prompt = self._allowance.take(len(rings))
-            for part, is_bulk in ((rings[:prompt], False), (rings[prompt:], True)):
-                if part:
-                    self._dispatcher.ring(Bells(queue, lane, part, limits, is_bulk))
+                groups.setdefault((new.queue, new.lane), []).append(new)
+        for (queue, lane), group in groups.items():
+            longest = max(group, key=lambda new: new.time_limit)
+            limits = Limits(soft=int(longest.soft_time_limit), hard=int(longest.time_limit))
+            wakeups = tuple(Wakeup(new.id, 0) for new in group)
+            prompt = self._allowance.take(len(wakeups))
+            for part, is_bulk in ((wakeups[:prompt], False), (wakeups[prompt:], True)):
+                for message in Message(queue, lane, part, limits, is_bulk).parts(self._catalogue.workers):
+                    self._broker.publish(message)
         self._check_served({(new.queue, new.lane) for new in stored})
 
     def _check_served(self, places: set[tuple[str, str]]) -> None:

@@ -286,7 +286,7 @@ class SyncExecutorClient(Face[ExecutorClient]):
         self.close()
 
     def close(self) -> None:
-        """Send pending rings, end every wait and let go of connections; the next use connects anew."""
+        """Send pending messages, end every wait and let go of connections; the next use connects anew."""
         self._bridge.close()
 
     execute = _blocking(ExecutorClient.execute)

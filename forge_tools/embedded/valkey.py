@@ -79,7 +79,7 @@ def end_leftover(socket_path: Path, wait: float = 0.3) -> str:
 def set_aside(folder: Path) -> Path:
     """Rename the data folder of a server that cannot read it, keeping the lock file; return where the data went.
 
-    Nothing is lost: the database holds every call, the broker only rings for them.
+    Nothing is lost: the database holds every call, the broker only wakes workers.
     """
     aside = folder.with_name(f"{folder.name}.broken-{time.strftime('%Y%m%d-%H%M%S')}")
     aside.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""An execution on its way: asked, rung, claimed, ended."""
+"""An execution on its way: asked, woken for, claimed, ended."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -85,8 +85,8 @@ class NewExecution(Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """One doorbell: that execution has that attempt count and may be due."""
+class Wakeup:
+    """What a message says: that execution has that attempt count and may be due."""
 
     id: str
     attempt: int

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Loss, Outcome, Ring, is_id, moment
+from forge_tools.records import ExecutionStatus, Loss, Outcome, Wakeup, is_id, moment
 from forge_tools.records.places import serving_command
 from forge_tools.storage import alive
 from forge_tools.storage.engine import Database
@@ -151,13 +151,13 @@ class Endings:
         async with self._database.reading() as connection:
             return [(listener, id_) for listener, id_ in await connection.execute(query)]
 
-    async def cancels(self, boot: str) -> list[Ring]:
+    async def cancels(self, boot: str) -> list[Wakeup]:
         """The running executions of a boot whose cancel was asked."""
         query = select(live.id, live.attempt).where(
             live.cancel_requested_at.is_not(None), live.owner == boot, live.status == RUNNING
         )
         async with self._database.reading() as connection:
-            return [Ring(id_, attempt) for id_, attempt in await connection.execute(query)]
+            return [Wakeup(id_, attempt) for id_, attempt in await connection.execute(query)]
 
 
 _ADD_ATTEMPTS = insert(execution_attempts).values(completed_at=from_now(0.0))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from forge_tools.errors import StorageError
-from forge_tools.records import Ring, Scope
+from forge_tools.records import Scope, Wakeup
 
 OVERLAP = timedelta(seconds=30)
 """By how much an end may come to light after a later one: the longest that a transaction of ours takes to commit."""
@@ -47,7 +47,7 @@ class Look:
 
     now: float
     """The database's clock, in Unix seconds."""
-    cancels: tuple[Ring, ...]
+    cancels: tuple[Wakeup, ...]
     """The boot's own running executions whose cancel was asked."""
     beats: Mapping[str, int]
     """The beat of every boot that has not stopped."""
@@ -111,7 +111,7 @@ def look_of(question: Question, rows: Sequence[Sequence[Any]]) -> Look | Storage
     ]
     return Look(
         now,
-        cancels=tuple(Ring(id_, attempt) for id_, attempt in json.loads(cancels or "[]")),
+        cancels=tuple(Wakeup(id_, attempt) for id_, attempt in json.loads(cancels or "[]")),
         beats=json.loads(beats or "{}"),
         is_due=bool(is_due),
         is_over=bool(is_over),

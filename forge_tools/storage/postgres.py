@@ -16,9 +16,9 @@ from forge_tools.records import (
     LinkedExecution,
     NewExecution,
     Outcome,
-    Ring,
     Scope,
     StoredResult,
+    Wakeup,
 )
 from forge_tools.storage.address import Address
 from forge_tools.storage.batching import SENT, UnreachableError
@@ -142,8 +142,8 @@ class PostgresHotPath:
     async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:
         return [look_of(row, await self._run("look", **question_values(row), overlap=OVERLAP)) for row in rows]
 
-    async def due(self, scope: Scope, limit: int) -> list[Ring]:
-        return [Ring(id_, attempt) for id_, attempt in await self._run("due", limit=limit, **scope_values(scope))]
+    async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
+        return [Wakeup(id_, attempt) for id_, attempt in await self._run("due", limit=limit, **scope_values(scope))]
 
     def cut_off(self) -> None:
         self._connections.cut_off()

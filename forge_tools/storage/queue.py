@@ -12,9 +12,9 @@ from forge_tools.records import (
     LinkedExecution,
     NewExecution,
     Outcome,
-    Ring,
     Scope,
     StoredResult,
+    Wakeup,
     is_id,
 )
 from forge_tools.storage.batching import Batcher, Limits, UnreachableError
@@ -47,7 +47,7 @@ class HotPath(Protocol):
 
     async def look(self, rows: Sequence[Question]) -> Sequence[Look | ForgeError]: ...
 
-    async def due(self, scope: Scope, limit: int) -> list[Ring]: ...
+    async def due(self, scope: Scope, limit: int) -> list[Wakeup]: ...
 
     async def close(self) -> None: ...
 
@@ -99,13 +99,13 @@ class ExecutionQueue:
             raise error
         await self._records.add(Record(new, outcome))
 
-    async def claim(self, rings: Sequence[Ring], scope: Scope) -> list[Claim]:
-        """Take ownership of those rung executions that are this scope's to run; the others are absent.
+    async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
+        """Take ownership of those executions that are this scope's to run; the others are absent.
 
         A claim whose waiter was cancelled is given back, since nobody would run it.
         """
         self._database.guard()
-        asks = [Ask(ring.id, ring.attempt, str(uuid.uuid4())) for ring in rings if _is_plausible(ring)]
+        asks = [Ask(wakeup.id, wakeup.attempt, str(uuid.uuid4())) for wakeup in wakeups if _is_plausible(wakeup)]
         future = self._claims_of(scope).put(asks)
         try:
             outcomes = await asyncio.shield(future)
@@ -116,7 +116,7 @@ class ExecutionQueue:
         # What was claimed beside a row that the database refuses is this worker's, and has to run.
         return claims or [claim for claim in _values(outcomes) if claim is not None]
 
-    async def due(self, scope: Scope, limit: int) -> list[Ring]:
+    async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
         """Up to `limit` executions that `scope` could claim now: those that are due longest, by id."""
         self._database.guard()
         return await self._hot.due(scope, limit)
@@ -178,7 +178,7 @@ class ExecutionQueue:
         """(channel, id) of who has to hear what became of `ids`: the worker instance that runs one, else its submitter."""
         return await self._endings.listeners([id_ for id_ in ids if is_id(id_)])
 
-    async def cancels(self, boot: str) -> list[Ring]:
+    async def cancels(self, boot: str) -> list[Wakeup]:
         """What that worker instance runs and was asked to cancel."""
         return await self._endings.cancels(boot)
 
@@ -231,13 +231,13 @@ def bad_id(execution_id: str) -> UnstorableRowError | None:
     return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.records.new_id().")
 
 
-def _is_plausible(ring: Ring) -> bool:
+def _is_plausible(wakeup: Wakeup) -> bool:
     """Rings come from the broker, to which others may write."""
     return (
-        isinstance(ring.id, str)
-        and is_id(ring.id)
-        and isinstance(ring.attempt, int)
-        and 0 <= ring.attempt <= MAX_ATTEMPT
+        isinstance(wakeup.id, str)
+        and is_id(wakeup.id)
+        and isinstance(wakeup.attempt, int)
+        and 0 <= wakeup.attempt <= MAX_ATTEMPT
     )
 
 

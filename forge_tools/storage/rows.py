@@ -60,7 +60,7 @@ Answer = Holder | ForgeError | None
 
 
 class Ask(NamedTuple):
-    """One claim asked for: the ring, and the token that a winner holds."""
+    """One claim asked for: the id and attempt, and the token that a winner holds."""
 
     id: str
     attempt: int

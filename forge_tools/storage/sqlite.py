@@ -19,9 +19,9 @@ from forge_tools.records import (
     LinkedExecution,
     NewExecution,
     Outcome,
-    Ring,
     Scope,
     StoredResult,
+    Wakeup,
 )
 from forge_tools.storage.address import Address
 from forge_tools.storage.definitions import refusal
@@ -80,7 +80,7 @@ class SqliteHotPath:
         async with self.write_lock:
             return await self._writer.run(partial(_look, rows))
 
-    async def due(self, scope: Scope, limit: int) -> list[Ring]:
+    async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
         return await self._reader.run(partial(_due, scope, limit))
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
@@ -292,8 +292,10 @@ def _look(rows: Sequence[Question], connection: sqlite3.Connection) -> list[Look
     return looks
 
 
-def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Ring]:
-    return [Ring(*row) for row in _run(connection, "due", **_bound(scope_values(scope)), now=forge_now(), limit=limit)]
+def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Wakeup]:
+    return [
+        Wakeup(*row) for row in _run(connection, "due", **_bound(scope_values(scope)), now=forge_now(), limit=limit)
+    ]
 
 
 def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:

@@ -29,15 +29,15 @@ print(json.dumps(sorted(sys.modules)))
 
 FIRST_PUBLISH = """
 import asyncio, json, sys
-from forge_tools.dispatch import Bells, Dispatcher, Limits
-from forge_tools.records import Ring
+from forge_tools.broker import Limits, Message, open_broker
+from forge_tools.records import Wakeup
 
 async def publish():
-    dispatcher = Dispatcher(sys.argv[1])
+    broker = open_broker(sys.argv[1])
     before = sorted(sys.modules)
-    dispatcher.ring(Bells("default", "async", (Ring("id", 0),), Limits(1, 2)))
-    await dispatcher.close()
-    assert not dispatcher.is_down
+    broker.publish(Message("default", "async", (Wakeup("id", 0),), Limits(1, 2)))
+    await broker.close()
+    assert not broker.is_down
     return before, sorted(sys.modules)
 
 print(json.dumps(asyncio.run(publish())))

@@ -12,7 +12,7 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
-from forge_tools.dispatch import TASK, celery_app, queue_name
+from forge_tools.broker import TASK, celery_app, queue_name
 from forge_tools.records import Lane, new_id
 from tests.chaos.brokers import LANES, BrokerUnderFire, queues
 from tests.chaos.crew import Crew, Worker
@@ -145,17 +145,17 @@ class Faults:
         return await self._tell_broker(lambda: self._broker.reorder(step.number % 7 + 1))
 
     async def repeat_rings(self, step: Step) -> bool:
-        """Ring again for calls that were rung for, in either lane, for attempts past, present and to come."""
+        """Wakeup again for calls that were rung for, in either lane, for attempts past, present and to come."""
         recent = self._recent()
         if not recent:
             return False
         numbers = random.Random(step.number)
         ids = numbers.choices(recent[-40:], k=numbers.randint(1, 30))
-        rings = [[one, numbers.choice((0, 0, 0, 1, 2, 3))] for one in ids]
-        return all([await self._publish([rings], lane) for lane in LANES])
+        wakeups = [[one, numbers.choice((0, 0, 0, 1, 2, 3))] for one in ids]
+        return all([await self._publish([wakeups], lane) for lane in LANES])
 
     async def forge_messages(self, step: Step) -> bool:
-        """Ring for what nobody submitted, and write into every queue what is no message at all."""
+        """Wakeup for what nobody submitted, and write into every queue what is no message at all."""
         numbers = random.Random(step.number)
         rang = [await self._publish([[[new_id(), 0]]], lane) for lane in LANES]
         messages = numbers.sample(bad_messages(numbers), MOST_GARBAGE)
@@ -167,9 +167,9 @@ class Faults:
         self.garbage += self._broker.put(queue, messages)
 
     async def forge_limits(self, step: Step) -> bool:
-        """Ring for real calls in messages that would have Celery end them at once."""
-        rings = [[one, 0] for one in self._recent()[-10:]]
-        return bool(rings) and all([await self._publish([[ring]], "process", time_limit=1) for ring in rings])
+        """Wakeup for real calls in messages that would have Celery end them at once."""
+        wakeups = [[one, 0] for one in self._recent()[-10:]]
+        return bool(wakeups) and all([await self._publish([[wakeup]], "process", time_limit=1) for wakeup in wakeups])
 
     # The database.
 

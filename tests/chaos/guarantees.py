@@ -75,7 +75,7 @@ GUARANTEES = (
             CHAOS,
             "tests/contract/test_concurrency.py::test_four_processes_lose_no_update_and_run_nothing_twice",
             "tests/contract/test_postgres_faults.py::test_a_claim_whose_commit_reply_is_lost_is_found_again",
-            "tests/integration/test_doorbell.py::test_a_repeated_ring_starts_no_second_body",
+            "tests/integration/test_messages.py::test_a_repeated_message_starts_no_second_body",
             "tests/integration/test_recovery.py::test_what_a_killed_worker_ran_is_run_again_if_harmless_and_lost_if_not",
             "tests/integration/test_rolling_restart.py::test_a_worker_hands_over_to_its_successor_and_cuts_no_call",
             "tests/integration/test_calls_on_workers.py::"
@@ -131,11 +131,11 @@ GUARANTEES = (
         "children are handed a worker's calls, and each speaks for itself alone.",
         (
             CHAOS,
-            "tests/integration/test_doorbell.py::test_forged_messages_harm_nobody",
+            "tests/integration/test_messages.py::test_forged_messages_harm_nobody",
             "tests/contract/test_broker_bytes.py::test_no_bytes_end_a_busy_worker_or_what_it_runs",
             "tests/integration/test_impostors.py::test_an_impostor_finds_nothing_to_join_and_the_worker_serves_on",
             "tests/integration/test_impostors.py::test_a_body_that_speaks_for_another_call_ends_itself_alone",
-            "tests/integration/test_doorbell.py::test_nothing_but_ids_reaches_the_broker",
+            "tests/integration/test_messages.py::test_nothing_but_ids_reaches_the_broker",
             "tests/integration/test_canaries.py::test_no_secret_is_in_any_byte_that_was_written",
             "tests/integration/test_sealed_calls.py::test_a_secret_does_not_open_in_a_row_that_somebody_altered",
             "tests/integration/test_calls_on_workers.py::test_sensitive_parameters_are_redacted_wherever_people_look",

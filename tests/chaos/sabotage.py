@@ -14,7 +14,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.config import Settings
-from forge_tools.records import Claim, Outcome, Ring, Scope
+from forge_tools.records import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.looks import Look
 from forge_tools.storage.models import execution_attempts, execution_queue
@@ -42,17 +42,17 @@ def nothing() -> None:
 
 
 def compare_and_set() -> None:
-    """Whoever rings gets the execution, whatever its state."""
+    """Whoever wakeups gets the execution, whatever its state."""
     claim = ExecutionQueue.claim
 
-    async def claim_blindly(self: ExecutionQueue, rings: Sequence[Ring], scope: Scope) -> list[Claim]:
+    async def claim_blindly(self: ExecutionQueue, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
         async def pretend(connection: AsyncConnection) -> None:
-            for ring in rings:
-                as_asked = {"status": "queued", "attempt": ring.attempt, "token": None, "owner": None}
-                await connection.execute(update(execution_queue).where(live.id == ring.id).values(as_asked))
+            for wakeup in wakeups:
+                as_asked = {"status": "queued", "attempt": wakeup.attempt, "token": None, "owner": None}
+                await connection.execute(update(execution_queue).where(live.id == wakeup.id).values(as_asked))
 
         await self._database.write(pretend)
-        return await claim(self, rings, scope)
+        return await claim(self, wakeups, scope)
 
     ExecutionQueue.claim = claim_blindly  # type: ignore[method-assign]  # the sabotage
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import update
 
-from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Ring, Scope, WorkerRecord, new_id
+from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.looks import Question
@@ -69,13 +69,13 @@ async def running(store: Store, by: Scope = SCOPE, **changes: Any) -> Claim:
 
 
 async def claimed(store: Store, execution_id: str, attempt: int = 0, by: Scope = SCOPE) -> Claim:
-    [claim] = await store.queue.claim([Ring(execution_id, attempt)], by)
+    [claim] = await store.queue.claim([Wakeup(execution_id, attempt)], by)
     return claim
 
 
 async def finished(store: Store, ids: Sequence[str]) -> None:
     """Claim and finish them all."""
-    claims = await store.queue.claim([Ring(id_, 0) for id_ in ids], SCOPE)
+    claims = await store.queue.claim([Wakeup(id_, 0) for id_ in ids], SCOPE)
     assert all(await store.queue.finish_many([ended(claim) for claim in claims]))
 
 
@@ -85,6 +85,6 @@ async def overdue(store: Store, execution_id: str) -> None:
     await store._database.write(lambda connection: connection.execute(statement))
 
 
-async def beat(store: Store, boot: str) -> list[Ring]:
+async def beat(store: Store, boot: str) -> list[Wakeup]:
     """Say that a boot lives; what it runs and is to stop."""
     return list((await store.workers.look(Question(scope(boot=boot)))).cancels)

@@ -13,9 +13,9 @@ async def work(url: str, name: str) -> int:
     mine = scope(boot=name)
     async with await open_store(url, patience=None) as store:
         time_left = within(60, "due calls do not end")
-        while next(time_left) and (rings := await store.queue.due(mine, 8)):
+        while next(time_left) and (wakeups := await store.queue.due(mine, 8)):
             await beat(store, "shared")
-            claims = await store.queue.claim(rings, mine)
+            claims = await store.queue.claim(wakeups, mine)
             effects = await store.queue.finish_many([ended(claim, output=f'"{name}"') for claim in claims])
             done += sum(effects)
     return done

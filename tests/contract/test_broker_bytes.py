@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from forge_tools.broker import backlog, celery_app
 from forge_tools.client import ExecutorClient
-from forge_tools.dispatch import backlog, celery_app
 from forge_tools.records import ExecutionContext
 from forge_tools.storage import open_store
 from tests import rabbit

@@ -110,10 +110,10 @@ async def test_demoting_a_tool_moves_its_waiting_calls_and_no_other(store: Store
     await store.catalogue.demote(GREP, "held the event loop")
 
     in_processes = scope(lane="process", tool_keys=("Grep@1", "Read@1"))
-    assert [ring.id for ring in await store.queue.due(in_processes, 10)] == [waiting]
-    assert [ring.id for ring in await store.queue.due(scope(tool_keys=("Grep@1", "Read@1")), 10)] == [other]
+    assert [wakeup.id for wakeup in await store.queue.due(in_processes, 10)] == [waiting]
+    assert [wakeup.id for wakeup in await store.queue.due(scope(tool_keys=("Grep@1", "Read@1")), 10)] == [other]
     assert await store.queue.finish(ended(at_work, ExecutionStatus.QUEUED, give_back=True))
-    assert [ring.id for ring in await store.queue.due(SCOPE, 10)] == [at_work.id]
+    assert [wakeup.id for wakeup in await store.queue.due(SCOPE, 10)] == [at_work.id]
 
 
 async def test_what_comes_to_the_async_lane_after_a_demotion_is_diverted(store: Store) -> None:

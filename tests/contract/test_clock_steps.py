@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from forge_tools.records import Ring
+from forge_tools.records import Wakeup
 from forge_tools.storage import Store, open_store
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
 from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, submitted
@@ -68,7 +68,7 @@ async def test_what_waits_is_due_again_after_a_step_back_and_what_is_delayed_is_
     assert await store.queue.due(SCOPE, 9) == []
 
     assert await store.clock.follow(-HOUR) == 2
-    assert await store.queue.due(SCOPE, 9) == [Ring(waiting, 0)]
+    assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
     set_clock(-HOUR + 31)
     assert len(await store.queue.due(SCOPE, 9)) == 2
 
@@ -87,7 +87,7 @@ async def test_what_waits_does_not_expire_by_a_step_forward(store: Store, set_cl
     assert await store.clock.follow(HOUR) == 1
 
     assert not await store.queue.sweep()
-    assert await store.queue.due(SCOPE, 9) == [Ring(waiting, 0)]
+    assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
     set_clock(HOUR + 700)
     assert await store.queue.sweep()
 
@@ -108,6 +108,6 @@ async def test_what_is_delayed_stays_delayed_after_a_step_forward(store: Store, 
     set_clock(HOUR)
 
     assert await store.clock.follow(HOUR) == 2
-    assert await store.queue.due(SCOPE, 9) == [Ring(waiting, 0)]
+    assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
     set_clock(HOUR + 31)
     assert len(await store.queue.due(SCOPE, 9)) == 2

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from contextlib import AsyncExitStack
 
-from forge_tools.records import ExecutionStatus, Ring
+from forge_tools.records import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, open_store
 from tests.contract.calls import beat, boot, call, ended, running, scope, submitted
 from tests.fleet import ROOT, warm_worker
@@ -18,7 +18,7 @@ async def test_twenty_claimers_have_one_winner(store: Store, migrated_url: str) 
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(await open_store(migrated_url, patience=30)) for _ in range(4)]
         scopes = [scope(boot=f"boot-{n}") for n in range(20)]
-        asked = (stores[n % 4].queue.claim([Ring(id_, 0)], one) for n, one in enumerate(scopes))
+        asked = (stores[n % 4].queue.claim([Wakeup(id_, 0)], one) for n, one in enumerate(scopes))
         won = [claims for claims in await asyncio.gather(*asked) if claims]
     assert [claim.attempt for [claim] in won] == [1]
 
@@ -26,10 +26,10 @@ async def test_twenty_claimers_have_one_winner(store: Store, migrated_url: str) 
 async def test_two_stores_that_claim_the_same_two_hundred_share_them(store: Store, migrated_url: str) -> None:
     calls = [call() for _ in range(200)]
     assert await store.queue.submit_many(calls) == [None] * 200
-    rings = [Ring(new.id, 0) for new in calls]
+    wakeups = [Wakeup(new.id, 0) for new in calls]
     async with await open_store(migrated_url) as other:
         mine, theirs = await asyncio.gather(
-            store.queue.claim(rings, scope()), other.queue.claim(rings[::-1], scope(boot="boot-2"))
+            store.queue.claim(wakeups, scope()), other.queue.claim(wakeups[::-1], scope(boot="boot-2"))
         )
     assert sorted(claim.id for claim in mine + theirs) == sorted(new.id for new in calls)
 

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from forge_tools.records import Ring
+from forge_tools.records import Wakeup
 from forge_tools.storage import Store, open_store, postgres
 from forge_tools.storage.connections import MOST_OF_ONE
 from tests.contract.calls import SCOPE, beat, boot, call, submitted
@@ -39,7 +39,7 @@ async def burst(store: Store) -> None:
     async with asyncio.TaskGroup() as group:
         for id_ in ids:
             group.create_task(store.queue.submit(call()))
-            group.create_task(store.queue.claim([Ring(id_, 0)], SCOPE))
+            group.create_task(store.queue.claim([Wakeup(id_, 0)], SCOPE))
             group.create_task(store.queue.statuses([id_]))
             group.create_task(store.queue.results([id_]))
             group.create_task(store.queue.due(SCOPE, 1))

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import Claim, ExecutionStatus, Ring
+from forge_tools.records import Claim, ExecutionStatus, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_queue, workers
@@ -34,7 +34,7 @@ async def test_a_queued_call_is_cancelled_at_once(store: Store) -> None:
     [stored] = await store.queue.results([id_])
     assert (stored.status, stored.result.error_code) == (ExecutionStatus.CANCELLED, "CANCELLED")
     assert "ann" in str(stored.result.error)
-    assert await store.queue.claim([Ring(id_, 0)], SCOPE) == []
+    assert await store.queue.claim([Wakeup(id_, 0)], SCOPE) == []
     [event] = await store.history.events(id_)
     assert (event.kind, event.actor, event.detail) == ("cancel", "ann", {"reason": "typo"})
 
@@ -43,8 +43,8 @@ async def test_a_running_call_is_asked_to_stop_and_its_owner_hears_until_it_ends
     await store.workers.register(boot())
     claim, other = await running(store), await running(store)
     assert await store.queue.cancel(claim.id, actor="ann") == "requested"
-    assert await beat(store, "boot-1") == [Ring(claim.id, 1)]
-    assert await beat(store, "boot-1") == [Ring(claim.id, 1)]
+    assert await beat(store, "boot-1") == [Wakeup(claim.id, 1)]
+    assert await beat(store, "boot-1") == [Wakeup(claim.id, 1)]
     assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
     assert await beat(store, "boot-1") == []
     assert await store.queue.statuses([other.id]) == {other.id: ExecutionStatus.RUNNING}
@@ -138,7 +138,7 @@ async def test_an_idempotent_call_without_attempts_left_is_lost(store: Store) ->
 async def test_a_call_that_is_not_idempotent_never_runs_again_whatever_attempts_are_left(store: Store) -> None:
     claim = await running(store, idempotent=False, max_attempts=3)
     assert await store.queue.recover("boot-1", "dead") == ([], [claim.id])
-    assert await store.queue.claim([Ring(claim.id, 1)], SCOPE) == []
+    assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
 
 
 async def test_recovery_gives_a_long_running_call_its_waiting_time_again(store: Store) -> None:
@@ -166,7 +166,7 @@ async def test_a_recovered_call_whose_cancel_was_asked_ends_as_cancelled(store: 
     claim = await running(store, idempotent=True, max_attempts=3)
     await store.queue.cancel(claim.id, actor="ann")
     await store.queue.recover("boot-1", "dead")
-    assert await store.queue.claim([Ring(claim.id, 1)], SCOPE) == []
+    assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
     assert await store.queue.sweep() == [claim.id]
     assert await store.queue.statuses([claim.id]) == {claim.id: ExecutionStatus.CANCELLED}
     assert [attempt.status for attempt in await store.history.attempts(claim.id)] == [
@@ -212,7 +212,7 @@ async def test_what_was_present_at_two_deaths_is_retried_alone_and_its_new_neigh
     await claimed(store, moved.id, 1, by=scope(boot="boot-3"))
     stays = await running(store, by=scope(boot="boot-3"), idempotent=True, max_attempts=3)
     await dies(store, "boot-3")
-    assert [ring.id for ring in await store.queue.due(SCOPE, 10)] == [stays.id]
+    assert [wakeup.id for wakeup in await store.queue.due(SCOPE, 10)] == [stays.id]
     assert (await claimed(store, moved.id, 2, by=scope(boot="boot-2", lane="process"))).attempt == 3
     assert [event.detail.get("lane") for event in await store.history.events(moved.id)] == [
         None, "process, to run alone"
@@ -262,7 +262,7 @@ async def dies(store: Store, name: str) -> None:
 
 async def test_a_call_that_awaits_approval_is_cancelled_at_once(store: Store) -> None:
     id_ = await awaiting(store)
-    assert await store.queue.claim([Ring(id_, 0)], SCOPE) == []
+    assert await store.queue.claim([Wakeup(id_, 0)], SCOPE) == []
     assert await store.queue.sweep() == []
     assert await store.queue.cancel(id_, actor="ann") == "cancelled"
     [stored] = await store.queue.results([id_])
@@ -294,7 +294,7 @@ async def test_a_cancel_and_a_finish_of_one_moment_have_one_winner_and_say_so(st
 
 async def test_a_cancel_and_a_claim_of_one_moment_have_one_winner(store: Store) -> None:
     ids = [await submitted(store) for _ in range(20)]
-    claiming = asyncio.gather(*(store.queue.claim([Ring(id_, 0)], SCOPE) for id_ in ids))
+    claiming = asyncio.gather(*(store.queue.claim([Wakeup(id_, 0)], SCOPE) for id_ in ids))
     answers = await asyncio.gather(*(ask(store, id_) for id_ in ids))
     claims = {claim.id for won in await claiming for claim in won}
     assert {id_ for id_, answer in zip(ids, answers, strict=True) if answer == "requested"} == claims
@@ -313,7 +313,7 @@ async def test_a_worker_reads_which_of_its_running_calls_are_to_be_cancelled(sto
     claim, _ = await running(store), await running(store)
     assert await store.queue.cancels("boot-1") == []
     assert await ask(store, claim.id) == "requested"
-    assert await store.queue.cancels("boot-1") == [Ring(claim.id, 1)]
+    assert await store.queue.cancels("boot-1") == [Wakeup(claim.id, 1)]
     assert await store.queue.cancels("boot-2") == []
     assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
     assert await store.queue.cancels("boot-1") == []
@@ -321,7 +321,7 @@ async def test_a_worker_reads_which_of_its_running_calls_are_to_be_cancelled(sto
 
 async def test_due_work_comes_oldest_first_and_within_the_limit(store: Store) -> None:
     ids = [await submitted(store) for _ in range(4)]
-    assert await store.queue.due(SCOPE, 3) == [Ring(id_, 0) for id_ in sorted(ids[:3])]
+    assert await store.queue.due(SCOPE, 3) == [Wakeup(id_, 0) for id_ in sorted(ids[:3])]
 
 
 async def ask(store: Store, id_: str) -> str:

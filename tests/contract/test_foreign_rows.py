@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ErrorCode, StorageError
-from forge_tools.records import ExecutionStatus, Ring
+from forge_tools.records import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, soundness
 from forge_tools.storage.batching import RefusedError
 from forge_tools.storage.looks import Question
@@ -223,7 +223,7 @@ async def test_a_look_that_takes_too_long_is_broken_off(full: Store, monkeypatch
 async def test_a_row_in_the_queue_that_nobody_asked_for_goes_when_it_is_claimed(store: Store) -> None:
     bad, good = await submitted(store), await submitted(store)
     await forge(store, f"DELETE FROM executions WHERE id = '{bad}'")
-    [claim] = await store.queue.claim([Ring(bad, 0), Ring(good, 0)], SCOPE)
+    [claim] = await store.queue.claim([Wakeup(bad, 0), Wakeup(good, 0)], SCOPE)
     assert claim.id == good
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Grouping, Outcome, Ring, new_id
+from forge_tools.records import ExecutionStatus, Grouping, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, UNKNOWN, boot, call, claimed, ended, finished, running, submitted
 from tests.waiting import within
@@ -188,7 +188,7 @@ async def test_figures_count_calls_and_how_they_ended(store: Store) -> None:
 async def test_percentiles_are_by_nearest_rank_on_every_database(store: Store, count: int) -> None:
     durations = [float(number) for number in range(1, count + 1)]
     await store.queue.submit_many(calls := [call() for _ in durations])
-    claims = await store.queue.claim([Ring(one.id, 0) for one in calls], SCOPE)
+    claims = await store.queue.claim([Wakeup(one.id, 0) for one in calls], SCOPE)
     outcomes = [ended(claim, duration_ms=time) for claim, time in zip(claims, reversed(durations), strict=True)]
     assert all(await store.queue.finish_many(outcomes))
     [figures] = await store.history.figures()

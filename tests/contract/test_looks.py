@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from forge_tools.errors import StorageError
-from forge_tools.records import Ring, ToolCategory, ToolSpec
+from forge_tools.records import ToolCategory, ToolSpec, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.looks import Look, Question
@@ -99,8 +99,8 @@ async def test_each_sees_its_own_cancels(store: Store) -> None:
     mine, other = await running(store), await running(store, by=scope(boot="boot-2"))
     for claim in (mine, other):
         await store.queue.cancel(claim.id, actor="ann")
-    assert (await seen(store)).cancels == (Ring(mine.id, 1),)
-    assert (await seen(store, scope=scope(boot="boot-2"))).cancels == (Ring(other.id, 1),)
+    assert (await seen(store)).cancels == (Wakeup(mine.id, 1),)
+    assert (await seen(store, scope=scope(boot="boot-2"))).cancels == (Wakeup(other.id, 1),)
 
 
 async def test_demoted_tools_and_calls_of_them_that_still_came_are_shown(store: Store) -> None:
@@ -130,7 +130,7 @@ async def test_of_many_due_rows_those_due_longest_come_whatever_their_tool_or_qu
         )
     )
     by = scope(queues=("b", "a"), tool_keys=("Read@1", "Grep@1"))
-    assert await store.queue.due(by, 2) == [Ring(id_, 0) for id_ in sorted(ids[1:3])]
+    assert await store.queue.due(by, 2) == [Wakeup(id_, 0) for id_ in sorted(ids[1:3])]
 
 
 async def test_tools_that_are_disabled_are_shown_to_everybody(store: Store) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from forge_tools.records import ExecutionStatus, Overview, QueueLoad, Ring, StuckReason, ToolCategory, ToolSpec
+from forge_tools.records import ExecutionStatus, Overview, QueueLoad, StuckReason, ToolCategory, ToolSpec, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_attempts, execution_queue, workers
@@ -138,7 +138,7 @@ async def test_a_tool_that_blocked_is_seen_while_a_worker_hosts_that_definition(
 
 async def test_many_calls_that_run_are_counted_once_each(store: Store, hosts: None) -> None:
     ids = [await submitted(store) for _ in range(20)]
-    await store.queue.claim([Ring(id_, 0) for id_ in ids[:15]], scope(boot="boot-2"))
+    await store.queue.claim([Wakeup(id_, 0) for id_ in ids[:15]], scope(boot="boot-2"))
     found = await seen(store)
     assert {one.worker.id: one.running for one in found.workers} == {"boot-1": 0, "boot-2": 15}
     assert [(one.waiting, one.running, one.free) for one in found.queues if one.queue == "default"] == [(5, 15, 4)]

@@ -17,7 +17,7 @@ from forge_tools.cli.doctor.connections import check_connections
 from forge_tools.cli.doctor.finding import Level
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import ExecutionStatus, Ring
+from forge_tools.records import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connections import role_setting
 from forge_tools.storage.pooler import knows_names
@@ -75,8 +75,8 @@ async def to_its_end(store: Store, name: str) -> list[str]:
         new = call(tool_key=f"{name}@1")
         await store.queue.submit(new)
         await beat(store, name)
-        assert await store.queue.due(mine, 10) == [Ring(new.id, 0)]
-        [claim] = await store.queue.claim([Ring(new.id, 0)], mine)
+        assert await store.queue.due(mine, 10) == [Wakeup(new.id, 0)]
+        [claim] = await store.queue.claim([Wakeup(new.id, 0)], mine)
         assert (await store.history.get(new.id)).status is ExecutionStatus.RUNNING
         assert await store.queue.finish(ended(claim))
         ids.append(new.id)
@@ -130,7 +130,7 @@ async def test_what_happens_while_the_pooler_restarts_happens_once(
 
         async def carry(new: Any) -> None:
             await store.queue.submit(new)
-            [claim] = await store.queue.claim([Ring(new.id, 0)], SCOPE)
+            [claim] = await store.queue.claim([Wakeup(new.id, 0)], SCOPE)
             assert claim.attempt == 1
             assert await store.queue.finish(ended(claim))
 

@@ -14,7 +14,7 @@ from forge_tools.errors import (
     SubmitOutcomeUnknownError,
     UnstorableRowError,
 )
-from forge_tools.records import ExecutionStatus, Ring
+from forge_tools.records import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, engine, open_store, postgres
 from forge_tools.storage.looks import scope_values
 from forge_tools.storage.rows import OUTCOME
@@ -53,7 +53,7 @@ async def test_a_submit_whose_commit_reply_is_lost_is_stored_once(store: Store, 
     proxy.replies_to_lose = 1
     id_ = await submitted(store)
     assert proxy.lost.is_set()
-    assert await store.queue.due(SCOPE, 10) == [Ring(id_, 0)]
+    assert await store.queue.due(SCOPE, 10) == [Wakeup(id_, 0)]
 
 
 async def test_a_claim_whose_commit_reply_is_lost_is_found_again(store: Store, proxy: Proxy) -> None:
@@ -89,7 +89,7 @@ async def test_a_claim_that_is_still_committing_when_it_is_repeated_is_waited_fo
     blocker = await asyncpg.connect(migrated_postgres)
     await blocker.execute(SLOW_CLAIMS)
     await blocker.execute("SELECT pg_advisory_lock(7)")
-    asking = asyncio.create_task(store.queue.claim([Ring(id_, 0)], SCOPE))
+    asking = asyncio.create_task(store.queue.claim([Wakeup(id_, 0)], SCOPE))
     await blocked_statements(blocker, 1)
     await proxy.go_away()
     await proxy.come_back()
@@ -227,7 +227,7 @@ async def test_a_claim_updates_no_index(store: Store, migrated_postgres: str) ->
 
     async with asyncio.timeout(60):
         while (await watcher.fetchrow(query))["n_tup_upd"] < 21:
-            await store.queue.claim([Ring(ids[0], 0)], SCOPE)
+            await store.queue.claim([Wakeup(ids[0], 0)], SCOPE)
             await asyncio.sleep(0.2)
     updated, heap_only = await watcher.fetchrow(query)
     assert heap_only == updated

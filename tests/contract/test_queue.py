@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import UnstorableRowError
-from forge_tools.records import ExecutionStatus, Outcome, Ring, new_id
+from forge_tools.records import ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, submitted
 from tests.waiting import reached
@@ -20,7 +20,7 @@ NASTY = '{"text":"\\u0000 \\ud800 \\udfff \\u20ac","number":1.0,"big":1234567890
 async def test_a_submitted_call_is_queued_and_due(store: Store) -> None:
     id_ = await submitted(store)
     assert await store.queue.statuses([id_]) == {id_: ExecutionStatus.QUEUED}
-    assert await store.queue.due(SCOPE, 10) == [Ring(id_, 0)]
+    assert await store.queue.due(SCOPE, 10) == [Wakeup(id_, 0)]
     assert await store.queue.results([id_]) == []
 
 
@@ -54,7 +54,7 @@ async def test_a_claim_carries_what_the_worker_needs(store: Store) -> None:
 
 async def test_a_running_call_cannot_be_claimed_again(store: Store) -> None:
     claim = await running(store)
-    assert await store.queue.claim([Ring(claim.id, 0), Ring(claim.id, 1)], SCOPE) == []
+    assert await store.queue.claim([Wakeup(claim.id, 0), Wakeup(claim.id, 1)], SCOPE) == []
     assert await store.queue.statuses([claim.id]) == {claim.id: ExecutionStatus.RUNNING}
 
 
@@ -64,7 +64,7 @@ async def test_a_running_call_cannot_be_claimed_again(store: Store) -> None:
 )
 async def test_a_worker_claims_only_what_its_scope_covers(store: Store, stranger: dict[str, object]) -> None:
     id_ = await submitted(store)
-    assert await store.queue.claim([Ring(id_, 0)], scope(**stranger)) == []
+    assert await store.queue.claim([Wakeup(id_, 0)], scope(**stranger)) == []
     assert await store.queue.due(scope(**stranger), 10) == []
     assert (await claimed(store, id_)).attempt == 1
 
@@ -74,20 +74,27 @@ async def test_a_call_that_is_delayed_expired_or_used_up_is_not_claimed(
     store: Store, changes: dict[str, float]
 ) -> None:
     id_ = await submitted(store, **changes)
-    assert await store.queue.claim([Ring(id_, 0)], SCOPE) == []
+    assert await store.queue.claim([Wakeup(id_, 0)], SCOPE) == []
     assert await store.queue.due(SCOPE, 10) == []
 
 
 async def test_a_ring_with_another_attempt_or_a_forged_id_is_dropped(store: Store) -> None:
     id_ = await submitted(store)
-    forged = [Ring(id_, 1), Ring("' OR 1=1", 0), Ring(new_id(), 0), Ring(id_, -1), Ring(id_, 2**40), Ring("", 0)]
+    forged = [
+        Wakeup(id_, 1),
+        Wakeup("' OR 1=1", 0),
+        Wakeup(new_id(), 0),
+        Wakeup(id_, -1),
+        Wakeup(id_, 2**40),
+        Wakeup("", 0),
+    ]
     assert await store.queue.claim(forged, SCOPE) == []
     assert (await claimed(store, id_)).id == id_
 
 
 async def test_two_rings_for_one_call_win_once(store: Store) -> None:
     id_ = await submitted(store)
-    assert len(await store.queue.claim([Ring(id_, 0), Ring(id_, 0)], SCOPE)) == 1
+    assert len(await store.queue.claim([Wakeup(id_, 0), Wakeup(id_, 0)], SCOPE)) == 1
 
 
 async def test_a_finished_call_gives_its_result_as_it_was_written(store: Store) -> None:
@@ -177,7 +184,7 @@ async def test_a_retry_puts_the_call_back_with_its_attempt_recorded(store: Store
 async def test_a_retry_waits_for_its_delay(store: Store) -> None:
     claim = await running(store, max_attempts=2)
     assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, retry_in=0.3))
-    assert await store.queue.claim([Ring(claim.id, 1)], SCOPE) == []
+    assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
 
     async def is_due() -> bool:
         return bool(await store.queue.due(SCOPE, 1))
@@ -281,7 +288,7 @@ async def test_a_result_that_the_database_refuses_becomes_a_failed_result_alone(
 async def test_a_large_batch_goes_through_in_bounded_flushes(store: Store) -> None:
     calls = [call(parameters='{"text":"' + "x" * 5_000 + '"}') for _ in range(2_500)]
     assert await store.queue.submit_many(calls) == [None] * 2_500
-    claims = await store.queue.claim([Ring(new.id, 0) for new in calls], SCOPE)
+    claims = await store.queue.claim([Wakeup(new.id, 0) for new in calls], SCOPE)
     assert [claim.id for claim in claims] == [new.id for new in calls]
     assert all(await store.queue.finish_many([ended(claim, output='"ok"') for claim in claims]))
     assert len(await store.queue.results([new.id for new in calls])) == 2_500
@@ -296,7 +303,7 @@ async def test_twenty_megabytes_of_output_come_back_whole(store: Store) -> None:
 
 async def test_a_claim_whose_waiter_was_cancelled_is_given_back(store: Store) -> None:
     id_ = await submitted(store)
-    waiter = asyncio.create_task(store.queue.claim([Ring(id_, 0)], SCOPE))
+    waiter = asyncio.create_task(store.queue.claim([Wakeup(id_, 0)], SCOPE))
     await asyncio.sleep(0)
     waiter.cancel()
     await asyncio.wait([waiter])

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import LinkedExecution, NewExecution, Ring, ToolCategory, ToolParameter, ToolSpec
+from forge_tools.records import LinkedExecution, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
 from forge_tools.storage import Store, ToolChangedError
 from tests.contract.calls import SCOPE, boot, call
 
@@ -109,6 +109,6 @@ async def test_queued_calls_run_when_every_worker_was_replaced_by_another_digest
     await store.queue.submit_many(rows)
     await store.catalogue.publish([SECOND], "boot-2")
 
-    claims = await store.queue.claim([Ring(row.id, 0) for row in rows], SCOPE)
+    claims = await store.queue.claim([Wakeup(row.id, 0) for row in rows], SCOPE)
 
     assert len(claims) == 200

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
-from forge_tools.records import ExecutionStatus, Outcome, Ring, new_id
+from forge_tools.records import ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
@@ -72,7 +72,7 @@ async def walter(logins: Logins) -> AsyncIterator[Store]:
 
 
 async def worked_off(worker: Store, execution_id: str, **outcome: Any) -> None:
-    [claim] = await worker.queue.claim([Ring(execution_id, 0)], SCOPE)
+    [claim] = await worker.queue.claim([Wakeup(execution_id, 0)], SCOPE)
     assert await worker.queue.finish(ended(claim, **outcome))
 
 
@@ -111,7 +111,7 @@ async def test_a_client_submits_a_worker_runs_and_the_client_reads_what_came_of_
     await alice.queue.submit(new)
     await walter.workers.register(boot())
     assert await beat(walter, "boot-1") == []
-    assert await walter.queue.due(SCOPE, 5) == [Ring(new.id, 0)]
+    assert await walter.queue.due(SCOPE, 5) == [Wakeup(new.id, 0)]
     await worked_off(walter, new.id, output='"done"')
     [result] = await alice.queue.results([new.id])
     assert result.result.output == "done"
@@ -129,7 +129,7 @@ async def test_a_client_records_what_it_refused_itself(alice: Store) -> None:
 async def test_a_client_cancels_what_is_its_own_and_nothing_else(alice: Store, mallory: Store, walter: Store) -> None:
     waiting, runs, over = (call() for _ in range(3))
     await alice.queue.submit_many([waiting, runs, over])
-    [claim] = await walter.queue.claim([Ring(runs.id, 0)], SCOPE)
+    [claim] = await walter.queue.claim([Wakeup(runs.id, 0)], SCOPE)
     await worked_off(walter, over.id)
     for one in (waiting, runs, over):
         with pytest.raises(ExecutionNotFoundError):

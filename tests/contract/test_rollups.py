@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Ring, Times, id_floor, new_id
+from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Times, Wakeup, id_floor, new_id
 from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store, figures
 from forge_tools.storage.models import execution_attempts, execution_queue, executions, rollup_figures, rollup_hours
@@ -38,7 +38,7 @@ async def calls_at(store: Store, *moments: datetime, **changes: Any) -> list[str
     """Calls that were queued then, and succeeded."""
     calls = [call(**changes) for _ in moments]
     await store.queue.submit_many(calls)
-    claims = await store.queue.claim([Ring(one.id, 0) for one in calls], replace(SCOPE, queues=(calls[0].queue,)))
+    claims = await store.queue.claim([Wakeup(one.id, 0) for one in calls], replace(SCOPE, queues=(calls[0].queue,)))
     assert all(await store.queue.finish_many([ended(claim, duration_ms=random.uniform(0, 900)) for claim in claims]))
     return [await put_back(store, one.id, moment) for one, moment in zip(calls, moments, strict=True)]
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import DatabaseCorruptError, DatabaseUnavailableError, SchemaVersionError
-from forge_tools.records import Ring
+from forge_tools.records import Wakeup
 from forge_tools.storage import engine, migrate, open_store, sqlite
 from forge_tools.storage.faults import explain
 from tests.contract.calls import SCOPE, call, submitted
@@ -53,7 +53,7 @@ async def test_a_path_with_odd_characters_works(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ünï code?&#%20 x.db'}"
     migrate.upgrade(url)
     async with await open_store(url) as store:
-        assert await store.queue.claim([Ring(await submitted(store), 0)], SCOPE)
+        assert await store.queue.claim([Wakeup(await submitted(store), 0)], SCOPE)
     assert (tmp_path / "ünï code?&#%20 x.db").exists()
 
 

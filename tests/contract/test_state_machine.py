@@ -23,10 +23,10 @@ from forge_tools.records import (
     Claim,
     ExecutionStatus,
     NewExecution,
-    Ring,
     Scope,
     ToolCategory,
     ToolSpec,
+    Wakeup,
     new_id,
 )
 from forge_tools.storage import Store, open_store
@@ -233,11 +233,11 @@ class Lives(RuleBasedStateMachine):
 
     def claim_another_attempt(self, id_: str, how: int) -> None:
         life = self.lives[id_]
-        rings = [Ring(id_, attempt) for attempt in range(4) if attempt != life.attempt]
-        assert self.run(self.store.queue.claim(rings, life.host())) == []
+        wakeups = [Wakeup(id_, attempt) for attempt in range(4) if attempt != life.attempt]
+        assert self.run(self.store.queue.claim(wakeups, life.host())) == []
 
     def claim(self, id_: str, attempt: int, by: Scope) -> None:
-        won = self.run(self.store.queue.claim([Ring(id_, attempt)] * 2, by))
+        won = self.run(self.store.queue.claim([Wakeup(id_, attempt)] * 2, by))
         assert len(won) == self.lives[id_].can_be_claimed(by)
         for claim in won:
             self.lives[id_].start(claim, by.boot)
@@ -297,14 +297,14 @@ class Lives(RuleBasedStateMachine):
 
     def ask_what_is_due(self, id_: str, how: int) -> None:
         by = SCOPES[how]
-        expected = [Ring(id_, life.attempt) for id_, life in sorted(self.lives.items()) if life.can_be_claimed(by)]
+        expected = [Wakeup(id_, life.attempt) for id_, life in sorted(self.lives.items()) if life.can_be_claimed(by)]
         assert self.run(self.store.queue.due(by, 1000)) == expected
 
     def ask_what_is_to_be_stopped(self, id_: str, how: int) -> None:
         name = self.lives[id_].owner or BOOTS[how % 2]
         asked = [(i, life) for i, life in sorted(self.lives.items()) if life.owner == name and life.is_cancel_asked]
         self.beats[name] += 1
-        assert self.run(beat(self.store, name)) == [Ring(id_, life.attempt) for id_, life in asked]
+        assert self.run(beat(self.store, name)) == [Wakeup(id_, life.attempt) for id_, life in asked]
 
     @invariant()
     def the_database_holds_what_the_model_believes(self) -> None:

@@ -102,7 +102,7 @@ async def test_closing_waits_for_what_is_being_written(migrated_url: str) -> Non
     await store.close()
     await submitting
     async with await open_store(migrated_url) as again:
-        assert [ring.id for ring in await again.queue.due(SCOPE, 5)] == [new.id]
+        assert [wakeup.id for wakeup in await again.queue.due(SCOPE, 5)] == [new.id]
 
 
 async def test_a_store_of_another_event_loop_is_refused(migrated_url: str) -> None:

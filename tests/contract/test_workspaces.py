@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import update
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import Claim, ExecutionStatus, Moved, NamedWorkspace, Ring, Scope, Stranded, ToolSpec, new_id
+from forge_tools.records import Claim, ExecutionStatus, Moved, NamedWorkspace, Scope, Stranded, ToolSpec, Wakeup, new_id
 from forge_tools.records.tools import ToolCategory
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
@@ -153,7 +153,7 @@ async def test_a_call_that_came_to_the_wrong_host_goes_to_the_right_one_uncounte
 
     row = await queue_of(store, claim)
     assert (row.status, row.attempt, row.queue, row.token, row.owner) == ("queued", 0, "host.a", None, None)
-    assert await store.queue.claim([Ring(claim.id, 0)], b) == []
+    assert await store.queue.claim([Wakeup(claim.id, 0)], b) == []
     assert not await store.queue.finish(ended(claim))  # fenced off: it is no longer b's
     [event] = [one for one in await store.history.events(claim.id) if one.kind == "rerouted"]
     assert event.actor == b.boot
@@ -245,7 +245,7 @@ async def test_a_worker_without_it_leaves_the_call_to_another_one_of_its_host(st
     without = await start(store, "a", name="without")
     claim = await running(store, by=without)
     assert await home(store, claim, without) == Moved(queue="host.a", hostname="a")
-    assert await store.queue.claim([Ring(claim.id, 0)], without) == []  # not due yet: the other one comes first
+    assert await store.queue.claim([Wakeup(claim.id, 0)], without) == []  # not due yet: the other one comes first
 
 
 async def test_a_worker_alone_on_a_host_that_had_it_does_not_take_the_call_in_a_circle(store: Store) -> None:

@@ -10,10 +10,10 @@ import psutil
 import pytest
 from amqp.exceptions import AMQPError, PreconditionFailed
 
+from forge_tools.broker import Limits, Message, backlog, celery_app, open_broker, queue_name
 from forge_tools.client import ExecutorClient
-from forge_tools.dispatch import Bells, Dispatcher, Limits, backlog, celery_app, queue_name
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, Lane, Ring
+from forge_tools.records import ExecutionContext, Lane, Wakeup
 from tests import rabbit
 from tests.conftest import started
 from tests.fleet import Fleet
@@ -52,7 +52,7 @@ def fleet(server: RabbitServer, services: Services, tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 async def client(fleet: Fleet, server: RabbitServer) -> AsyncIterator[ExecutorClient]:
-    """A client whose rings meet workers that listen, whatever the test before did to the broker."""
+    """A client whose messages meet workers that listen, whatever the test before did to the broker."""
     await asyncio.to_thread(wait_until, lambda: are_heard(server), 60, "no worker consumes")
     async with ExecutorClient(fleet.settings) as client:
         yield client
@@ -145,11 +145,11 @@ async def test_a_call_for_one_host_runs_there(client: ExecutorClient, context: E
 
 
 async def test_what_waits_is_counted_and_a_queue_that_is_not_there_holds_nothing(server: RabbitServer) -> None:
-    dispatcher = Dispatcher(server.url)
+    broker = open_broker(server.url)
 
     for lane in LANES:
-        dispatcher.ring(Bells("unserved", lane, (Ring("an id", 0),), Limits(1, 2)))
-    await dispatcher.close()
+        broker.publish(Message("unserved", lane, (Wakeup("an id", 0),), Limits(1, 2)))
+    await broker.close()
 
     queues = [queue_name("unserved", lane) for lane in LANES]
     assert backlog(celery_app(server.url), ["forge.never.seen", *queues]) == 2
@@ -206,20 +206,20 @@ async def test_a_frozen_broker_blocks_nobody_and_is_used_again_when_it_thaws(
 
 async def test_a_publisher_lets_go_of_a_frozen_broker(server: RabbitServer) -> None:
     """A thread that waits for ever would keep its program from ending."""
-    dispatcher = Dispatcher(server.url)
-    bells = Bells("frozen", "async", (Ring("an id", 0),), Limits(1, 2))
+    broker = open_broker(server.url)
+    message = Message("frozen", "async", (Wakeup("an id", 0),), Limits(1, 2))
     app, queues = celery_app(server.url), [queue_name("frozen", "async")]
-    dispatcher.ring(bells)
-    await asyncio.to_thread(wait_until, lambda: backlog(app, queues), 10, "the ring did not arrive")
+    broker.publish(message)
+    await asyncio.to_thread(wait_until, lambda: backlog(app, queues), 10, "the message did not arrive")
     frozen = psutil.Process(server.process.pid)
     frozen.suspend()
     try:
-        dispatcher.ring(bells)
-        await reached(lambda: dispatcher.is_down, 40)
+        broker.publish(message)
+        await reached(lambda: broker.is_down, 40)
     finally:
         frozen.resume()
 
-    await dispatcher.close()
+    await broker.close()
 
 
 async def test_a_worker_that_no_longer_consumes_leaves(

@@ -96,10 +96,10 @@ class Child:
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
         self._ready.result(timeout=30)
 
-    def ring(self, rings: list[tuple[str, int]]) -> None:
-        """Pass rings to the engine and wait until what it ran here, if anything, is over."""
+    def wake(self, wakeups: list[tuple[str, int]]) -> None:
+        """Pass the ids of a message to the engine and wait until what it ran here, if anything, is over."""
         self._resting = Future()
-        self._line.send({"kind": "rung", "rings": rings})
+        self._line.send({"kind": "woken", "wakeups": wakeups})
         self._resting.result()
 
     async def ask(self, request: dict[str, Any], _: ExecutionContext) -> dict[str, Any]:

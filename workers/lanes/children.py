@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Ring, Told
+from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Told, Wakeup
 from forge_tools.sandbox.leftovers import Quarry, end
 from forge_tools.sandbox.marks import attempt_mark
 from workers.artifacts import from_text, to_text
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 MOST_ASKED = 32
 """Requests of one child under way: more would keep the engine's own statements waiting behind them."""
 
-ClaimRings = Callable[[Sequence[Ring]], Awaitable[list[Claim]]]
+ClaimRings = Callable[[Sequence[Wakeup]], Awaitable[list[Claim]]]
 
 Opened = Callable[[], Coroutine[Any, Any, None]]
 """Told when a slot is free without a body having ended: who waits for one would not hear of it otherwise."""
@@ -51,7 +51,7 @@ Answer = Callable[[dict[str, Any], ExecutionContext, Proofs], Awaitable[dict[str
 class ChildrenLane:
     """Hands claims to pool processes and watches them. Children hold no database URL: they see one call at a time.
 
-    A message rings for several calls, and each is run by whichever child is idle, not by the one that the message came to.
+    A message wakes for several calls, and each is run by whichever child is idle, not by the one that the message came to.
     However a body is stopped, what it started is ended before its outcome is told.
     """
 
@@ -175,9 +175,9 @@ class ChildrenLane:
         match frame:
             case frames.Answering():
                 self._hear_answer(child)
-            case frames.Rung():
+            case frames.Woken():
                 self._messages.add(
-                    child.pid, [Ring(*ring) for ring in frame.rings], partial(child.line.send, {"rest": True})
+                    child.pid, [Wakeup(*wakeup) for wakeup in frame.wakeups], partial(child.line.send, {"rest": True})
                 )
                 self._serve_rings()
             case frames.OfBody() if child.body is not None and (frame.id, frame.attempt) == child.body.key:
@@ -238,9 +238,9 @@ class ChildrenLane:
             return
         free = self.free_slots()
         if free > 0 and self._messages.waiting:
-            rings = self._messages.take(free)
-            self._claiming += len(rings)
-            self._do(self._claim_and_run(rings), self._steps)
+            wakeups = self._messages.take(free)
+            self._claiming += len(wakeups)
+            self._do(self._claim_and_run(wakeups), self._steps)
         self._let_rest()
 
     def _let_rest(self) -> None:
@@ -250,17 +250,17 @@ class ChildrenLane:
         is_burst = self._messages.waiting > len(living)
         self._messages.let_rest(max(self.free_slots(), is_burst) - open_)
 
-    async def _claim_and_run(self, rings: Sequence[Ring]) -> None:
+    async def _claim_and_run(self, wakeups: Sequence[Wakeup]) -> None:
         claims: list[Claim] = []
         try:
-            claims = await self._claim(rings)
+            claims = await self._claim(wakeups)
         except ForgeError as error:
-            logger.warning("Rung calls cannot be claimed; they will be pulled", extra={"error": str(error)})
+            logger.warning("Calls cannot be claimed; they are looked for in SQL", extra={"error": str(error)})
         finally:
-            self._claiming -= len(rings)
+            self._claiming -= len(wakeups)
             self.run(claims)
             self._serve_rings()
-            if len(claims) < len(rings):
+            if len(claims) < len(wakeups):
                 self._tell_of_slots()
 
     def _tell_of_slots(self) -> None:

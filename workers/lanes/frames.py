@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from forge_tools.dispatch.bells import RINGS_PER_MESSAGE
+from forge_tools.broker import WAKEUPS_PER_MESSAGE
 from forge_tools.records import ExecutionStatus
 
 HEADER = struct.Struct("!I")
@@ -21,7 +21,7 @@ CHUNK = 1 << 18
 MOST_BYTES = 1 << 30
 """Of one frame that an engine sends: no row comes near it."""
 
-MOST_RINGS = max(RINGS_PER_MESSAGE.values())
+MOST_WAKEUPS = max(WAKEUPS_PER_MESSAGE.values())
 
 Frame = dict[str, Any]
 
@@ -71,11 +71,11 @@ class Answering(FromChild):
     kind: Literal["answering"]
 
 
-class Rung(FromChild):
+class Woken(FromChild):
     """A message came to it from Celery; its task waits until the engine lets it rest."""
 
-    kind: Literal["rung"]
-    rings: Annotated[list[tuple[ExecutionId, Attempt]], Field(max_length=MOST_RINGS)]
+    kind: Literal["woken"]
+    wakeups: Annotated[list[tuple[ExecutionId, Attempt]], Field(max_length=MOST_WAKEUPS)]
 
 
 class OfBody(FromChild):
@@ -122,7 +122,7 @@ class Ended(OfBody):
 
 
 _SAYABLE: TypeAdapter[FromChild] = TypeAdapter(
-    Annotated[Answering | Rung | Started | Asked | Reported | Ended, Field(discriminator="kind")]
+    Annotated[Answering | Woken | Started | Asked | Reported | Ended, Field(discriminator="kind")]
 )
 
 

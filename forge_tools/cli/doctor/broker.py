@@ -8,10 +8,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from forge_tools.broker import speaks_redis
+from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
 from forge_tools.config import Settings
-from forge_tools.dispatch import celery_app
 from forge_tools.urls import without_passwords
 
 LEAST_SERVER = (6, 2)
@@ -40,7 +39,7 @@ def _redis(settings: Settings) -> Iterator[Finding]:
     if tuple(map(int, number.split(".")[:2])) < LEAST_SERVER:
         yield problem("broker", f"{name} {number} is older than 6.2", "Run Valkey 7.2 or later, or Redis 6.2 or later.")
     if facts.get("maxmemory_policy", "noeviction") != "noeviction":
-        said = f"maxmemory-policy is {facts['maxmemory_policy']}: it may drop rings, and calls then wait for a poll"
+        said = f"maxmemory-policy is {facts['maxmemory_policy']}: it may drop messages, and calls then wait for a poll"
         yield note("broker", said, "Set maxmemory-policy noeviction on the server.")
 
 

@@ -41,7 +41,7 @@ async def test_an_accepted_call_is_a_row_before_anything_else(client: ExecutorCl
 async def test_cancelling_a_queued_call_ends_its_wait_at_once(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for interval in ("FIRST_POLL", "BELL_SILENCE"):
+    for interval in ("FIRST_POLL", "SILENCE"):
         monkeypatch.setattr(results_module, interval, 60.0)
     handle = await client.submit("Echo", CONTEXT, {"message": "x"})
     waiting = asyncio.ensure_future(handle.result())

@@ -1,4 +1,4 @@
-"""Waits end with the ring, with a read, with a poll or with the client: soon, once, and leaving nothing behind."""
+"""Waits end with the wakeup, with a read, with a poll or with the client: soon, once, and leaving nothing behind."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from forge_tools.client.connection import Connection
-from forge_tools.client.results import BELL_SILENCE, Results
+from forge_tools.client.results import SILENCE, Results
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
 from forge_tools.records import ExecutionStatus, StoredResult, ToolResult
 from tests.waiting import reached
@@ -56,7 +56,7 @@ async def waiter(sql: Sql) -> AsyncIterator[Results]:
 
 async def soon(waiter: Results, execution_id: str) -> StoredResult:
     """Wait, but for less than the silence after which an expected id is polled."""
-    async with asyncio.timeout(BELL_SILENCE * 0.6):
+    async with asyncio.timeout(SILENCE * 0.6):
         return await waiter.wait(execution_id)
 
 
@@ -95,7 +95,7 @@ async def test_an_expected_id_whose_ring_is_lost_is_polled(sql: Sql, waiter: Res
     async with asyncio.timeout(30):
         await waiter.wait("a")
 
-    assert time.monotonic() - started >= BELL_SILENCE * 0.9
+    assert time.monotonic() - started >= SILENCE * 0.9
 
 
 async def test_a_new_wait_is_not_held_up_by_the_slow_poll_of_another(sql: Sql, waiter: Results) -> None:

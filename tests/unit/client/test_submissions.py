@@ -126,13 +126,13 @@ async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_a_defect_in_ringing_costs_the_rings_and_no_call(
+async def test_a_defect_in_publishing_costs_the_messages_and_no_call(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    def broken(bells: object) -> None:
+    def broken(message: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(client._submissions._dispatcher, "ring", broken)
+    monkeypatch.setattr(client._submissions._broker, "publish", broken)
     call = Call("Echo", {"message": "x"}, CONTEXT)
     async with asyncio.timeout(20):
         [handle] = (

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from forge_tools.records import Claim, Outcome, Ring, new_id
+from forge_tools.records import Claim, Outcome, Wakeup, new_id
 from tests.waiting import reached
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER, Frames, framed
@@ -62,8 +62,8 @@ class Speaker(asyncio.Protocol):
     def start(self, **of: Any) -> None:
         self.say("started", **{"id": ID, "attempt": 1, **of})
 
-    def ring(self, *rings: tuple[str, int]) -> None:
-        self.say("rung", rings=list(rings))
+    def wake(self, *wakeups: tuple[str, int]) -> None:
+        self.say("woken", wakeups=list(wakeups))
 
     def send(self, data: bytes) -> None:
         """A frame of bytes that may be none."""
@@ -100,12 +100,12 @@ class Bench:
         fixed = {"hostname": "here", "kill_grace": GRACE, "max_output_bytes": 1_000_000}
         return ChildrenLane(self._claim, self.outcomes.append, **{**fixed, **options})
 
-    async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
-        self.asked.append([ring.id for ring in rings])
+    async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+        self.asked.append([wakeup.id for wakeup in wakeups])
         await asyncio.sleep(0.01)
         if self.failure:
             raise self.failure
-        return [self.claimable.pop(ring.id) for ring in rings if ring.id in self.claimable]
+        return [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
 
     async def _opened(self) -> None:
         self.told_of_slots.append(self.lane.free_slots())

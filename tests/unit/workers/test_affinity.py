@@ -15,7 +15,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings, WorkspaceSettings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionStatus, NamedWorkspace, Ring, WorkerRecord
+from forge_tools.records import ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import root_of, workspaces_of
 from forge_tools.sandbox.reach import Reach
@@ -110,7 +110,7 @@ def engine(settings: Settings) -> Iterator[Engine]:
 
 @pytest.fixture
 async def client(settings: Settings, engine: Engine) -> Any:
-    """It rings nobody; another host has announced the workspace `theirs`."""
+    """It wakes nobody; another host has announced the workspace `theirs`."""
     async with ExecutorClient(settings.model_copy(update={"broker_url": NOWHERE})) as client:
         await announce(client, "there", "theirs")
         await client.catalogue.refresh()
@@ -131,8 +131,11 @@ async def submit(client: ExecutorClient, workspace: str | None) -> str:
 
 
 async def take(engine: Engine, *ids: str) -> None:
+    taken = threading.Event()
     async with asyncio.timeout(30):
-        await asyncio.to_thread(engine.take, [Ring(one, 0) for one in ids], "default")
+        engine.take([Wakeup(one, 0) for one in ids], "default", is_bulk=False, taken=taken.set)
+        await asyncio.sleep(0.01)
+        await reached(lambda: taken.is_set() and not engine._claiming._taking)
 
 
 async def sent_to(client: ExecutorClient, execution_id: str) -> str:
@@ -216,7 +219,7 @@ async def test_calls_on_their_way_to_another_host_hold_their_slots(
     await take(engine, *theirs)
     assert engine._claiming._free() == 0
 
-    claiming = asyncio.run_coroutine_threadsafe(engine._claiming.claim_rung([Ring(own, 0)]), engine._loop)
+    claiming = asyncio.run_coroutine_threadsafe(engine._claiming.claim_woken([Wakeup(own, 0)]), engine._loop)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(claiming)), 0.2)
     let_go.set()

@@ -1,6 +1,7 @@
-"""The Celery app of a worker: one task, and what it does with the rings that were let in."""
+"""The Celery app of a worker: one task, and what it does with the wakeups that were let in."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,11 @@ import pytest
 from celery.exceptions import CPendingDeprecationWarning
 from celery.worker.consumer.consumer import CANCEL_TASKS_BY_DEFAULT
 
+from forge_tools.broker import BULK, TASK
+from forge_tools.broker.message import body
 from forge_tools.config import Settings
-from forge_tools.dispatch import BULK, TASK
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Lane, Ring
+from forge_tools.records import Lane, Wakeup, new_id
 from forge_tools.registry import ScopedRegistry
 from workers.app import silence_warnings, worker_app
 from workers.drain import Drain
@@ -41,21 +43,35 @@ def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority: object, is_bulk: bool
 ) -> None:
     app, engine = app_of("async", tmp_path)
-    taken: list[tuple[list[Ring], str, bool]] = []
-    monkeypatch.setattr(engine, "take", lambda rings, queue, is_bulk: taken.append((rings, queue, is_bulk)))
-    task = app.tasks[TASK]
-    task.push_request(delivery_info={"routing_key": "forge.host.box.async", "priority": priority})
+    taken: list[tuple[list[Wakeup], str, bool]] = []
+    acknowledged: list[object] = []
 
-    task.run([["a", 0]])
+    def take(wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None], to: Any = taken) -> None:
+        to.append((wakeups, queue, is_bulk))
+        taken()
 
-    assert taken == [([Ring("a", 0)], "host.box", is_bulk)]
+    monkeypatch.setattr(engine, "take", take)
+    handle = app.tasks[TASK].start_strategy(app, SimpleNamespace(connection_errors=(OSError,)))
+    one = Wakeup(new_id(), 0)
+    delivery = {"routing_key": "forge.host.box.async", "priority": priority}
+
+    handle(
+        SimpleNamespace(delivery_info=delivery, body=body([one])),
+        None,
+        lambda *told: acknowledged.append(told),
+        None,
+        [],
+    )
+
+    assert taken == [([one], "host.box", is_bulk)]
+    assert [errors for _, errors in acknowledged] == [(OSError,)]
 
 
 def test_a_message_of_the_process_lane_is_passed_on_by_the_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rung: list[Any] = []
-    monkeypatch.setattr("workers.app.Child", lambda *_, **__: SimpleNamespace(ring=rung.append, start=rung.append))
+    monkeypatch.setattr("workers.app.Child", lambda *_, **__: SimpleNamespace(wake=rung.append, start=rung.append))
     app, _ = app_of("process", tmp_path)
 
     app.tasks[TASK].run([["a", 0]])

@@ -20,7 +20,7 @@ from celery import signals
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, ExecutionStatus, Outcome, Ring, new_id
+from forge_tools.records import Claim, ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.marks import marks_of
 from tests.waiting import is_alive, reached
@@ -139,13 +139,13 @@ class Bench:
         fixed = {"hostname": "here", "kill_grace": 5.0, "max_output_bytes": 50_000_000}
         self.lane = ChildrenLane(self._claim, self.outcomes.append, **fixed)
 
-    async def _claim(self, rings: Sequence[Ring]) -> list[Claim]:
-        return [self.claimable.pop(ring.id) for ring in rings if ring.id in self.claimable]
+    async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+        return [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
 
     def fork(
-        self, *ring: tuple[str, int], tool: type[BaseTool] = Act, then: Callable[[], object] = lambda: None
+        self, *wakeup: tuple[str, int], tool: type[BaseTool] = Act, then: Callable[[], object] = lambda: None
     ) -> int:
-        """Start a child as the pool does: it serves for ever, or until the rings it is given are answered."""
+        """Start a child as the pool does: it serves for ever, or until the wakeups it is given are answered."""
         registry = ScopedRegistry()
         registry.register(tool())
         executor = ToolExecutor(registry, history_limit=0)
@@ -155,7 +155,7 @@ class Bench:
         if pid == 0:
             try:
                 child.start(parent, theirs)
-                child.ring(list(ring)) if ring else signal.pause()
+                child.wake(list(wakeup)) if wakeup else signal.pause()
                 then()
             finally:
                 os._exit(0)

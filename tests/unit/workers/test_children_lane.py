@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from forge_tools.errors import ErrorCode
-from forge_tools.records import Claim, ExecutionStatus, Ring
+from forge_tools.records import Claim, ExecutionStatus, Wakeup
 from tests.unit.workers.child_bench import CLAIM, GRACE, ID, Bench, Speaker
 from tests.waiting import is_alive
 from workers.lanes import children, process
@@ -59,7 +59,7 @@ async def test_a_child_that_dies_before_its_body_started_costs_no_attempt(bench:
 
 async def test_a_child_that_dies_while_it_rings_leaves_its_claim_to_others(bench: Bench, child: Speaker) -> None:
     bench.claimable[ID] = CLAIM
-    child.ring((ID, 0))
+    child.wake((ID, 0))
     child.die()
 
     await bench.until(lambda: bench.outcomes)
@@ -221,12 +221,12 @@ async def test_a_body_that_holds_too_much_is_ended_and_told_the_limit(bench: Ben
 
 
 async def test_stopping_waits_for_a_claim_under_way_only_so_long(bench: Bench, child: Speaker) -> None:
-    async def hang(_: Sequence[Ring]) -> list[Claim]:
+    async def hang(_: Sequence[Wakeup]) -> list[Claim]:
         await asyncio.sleep(60)
         return []
 
     bench.lane._claim = hang
-    child.ring((ID, 0))
+    child.wake((ID, 0))
     await bench.until(lambda: bench.lane._steps)
 
     async with asyncio.timeout(GRACE * 5):
@@ -283,10 +283,10 @@ FORBIDDEN = [
     b'{"kind":"ended","id":"%b","attempt":1,"status":"succeeded","metadata":"[]"}',
     b'{"kind":"ended","id":"%b","attempt":"1","status":"succeeded"}',
     b'{"kind":"reported","id":"%b","attempt":1,"told":[[1,{},null,null,0]]}',
-    b'{"kind":"rung","rings":[["%b",0,1]]}',
-    b'{"kind":"rung","rings":[["%b",-1]]}',
-    b'{"kind":"rung","rings":[["%b",2147483648]]}',
-    b'{"kind":"rung","rings":[[{},0]]}',
+    b'{"kind":"woken","wakeups":[["%b",0,1]]}',
+    b'{"kind":"woken","wakeups":[["%b",-1]]}',
+    b'{"kind":"woken","wakeups":[["%b",2147483648]]}',
+    b'{"kind":"woken","wakeups":[[{},0]]}',
     b'{"kind":"hello","pid":1}',
     b'{"hello":1}',
     b"{}",

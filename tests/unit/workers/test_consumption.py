@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.dispatch import BULK, backlog, celery_app
-from forge_tools.dispatch.app import list_name
+from forge_tools.broker import BULK, backlog, celery_app
+from forge_tools.broker.celery_app import list_name
 from tests.services import client
 from tests.waiting import reached
 from workers import consumption as module
@@ -20,7 +20,7 @@ QUEUE = "forge.default.async"
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
 
 
-def ring(url: str, count: int = 1, *, priority: int = 0) -> None:
+def wakeup(url: str, count: int = 1, *, priority: int = 0) -> None:
     """Put messages into the broker queue that nobody takes."""
     with client(url) as server:
         server.lpush(f"forge:{list_name(QUEUE, priority)}", *["{}"] * count)
@@ -30,13 +30,13 @@ async def is_deaf(
     url: str,
     *,
     is_idle: Callable[[], bool] = lambda: True,
-    rung_at: Callable[[], float] = lambda: 0.0,
+    woken_at: Callable[[], float] = lambda: 0.0,
     patience: float = 1.0,
 ) -> bool:
     consumption = Consumption(url, [QUEUE, "forge.background.async"], EVERY)
     try:
         async with asyncio.timeout(patience):
-            await consumption.until_deaf(is_idle, rung_at)
+            await consumption.until_deaf(is_idle, woken_at)
     except TimeoutError:
         return False
     return True
@@ -45,7 +45,7 @@ async def is_deaf(
 async def test_messages_that_stay_while_nothing_is_heard_are_proof(
     valkey_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ring(valkey_url)
+    wakeup(valkey_url)
 
     assert await is_deaf(valkey_url, patience=60.0)
     assert "this worker ends so that another takes its place" in caplog.text
@@ -56,15 +56,15 @@ async def test_an_empty_queue_is_no_proof(valkey_url: str) -> None:
 
 
 async def test_a_busy_worker_is_not_deaf(valkey_url: str) -> None:
-    ring(valkey_url)
+    wakeup(valkey_url)
 
     assert not await is_deaf(valkey_url, is_idle=lambda: False)
 
 
 async def test_a_worker_that_hears_is_not_deaf_however_much_waits(valkey_url: str) -> None:
-    ring(valkey_url, 100)
+    wakeup(valkey_url, 100)
 
-    assert not await is_deaf(valkey_url, rung_at=time.monotonic)
+    assert not await is_deaf(valkey_url, woken_at=time.monotonic)
 
 
 async def test_a_broker_that_is_away_is_no_proof() -> None:
@@ -87,8 +87,8 @@ async def test_one_look_that_finds_nothing_begins_anew(valkey_url: str, monkeypa
 
 def test_the_backlog_counts_what_waits_in_those_queues(valkey_url: str) -> None:
     app = celery_app(valkey_url)
-    ring(valkey_url, 3)
-    ring(valkey_url, 4, priority=BULK)
+    wakeup(valkey_url, 3)
+    wakeup(valkey_url, 4, priority=BULK)
 
     assert backlog(app, [QUEUE, "forge.absent.async"]) == 7
     assert backlog(app, ["forge.absent.async"]) == 0

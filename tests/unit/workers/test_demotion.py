@@ -57,7 +57,7 @@ async def test_it_is_written_with_its_waiting_calls_moved_and_other_workers_lear
 
     assert (banned_here, banned_elsewhere) == ({"Grep"}, {"Grep"})
     assert elsewhere.within(BOTH) == scope(tool_keys=("Read@1",))
-    assert [ring.id for ring in await store.queue.due(scope(lane="process"), 9)] == [waiting]
+    assert [wakeup.id for wakeup in await store.queue.due(scope(lane="process"), 9)] == [waiting]
     assert {spec.name: spec.lane for spec in await store.catalogue.specs()} == {"Grep": "process", "Read": "async"}
 
 
@@ -82,7 +82,7 @@ async def test_calls_that_still_come_are_moved_at_the_next_look(store: Store) ->
     await heard(demotion, store)
 
     await reached(
-        lambda: store.queue.due(scope(lane="process"), 9), when=lambda due: [ring.id for ring in due] == [late]
+        lambda: store.queue.due(scope(lane="process"), 9), when=lambda due: [wakeup.id for wakeup in due] == [late]
     )
     keeping.cancel()
 

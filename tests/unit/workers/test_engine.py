@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.broker import BULK
+from forge_tools.broker.celery_app import list_name
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.dispatch import BULK
-from forge_tools.dispatch.app import list_name
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, StorageError, ToolError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, ExecutionStatus, Ring, Scope, new_id
+from forge_tools.records import Claim, ExecutionStatus, Scope, Wakeup, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.storage.looks import Look, Question
 from tests.migrated import migrated
@@ -107,7 +107,7 @@ def engine(settings: Settings) -> Iterator[Engine]:
 
 @pytest.fixture
 async def client(settings: Settings, engine: Engine) -> AsyncIterator[ExecutorClient]:
-    """It rings nobody, so that the engine hears of its calls from the test alone."""
+    """It notifies nobody, so that the engine hears of its calls from the test alone."""
     async with ExecutorClient(settings.model_copy(update={"broker_url": "redis+socket:///nowhere/x.sock"})) as client:
         yield client
 
@@ -118,16 +118,20 @@ async def submit(client: ExecutorClient, seconds: float = 0, tool: str = "Nap", 
 
 
 async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
+    """Hand a message over as Celery's thread does, and wait until the engine has dealt with it."""
+    taken = threading.Event()
     async with asyncio.timeout(30):
-        await asyncio.to_thread(engine.take, [Ring(one, 0) for one in ids], "default", is_bulk=is_bulk)
+        engine.take([Wakeup(one, 0) for one in ids], "default", is_bulk=is_bulk, taken=taken.set)
+        await asyncio.sleep(0.01)
+        await reached(lambda: taken.is_set() and not engine._claiming._taking)
 
 
 def hold_claims(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
     """Keep claims under way, after SQL has them, until told to let go."""
     began, let_go, claim = threading.Event(), threading.Event(), engine._store.queue.claim
 
-    async def held(rings: Sequence[Ring], scope: Scope) -> list[Claim]:
-        claims = await claim(rings, scope)
+    async def held(wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
+        claims = await claim(wakeups, scope)
         began.set()
         await asyncio.to_thread(let_go.wait, 10)
         return claims
@@ -169,7 +173,7 @@ async def test_a_slot_kept_for_a_ring_in_vain_goes_to_who_waits(settings: Settin
 
     async def both() -> None:
         await asyncio.gather(
-            small._claiming.take([Ring(new_id(), 0)], "default"), small._claiming.take([Ring(one, 0)], "default")
+            small._claiming.take([Wakeup(new_id(), 0)], "default"), small._claiming.take([Wakeup(one, 0)], "default")
         )
 
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(both(), small._loop))

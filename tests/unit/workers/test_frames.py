@@ -15,7 +15,7 @@ from workers.outcomes import outcome_of
 
 FRAMES: list[dict[str, Any]] = [
     {"kind": "answering"},
-    {"kind": "rung", "rings": [["id", 0]]},
+    {"kind": "woken", "wakeups": [["id", 0]]},
     {
         "kind": "asked",
         "id": "x",

@@ -1,11 +1,11 @@
 """Rings wait in the order in which they came, and whose were all taken may rest."""
 
-from forge_tools.records import Ring
+from forge_tools.records import Wakeup
 from workers.lanes.messages import MOST_WAITING, Messages
 
 
-def rings(*ids: str) -> list[Ring]:
-    return [Ring(id_, 0) for id_ in ids]
+def wakeups(*ids: str) -> list[Wakeup]:
+    return [Wakeup(id_, 0) for id_ in ids]
 
 
 class Tasks:
@@ -16,7 +16,7 @@ class Tasks:
         self.rested: list[int] = []
 
     def bring(self, process: int, *ids: str) -> None:
-        self.messages.add(process, rings(*ids), lambda: self.rested.append(process))
+        self.messages.add(process, wakeups(*ids), lambda: self.rested.append(process))
 
 
 def test_rings_are_taken_in_the_order_in_which_they_came() -> None:
@@ -24,9 +24,9 @@ def test_rings_are_taken_in_the_order_in_which_they_came() -> None:
     tasks.bring(1, "a", "b")
     tasks.bring(2, "c")
 
-    assert tasks.messages.take(2) == rings("a", "b")
+    assert tasks.messages.take(2) == wakeups("a", "b")
     assert tasks.messages.waiting == 1
-    assert tasks.messages.take(9) == rings("c")
+    assert tasks.messages.take(9) == wakeups("c")
     assert tasks.messages.take(9) == []
 
 
@@ -72,7 +72,7 @@ def test_what_a_process_brought_outlives_it() -> None:
     tasks.messages.forget(1)
     tasks.messages.forget(2)
 
-    assert (tasks.messages.holds(1), tasks.messages.take(1)) == (False, rings("a"))
+    assert (tasks.messages.holds(1), tasks.messages.take(1)) == (False, wakeups("a"))
 
 
 def test_what_does_not_fit_is_left_to_sql_and_holds_nobody() -> None:

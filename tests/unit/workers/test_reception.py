@@ -2,9 +2,9 @@
 
 import pytest
 
-from forge_tools.dispatch.message import body, read_body
+from forge_tools.broker.message import body, read_body
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import Ring, new_id
+from forge_tools.records import Wakeup, new_id
 from workers.reception import ReceivingConnection, Reception
 
 
@@ -22,10 +22,12 @@ def test_a_broker_that_workers_do_not_read_from_is_refused() -> None:
 
 
 def test_what_is_dropped_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    reception, ring = Reception(), Ring(new_id(), 0)
+    reception, wakeup = Reception(), Wakeup(new_id(), 0)
 
-    taken = [reception.read(read_body, text, "forge.default.async") for text in (b"a", body([ring]), b"b", b"c")]
+    taken = [
+        reception.read(read_body, text, "forge.default.async") for text in (b"a", body([wakeup]).encode(), b"b", b"c")
+    ]
 
-    assert taken == [None, [ring], None, None]
+    assert taken == [None, [wakeup], None, None]
     assert reception.dropped == 3
     assert len(caplog.records) == 1

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from forge_tools.records import Lane, Ring, Scope, WorkerRecord, new_id
+from forge_tools.records import Lane, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
 from workers.sharing import Sharing
 
@@ -15,13 +15,13 @@ class Rows:
     """Due rows and live workers, as a store would read them."""
 
     def __init__(self, count: int, boots: Iterable[str], **changes: Any) -> None:
-        self.rings = [Ring(new_id(), 0) for _ in range(count)]
+        self.wakeups = [Wakeup(new_id(), 0) for _ in range(count)]
         self.live = [record(boot, **changes) for boot in boots]
         self.queue = SimpleNamespace(due=self._due)
         self.workers = SimpleNamespace(list=self._list)
 
-    async def _due(self, scope: Scope, limit: int) -> list[Ring]:
-        return self.rings[:limit]
+    async def _due(self, scope: Scope, limit: int) -> list[Wakeup]:
+        return self.wakeups[:limit]
 
     async def _list(self, *, seen_within: float) -> list[WorkerRecord]:
         return self.live
@@ -36,21 +36,21 @@ def sharing(rows: Rows, boot: str = "a") -> Sharing:
     return Sharing(cast("Store", rows), scope, heartbeat=0.02, lease=15)
 
 
-async def taken(one: Sharing, free: int = 200) -> list[Ring]:
-    rings, _ = await one.due(one._scope, lambda: free)
-    return rings
+async def taken(one: Sharing, free: int = 200) -> list[Wakeup]:
+    wakeups, _ = await one.due(one._scope, lambda: free)
+    return wakeups
 
 
 async def test_the_only_worker_takes_everything_at_once() -> None:
     rows = Rows(40, ["a"])
-    assert await taken(sharing(rows)) == rows.rings
+    assert await taken(sharing(rows)) == rows.wakeups
 
 
 async def test_two_workers_take_a_burst_in_parts_that_neither_share_nor_leave_a_row() -> None:
     rows = Rows(40, ["a", "b"])
     one, other = await taken(sharing(rows, "a")), await taken(sharing(rows, "b"))
     assert not set(one) & set(other)
-    assert set(one) | set(other) == set(rows.rings)
+    assert set(one) | set(other) == set(rows.wakeups)
     assert min(len(one), len(other)) >= 5
 
 
@@ -58,21 +58,21 @@ async def test_what_a_peer_leaves_is_taken_at_the_next_look() -> None:
     rows = Rows(40, ["a", "b"])
     one = sharing(rows)
     mine = await taken(one)
-    rows.rings = [ring for ring in rows.rings if ring not in mine]
-    assert await taken(one) == rows.rings
+    rows.wakeups = [wakeup for wakeup in rows.wakeups if wakeup not in mine]
+    assert await taken(one) == rows.wakeups
 
 
 async def test_a_handful_is_anybodys() -> None:
     rows = Rows(3, ["a", "b"])
-    assert await taken(sharing(rows)) == rows.rings
+    assert await taken(sharing(rows)) == rows.wakeups
 
 
 async def test_rows_that_are_taken_while_it_waits_were_being_rung() -> None:
     rows = Rows(40, ["a", "b"])
     one = sharing(rows)
-    looks = iter([rows.rings, []])
+    looks = iter([rows.wakeups, []])
 
-    async def vanishing(scope: Scope, limit: int) -> list[Ring]:
+    async def vanishing(scope: Scope, limit: int) -> list[Wakeup]:
         return next(looks)
 
     rows.queue.due = vanishing
@@ -81,11 +81,11 @@ async def test_rows_that_are_taken_while_it_waits_were_being_rung() -> None:
 
 async def test_where_there_is_enough_for_everybody_every_slot_is_filled() -> None:
     rows = Rows(40, ["a", "b"])
-    rings, is_full = await (one := sharing(rows)).due(one._scope, lambda: 10)
-    assert (len(set(rings)), is_full) == (10, True)
+    wakeups, is_full = await (one := sharing(rows)).due(one._scope, lambda: 10)
+    assert (len(set(wakeups)), is_full) == (10, True)
 
 
 @pytest.mark.parametrize("changes", [{"lane": "process"}, {"queues": ("background",)}])
 async def test_workers_of_other_lanes_or_queues_are_no_peers(changes: dict[str, Any]) -> None:
     rows = Rows(40, ["b"], **changes)
-    assert await taken(sharing(rows)) == rows.rings
+    assert await taken(sharing(rows)) == rows.wakeups

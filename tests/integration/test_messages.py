@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from forge_tools.broker import TASK, celery_app, queue_name
 from forge_tools.client import ExecutorClient
-from forge_tools.dispatch import TASK, celery_app, queue_name
 from forge_tools.records import ExecutionContext, new_id
 from tests.fleet import Fleet
 from tests.waiting import wait_until
@@ -22,7 +22,7 @@ def send(fleet: Fleet, *arguments: Any, lane: str = "async", **headers: Any) -> 
     app.close()
 
 
-async def test_a_repeated_ring_starts_no_second_body(
+async def test_a_repeated_message_starts_no_second_body(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
@@ -87,5 +87,5 @@ async def test_nothing_but_ids_reaches_the_broker(
         text = b"".join(path.read_bytes() for path in Path(valkey_server.folder).rglob("*") if path.is_file())
         return text + b"".join(base64.b64decode(body) for body in re.findall(rb'"body": "([^"]+)"', text))
 
-    await asyncio.to_thread(wait_until, lambda: handles[1].id.encode() in written(), 10, "the ring is not on disk")
+    await asyncio.to_thread(wait_until, lambda: handles[1].id.encode() in written(), 10, "the wakeup is not on disk")
     assert secret.encode() not in written()

@@ -11,7 +11,7 @@ class Allowance:
     """What one client may put before other clients' bulk: so much at once, and as much again a second later.
 
     A client that waits for each call is never bulk however long others' backlogs are, and no client has to say which it is.
-    Nobody starves: workers also take the calls that have waited longest, whatever rings.
+    Nobody starves: workers also take the calls that have waited longest, whatever messages say.
     """
 
     def __init__(self, size: int = PROMPT_CALLS, *, clock: Callable[[], float] = time.monotonic) -> None:

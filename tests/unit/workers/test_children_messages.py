@@ -11,7 +11,7 @@ from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker, a_process
 
 async def test_a_child_that_rings_gets_its_call_and_may_rest_after_it(bench: Bench, child: Speaker) -> None:
     bench.claimable[ID] = CLAIM
-    child.ring((ID, 0))
+    child.wake((ID, 0))
     assert "run" in await child.hear()
 
     child.finish(CLAIM)
@@ -20,7 +20,7 @@ async def test_a_child_that_rings_gets_its_call_and_may_rest_after_it(bench: Ben
 
 
 async def test_a_child_that_rings_in_vain_may_rest_at_once(bench: Bench, child: Speaker) -> None:
-    child.ring(("gone", 0))
+    child.wake(("gone", 0))
 
     assert await child.hear() == {"rest": True}
     assert bench.lane.free_slots() == 1
@@ -32,7 +32,7 @@ async def test_a_claim_that_fails_costs_no_slot(
 ) -> None:
     bench.failure = failure
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    child.ring((ID, 0))
+    child.wake((ID, 0))
 
     assert await child.hear() == {"rest": True}
     assert bench.lane.free_slots() == 1
@@ -43,7 +43,7 @@ async def test_a_ring_for_a_busy_child_waits_for_the_next_free_one(bench: Bench,
     bench.claimable["b"] = second
     bench.lane.run([CLAIM])
     assert "run" in await child.hear()
-    child.ring(("b", 0))
+    child.wake(("b", 0))
     child.finish(CLAIM)
 
     assert (await child.hear())["run"]["id"] == "b"
@@ -55,7 +55,7 @@ async def test_a_ring_for_a_busy_child_waits_for_the_next_free_one(bench: Bench,
 async def test_one_message_rings_for_every_child(bench: Bench, child: Speaker, other: Speaker) -> None:
     claims = [replace(CLAIM, id=id_, token=id_) for id_ in "abc"]
     bench.claimable = {claim.id: claim for claim in claims}
-    child.ring(("a", 0), ("b", 0), ("c", 0))
+    child.wake(("a", 0), ("b", 0), ("c", 0))
 
     assert [(await one.hear())["run"]["id"] for one in (child, other)] == ["a", "b"]
     assert bench.asked == [["a", "b"]], "one claim for both, and none for more than run"
@@ -67,7 +67,7 @@ async def test_a_full_worker_leaves_the_next_message_to_others(bench: Bench, chi
     claims = [replace(CLAIM, id=id_, token=id_) for id_ in "ab"]
     bench.claimable = {claim.id: claim for claim in claims}
     for speaker, id_ in ((child, "a"), (other, "b")):
-        speaker.ring((id_, 0))
+        speaker.wake((id_, 0))
         assert (await speaker.hear())["run"]["id"] == id_
 
     child.finish(claims[0])
@@ -84,7 +84,7 @@ async def test_a_message_is_held_while_calls_run_whichever_child_runs_them(
     bench.lane.run([CLAIM])
     assert "run" in await child.hear()
     bench.claimable["b"] = second
-    child.ring(("b", 0))
+    child.wake(("b", 0))
     assert (await other.hear())["run"]["id"] == "b"
 
     other.finish(second)
@@ -100,9 +100,9 @@ async def test_in_a_burst_the_next_message_is_fetched_before_this_one_is_used_up
 ) -> None:
     claims = [replace(CLAIM, id=id_, token=id_) for id_ in "abcdefg"]
     bench.claimable = {claim.id: claim for claim in claims}
-    child.ring(("a", 0), ("b", 0), ("c", 0))
+    child.wake(("a", 0), ("b", 0), ("c", 0))
     assert "run" in await child.hear()
-    other.ring(*((id_, 0) for id_ in "defg"))
+    other.wake(*((id_, 0) for id_ in "defg"))
     assert "run" in await other.hear()
 
     child.finish(claims[0])
@@ -116,7 +116,7 @@ async def test_rings_outlive_the_child_that_carried_them(bench: Bench, child: Sp
     bench.lane.run([CLAIM, replace(CLAIM, id="b", token="b")])
     bench.claimable["c"] = replace(CLAIM, id="c", token="c")
     assert "run" in await other.hear()
-    child.ring(("c", 0))
+    child.wake(("c", 0))
     child.die()
     await bench.until(lambda: bench.outcomes)
 
@@ -127,7 +127,7 @@ async def test_rings_outlive_the_child_that_carried_them(bench: Bench, child: Sp
 
 async def test_a_child_that_comes_gets_what_waits(bench: Bench, child: Speaker) -> None:
     bench.lane.run([CLAIM])
-    child.ring(("b", 0))
+    child.wake(("b", 0))
     bench.claimable["b"] = replace(CLAIM, id="b", token="b")
     assert "run" in await child.hear()
     with a_process() as pid:
@@ -143,6 +143,6 @@ async def test_who_waits_for_a_slot_hears_of_each_that_no_body_freed(
 ) -> None:
     await bench.until(lambda: bench.told_of_slots == [1, 2])
 
-    child.ring(("taken-by-another-worker", 0))
+    child.wake(("taken-by-another-worker", 0))
 
     await bench.until(lambda: bench.told_of_slots == [1, 2, 2])

@@ -11,7 +11,7 @@ TASK = "forge.run"
 KEY_PREFIX = "forge:"
 """Before every key of ours on a broker that others use as well."""
 BULK = 5
-"""The priority of rings that let others go first; in Redis 0 is the highest, and each priority a list of its own."""
+"""The priority of messages that let others go first; in Redis 0 is the highest, and each priority a list of its own."""
 _PRIORITIES = (0, BULK)
 
 

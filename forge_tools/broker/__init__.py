@@ -1,0 +1,24 @@
+"""The way to workers and back. Alone here and in `workers` it is known which broker there is, and that Celery reads from it."""
+
+from forge_tools.broker.allowance import Allowance
+from forge_tools.broker.base import CHANNEL_PREFIX, Broker
+from forge_tools.broker.brokers import open_broker, speaks_redis
+from forge_tools.broker.celery_app import BULK, TASK, backlog, celery_app
+from forge_tools.broker.message import WAKEUPS_PER_MESSAGE, Limits, Message, queue_name, queue_of
+
+__all__ = [
+    "BULK",
+    "CHANNEL_PREFIX",
+    "TASK",
+    "WAKEUPS_PER_MESSAGE",
+    "Allowance",
+    "Broker",
+    "Limits",
+    "Message",
+    "backlog",
+    "celery_app",
+    "open_broker",
+    "queue_name",
+    "queue_of",
+    "speaks_redis",
+]

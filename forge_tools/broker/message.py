@@ -1,0 +1,180 @@
+"""The message that wakes a worker: pairs of execution id and attempt for one queue and lane, as Celery and kombu write it."""
+
+import base64
+import json
+import math
+import os
+import socket
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from forge_tools.broker.celery_app import TASK
+from forge_tools.records import Lane, Wakeup, is_id
+
+MAX_BYTES = 65_536
+"""Several times what the longest message takes; what is longer is not even parsed."""
+
+WAKEUPS_PER_MESSAGE: Mapping[Lane, int] = {"async": 128, "process": 16}
+MESSAGES_PER_WORKER: Mapping[Lane, int] = {"async": 2, "process": 8}
+"""Into how many messages a burst is cut for each worker that shares it, so that competing consumers get equal parts.
+
+A worker of the process lane runs few calls at a time, and they are long: the rest of its message waits for it.
+"""
+LEAST_SHARED: Mapping[Lane, int] = {"async": 8, "process": 1}
+"""Ids that stay together all the same: messages cost more than who runs a handful of calls is worth."""
+
+_MAX_ATTEMPT = 2**31 - 1
+_MAX_WAKEUPS = max(WAKEUPS_PER_MESSAGE.values())
+
+
+class MalformedMessageError(ValueError):
+    """These bytes are no message of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a timeout becomes as Celery time limits, in whole seconds rounded up.
+
+    A child may wait `claim_patience` for its claim before the body starts, so the soft limit allows for it, and the hard
+    one adds the grace in which a cancelled body may clean up. They tell whoever looks at the broker. Our workers enforce the
+    row's own timeout, to the millisecond and from the start of the body; a message can be forged, and may have waited.
+    """
+
+    soft: int
+    hard: int
+
+    @classmethod
+    def of(cls, timeout: float, *, claim_patience: float, kill_grace: float) -> "Limits":
+        soft = timeout + claim_patience
+        return cls(soft=math.ceil(soft), hard=math.ceil(soft + kill_grace))
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one worker takes at once, with the longest limits of its calls. What is `is_bulk` lets all others go first."""
+
+    queue: str
+    lane: Lane
+    wakeups: tuple[Wakeup, ...]
+    limits: Limits
+    is_bulk: bool = False
+
+    def parts(self, workers: Mapping[tuple[str, str], int] = MappingProxyType({})) -> "Iterator[Message]":
+        """The same in as few messages as its lane and the number of workers of each (queue, lane) allow."""
+        size = _size(self.lane, len(self.wakeups), workers.get((self.queue, self.lane), 1))
+        for start in range(0, len(self.wakeups), size):
+            part = self.wakeups[start : start + size]
+            yield Message(self.queue, self.lane, part, self.limits, self.is_bulk)
+
+
+def queue_name(queue: str, lane: Lane) -> str:
+    """The broker queue that serves `queue` in that lane."""
+    return f"forge.{queue}.{lane}"
+
+
+def queue_of(name: str) -> str:
+    """The queue whose broker queue has that name."""
+    return name.removeprefix("forge.").rpartition(".")[0]
+
+
+def arguments(wakeups: Sequence[Wakeup]) -> list[Any]:
+    """What the task gets."""
+    return [[[one.id, one.attempt] for one in wakeups]]
+
+
+def body(wakeups: Sequence[Wakeup]) -> str:
+    """The body by Celery's message protocol 2."""
+    embedded = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    return json.dumps([arguments(wakeups), {}, embedded])
+
+
+def headers(task_id: str, limits: Limits | None) -> dict[str, Any]:
+    """The headers by the same protocol."""
+    return {
+        "lang": "py",
+        "task": TASK,
+        "id": task_id,
+        "root_id": task_id,
+        "parent_id": None,
+        "group": None,
+        "eta": None,
+        "expires": None,
+        "retries": 0,
+        "timelimit": [None, None] if limits is None else [limits.hard, limits.soft],
+        "origin": _ORIGIN,
+    }
+
+
+def envelope(wakeups: Sequence[Wakeup], queue: str, priority: int, limits: Limits | None = None) -> dict[str, Any]:
+    """What kombu keeps, as JSON, in a list of Redis for a message in that broker queue."""
+    task_id = str(uuid.uuid4())
+    return {
+        "body": base64.b64encode(body(wakeups).encode()).decode(),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": headers(task_id, limits),
+        "properties": {
+            "correlation_id": task_id,
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "priority": priority,
+            "body_encoding": "base64",
+            "delivery_tag": task_id,
+        },
+    }
+
+
+def read_envelope(text: bytes) -> list[Wakeup]:
+    """The ids of a message that was kept in a list.
+
+    Raises:
+        MalformedMessageError: there are none to be had.
+    """
+    return read_body(_parsed(text, lambda fields: base64.b64decode(fields["body"], validate=True)))
+
+
+def read_body(text: bytes) -> list[Wakeup]:
+    """The ids of a message that has this body. One that holds anything else wakes nobody.
+
+    Raises:
+        MalformedMessageError: there are none to be had.
+    """
+    pairs = _parsed(text, lambda fields: fields[0][0])
+    if not isinstance(pairs, list) or not 0 < len(pairs) <= _MAX_WAKEUPS or not all(map(_is_wakeup, pairs)):
+        raise MalformedMessageError(f"it holds no pairs of id and attempt, or more than {_MAX_WAKEUPS}")
+    return [Wakeup(*pair) for pair in pairs]
+
+
+def _size(lane: Lane, count: int, workers: int) -> int:
+    """How many ids go into one message: one worker takes a whole message, so several workers need several."""
+    most = WAKEUPS_PER_MESSAGE[lane]
+    if workers < 2:
+        return most
+    return min(most, max(LEAST_SHARED[lane], math.ceil(count / (MESSAGES_PER_WORKER[lane] * workers))))
+
+
+def _parsed(text: bytes, part: Any) -> Any:
+    if len(text) > MAX_BYTES:
+        raise MalformedMessageError(f"it is longer than {MAX_BYTES:,} bytes")
+    try:
+        return part(json.loads(text))
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise MalformedMessageError("it is not built like one") from error
+
+
+def _is_wakeup(pair: object) -> bool:
+    return (
+        isinstance(pair, list)
+        and len(pair) == 2
+        and isinstance(pair[0], str)
+        and is_id(pair[0])
+        and type(pair[1]) is int
+        and 0 <= pair[1] <= _MAX_ATTEMPT
+    )
+
+
+_ORIGIN = f"{os.getpid()}@{socket.gethostname()}"
+"""Of whom imported this: a forked child that publishes says the same, and nobody reads it."""
