@@ -1,9 +1,13 @@
 """New databases with this version's tables: an SQLite file is a copy of one that was migrated once in this process."""
 
+import asyncio
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from forge_tools.storage.address import Address
+from forge_tools.storage.engine import create_engine
 from forge_tools.storage.migrate import upgrade
 
 SQLITE = "sqlite:///"
@@ -26,3 +30,16 @@ def _template() -> bytes:
         file = Path(folder) / "forge.db"
         upgrade(f"{SQLITE}{file}")
         return file.read_bytes()
+
+
+def look(url: str, question: Any) -> Any:
+    """Ask a migrated database something, in a transaction that is then rolled back."""
+
+    async def ask() -> Any:
+        engine = create_engine(Address.parse(url), connect_timeout=5)
+        async with engine.connect() as connection:
+            answer = await connection.run_sync(question)
+        await engine.dispose()
+        return answer
+
+    return asyncio.run(ask())

@@ -10,6 +10,7 @@ from forge_tools.cli.lazy import command_app
 from forge_tools.config import Settings
 from forge_tools.storage import migrate
 from forge_tools.storage.connections import role_setting
+from forge_tools.storage.schema_version import is_usable
 
 app = command_app(no_args_is_help=True)
 
@@ -65,6 +66,8 @@ def current(context: typer.Context, output: OutputOption = None) -> None:
         face.document({"current": at, "head": needed, "is_current": at == needed})
     elif at == needed:
         face.say(f"{at} (newest)")
+    elif at and is_usable(at):
+        face.say(f"{at}; this code, of {needed}, works on it.")
     else:
         face.say(f"{at or 'not migrated'}; this code needs {needed}. Run: forge-tools db upgrade")
 

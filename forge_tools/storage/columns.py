@@ -57,7 +57,9 @@ def _make_strict(made: Table, *_: object, **__: object) -> None:
         made.dialect_options["sqlite"]["strict"] = True
         for dialect in ("sqlite", "postgresql"):
             for column, rule in rules(made, dialect):
-                made.append_constraint(CheckConstraint(rule, name=check_name(made, column)).ddl_if(dialect=dialect))
+                made.append_constraint(
+                    CheckConstraint(rule, name=check_name(made.name, column)).ddl_if(dialect=dialect)
+                )
 
 
 def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
@@ -68,9 +70,9 @@ def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
             yield column.name, f"{column.name} IS NULL OR {said}" if column.nullable else said
 
 
-def check_name(of: Table, column: str) -> str:
+def check_name(table: str, column: str) -> str:
     """The name of the CHECK of a column, which error messages show."""
-    return f"{of.name}_{column}_check"
+    return f"{table}_{column}_check"
 
 
 class Flag(Boolean):

@@ -15,14 +15,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, StorageError
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, StorageError
 from forge_tools.storage import pooler
 from forge_tools.storage.address import Address
 from forge_tools.storage.batching import ConflictError
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.deadline import alarm, answered_within
-from forge_tools.storage.faults import UPGRADE, translated, unknown_version, unreachable
-from forge_tools.storage.models import OLDEST_CODE, SCHEMA_REVISION
+from forge_tools.storage.faults import translated, unreachable
+from forge_tools.storage.schema_version import require_usable
 
 T = TypeVar("T")
 
@@ -41,6 +41,10 @@ LONG_SECONDS = 300.0
 
 LONG_READS = 2
 """How many of those are under way at once, each on a connection of its own."""
+
+MIGRATION = {"statement_timeout": "0", "lock_timeout": "2s"}
+"""The index of a long history takes long. A statement that waits for a lock makes calls wait behind it, so a migration tries again
+instead; after one second PostgreSQL cancels the autovacuum that is in the way."""
 
 HELD, MORE = 1, 4
 """Connections for everything that is neither hot nor long: one that stays, and what there may be more of while it lasts."""
@@ -135,13 +139,7 @@ class Database:
                 await connection.execute(text("SELECT 1"))
                 return
             revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
-        ours = SCHEMA_REVISION.partition(OLDEST_CODE)[0]
-        number, _, oldest = (revision or "").partition(OLDEST_CODE)
-        if revision is None or number < ours:
-            said = f"is at version {revision or 'none'}; this code needs {SCHEMA_REVISION}. {UPGRADE}"
-            raise SchemaVersionError(f"{self.address.shown} {said}")
-        if (oldest or number) > ours:
-            raise unknown_version(self.address.shown, revision)
+        require_usable(self.address.shown, revision)
 
     def upsert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
         """An INSERT that can say what to do on a conflict, in this dialect."""
@@ -271,21 +269,26 @@ class Database:
             self.cut_off()
 
 
-def create_engine(address: Address, *, connect_timeout: float, create: bool = False) -> AsyncEngine:
-    """Make SQLAlchemy's engine. `create` is for migrations: SQLite makes the file, PostgreSQL may take as long as it needs."""
+def create_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
+    """Make SQLAlchemy's engine."""
     if address.dialect == "sqlite":
-        return _sqlite_engine(address, create=create)
-
-    command_timeout = None if create else CLIENT_SECONDS  # the index of a long history takes longer
+        return _sqlite_engine(address, create=False)
     return _postgres_engine(
         address,
         connect_timeout,
-        command_timeout,
+        CLIENT_SECONDS,
         pool_size=HELD,
         max_overflow=MORE,
         pool_pre_ping=True,
         pool_timeout=connect_timeout + STATEMENT_SECONDS,
     )
+
+
+def migration_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
+    """One whose statements take as long as they need; it makes the file of SQLite."""
+    if address.dialect == "sqlite":
+        return _sqlite_engine(address, create=True).execution_options(forge_write=True)
+    return _postgres_engine(address, connect_timeout, None, MIGRATION, poolclass=NullPool)
 
 
 def _patient_engine(address: Address, connect_timeout: float) -> AsyncEngine:
@@ -300,10 +303,16 @@ def _allow_long_statements(connection: Connection) -> None:
 
 
 def _postgres_engine(
-    address: Address, connect_timeout: float, command_timeout: float | None, **pool: Any
+    address: Address,
+    connect_timeout: float,
+    command_timeout: float | None,
+    settings: dict[str, str] | None = None,
+    **pool: Any,
 ) -> AsyncEngine:
     async def connect() -> Any:
-        return await connect_postgres(address, timeout=connect_timeout, command_timeout=command_timeout)
+        return await connect_postgres(
+            address, timeout=connect_timeout, settings=settings, command_timeout=command_timeout
+        )
 
     load_asyncpg()
     arguments = {"async_creator_fn": connect, **(pooler.ADAPTER if address.is_pooled else {})}

@@ -4,14 +4,12 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from forge_tools.errors import ConfigurationError, DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage.batching import ConflictError, RefusedError, UnreachableError
-from forge_tools.storage.models import SCHEMA_REVISION
-
-UPGRADE = "Run `forge-tools db upgrade`."
+from forge_tools.storage.schema_version import UPGRADE
 
 _SQLITE_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SQLITE_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -38,6 +36,14 @@ POOLER = (
 _FULL = "53100"
 
 
+class ForbiddenError(StorageError):
+    """The role may not do that; `refused` is what the server said."""
+
+    def __init__(self, refused: str) -> None:
+        super().__init__(f"{refused}. After an upgrade, run deploy/postgres/roles.sql again.")
+        self.refused = refused
+
+
 @contextmanager
 def translated(shown: str) -> Iterator[None]:
     """Raise the errors of a driver as those of `forge_tools.errors`; `shown` is the database as people may see it."""
@@ -45,21 +51,14 @@ def translated(shown: str) -> Iterator[None]:
         yield
     except ForgeError:
         raise
+    except PendingRollbackError as error:  # what Alembic still did on a connection that had gone
+        raise explain(error.__context__ or error, shown) from error
     except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
         raise explain(error, shown) from error
     except Exception as error:
         if not _is_from_asyncpg(error):
             raise
         raise explain(error, shown) from error
-
-
-def unknown_version(shown: str, revision: str) -> SchemaVersionError:
-    """The refusal of a database whose tables are neither this code's nor those of one before it."""
-    return SchemaVersionError(
-        f"{shown} is at version {revision}, which this code does not know; its newest is {SCHEMA_REVISION}. "
-        "Install a newer forge-tools here; or, if one that was never released wrote it, export its calls with that one "
-        "(`forge-tools export`) and start on a new database (FORGE_DATABASE_URL)."
-    )
 
 
 def explain(error: BaseException, shown: str) -> ForgeError:
@@ -128,8 +127,8 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
         return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # the others quote the row
     if state.startswith((*_NEVER_BEGAN, *_GONE)):
         return unreachable(shown, error, maybe_committed=not state.startswith(_NEVER_BEGAN))
-    way_out = ". After an upgrade, run deploy/postgres/roles.sql again." if state == _FORBIDDEN else ""
-    return StorageError(f"{shown}: {error} (SQLSTATE {state}){way_out}")
+    said = f"{shown}: {error} (SQLSTATE {state})"
+    return ForbiddenError(said) if state == _FORBIDDEN else StorageError(said)
 
 
 def _full(shown: str, error: BaseException) -> UnreachableError:

@@ -13,13 +13,15 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, func, inspect
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage.address import Address
 from forge_tools.storage.batching import ConflictError
-from forge_tools.storage.engine import create_engine
-from forge_tools.storage.faults import translated, unknown_version
+from forge_tools.storage.engine import create_engine, migration_engine
+from forge_tools.storage.faults import ForbiddenError, translated
 from forge_tools.storage.models import rollup_figures
+from forge_tools.storage.schema_version import is_usable, unknown_version
 from forge_tools.storage.statements import settings
 
 T = TypeVar("T")
@@ -29,30 +31,43 @@ DIRECT = (
     "FORGE_DATABASE_MIGRATION_URL=postgresql://..."
 )
 
+OWNER = (
+    "Migrations run as the role that owns the tables. Name it in FORGE_DATABASE_MIGRATION_URL=postgresql://OWNER@..."
+)
+
 CONNECT_SECONDS = 5.0
 
 LOCK_SECONDS = 300.0
 """How long a process tries to be the only one that migrates."""
 LOCK_PAUSE = 0.2
 
+TRIES = 75
+"""How often it goes on from where it was when other transactions were in its way: for about five minutes."""
+TRY_PAUSE = 2.0
+"""As long as calls may have waited behind a try."""
+
 
 def upgrade(url: str, revision: str = "head") -> None:
     """Bring the database at `url` up to `revision`; an SQLite file, and its folder, are made where there are none.
 
+    A database that newer code migrated, and that this code can work on, is left as it is.
+
     Raises:
-        ConfigurationError: the URL leads to a pooler.
+        ConfigurationError: the URL leads to a pooler, or its role does not own the tables.
         SchemaVersionError: this code does not know the database's version, or has no such revision.
         DatabaseCorruptError: the file is no database.
-        DatabaseUnavailableError: it cannot be reached, or somebody else migrates it for too long.
+        DatabaseUnavailableError: it cannot be reached, somebody else migrates it for too long, or others stay in the way.
     """
-    _require_direct(url)
-    _run(url, lambda connection: _command(connection, command.upgrade, revision), create=True)
+    address = Address.parse(url)
+    if address.dialect == "sqlite":
+        _make_folder(Path(address.target).parent)
+    alone(url, lambda connection: _change(connection, command.upgrade, revision))
 
 
 def downgrade(url: str, revision: str) -> None:
     """Bring the database at `url` back to `revision`; `base` removes every table and what is in it."""
-    _require_direct(url)
-    _run(url, lambda connection: _command(connection, command.downgrade, revision))
+    Address.parse(url).require_file()
+    alone(url, lambda connection: _change(connection, command.downgrade, revision))
 
 
 def current(url: str) -> str | None:
@@ -60,7 +75,7 @@ def current(url: str) -> str | None:
     address = Address.parse(url)
     if address.dialect == "sqlite" and not Path(address.target).exists():
         return None
-    return _run(url, _revision)
+    return _run(create_engine, address, _revision)
 
 
 def head() -> str:
@@ -70,39 +85,53 @@ def head() -> str:
     return revision
 
 
-def _require_direct(url: str) -> None:
-    if Address.parse(url).is_pooled:
+def alone(url: str, work: Callable[[Connection], None]) -> None:
+    """Run `work` as the only one that migrates the database at `url`.
+
+    On PostgreSQL it begins outside of a transaction, under a lock that is gone with the connection; on SQLite in the only
+    transaction that writes, with which all that it does is kept, or nothing.
+    """
+    address = Address.parse(url)
+    if address.is_pooled:
         raise ConfigurationError(DIRECT)
 
+    def work_alone(connection: Connection) -> None:
+        if address.dialect == "postgresql":
+            _lock(connection)
+        work(connection)
+        connection.commit()
 
-def _run(url: str, work: Callable[[Connection], T], *, create: bool = False) -> T:
-    """Run `work` in one transaction, on a thread of its own: the caller may be inside an event loop."""
-    address = Address.parse(url)
-    if create and address.dialect == "sqlite":
-        _make_folder(Path(address.target).parent)
+    _run(migration_engine, address, work_alone)
+
+
+def _run(make: Callable[..., AsyncEngine], address: Address, work: Callable[[Connection], T]) -> T:
+    """Run `work` on a thread of its own: the caller may be inside an event loop."""
     with ThreadPoolExecutor(1, thread_name_prefix="forge-migrate") as thread:
-        return thread.submit(lambda: asyncio.run(_transact(address, work, create=create))).result()
+        return thread.submit(lambda: asyncio.run(_connected(make, address, work))).result()
 
 
-async def _transact(address: Address, work: Callable[[Connection], T], *, create: bool) -> T:
-    engine = create_engine(address, connect_timeout=CONNECT_SECONDS, create=create)
-    deadline = time.monotonic() + LOCK_SECONDS
+async def _connected(make: Callable[..., AsyncEngine], address: Address, work: Callable[[Connection], T]) -> T:
+    engine = make(address, connect_timeout=CONNECT_SECONDS)
     try:
-        while True:
+        for remaining in reversed(range(TRIES)):
             try:
                 with translated(address.shown):
-                    async with engine.execution_options(forge_write=create).begin() as connection:
+                    async with engine.connect() as connection:
                         return await connection.run_sync(work)
-            except ConflictError:  # of SQLite, whose lock for writing is the one under which migrations run
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(LOCK_PAUSE)
+            except ForbiddenError as error:
+                raise ConfigurationError(f"{error.refused}. {OWNER}") from error
+            except ConflictError as conflict:
+                if not remaining:
+                    said = f"other transactions stayed in the way of the migration. Try again when fewer are under way: {conflict}"
+                    raise DatabaseUnavailableError(f"{address.shown}: {said}") from conflict
+                await asyncio.sleep(TRY_PAUSE)
     finally:
         await engine.dispose()
+    raise AssertionError("unreachable")
 
 
-def hold(connection: Connection) -> None:
-    """Have this transaction be the only one that migrates, for as long as it takes.
+def _lock(connection: Connection) -> None:
+    """Have this connection be the only one that migrates, for as long as it lasts.
 
     The lock is tried and never waited for: a statement that waits keeps old rows, and what others build, from being finished.
 
@@ -110,18 +139,17 @@ def hold(connection: Connection) -> None:
         ConfigurationError: a pooler is between.
         DatabaseUnavailableError: another process keeps the lock.
     """
-    if connection.dialect.name != "postgresql":
-        return
     driver: Any = connection.connection.driver_connection
     if driver.get_server_pid() != connection.scalar(func.pg_backend_pid()):
         raise ConfigurationError(DIRECT)
-    prepare, try_to = settings("postgresql", "migrate")
-    connection.exec_driver_sql(prepare)
+    [try_to] = settings("postgresql", "migrate")
     deadline = time.monotonic() + LOCK_SECONDS
     while not connection.exec_driver_sql(try_to).scalar():
         if time.monotonic() > deadline:
             raise DatabaseUnavailableError(f"{_holder(connection)} Wait until it is done, and try again.")
+        connection.rollback()
         time.sleep(LOCK_PAUSE)
+    connection.rollback()
 
 
 def _holder(connection: Connection) -> str:
@@ -137,9 +165,13 @@ def _holder(connection: Connection) -> str:
     )
 
 
-def _command(connection: Connection, change: Callable[[Config, str], None], revision: str) -> None:
-    hold(connection)
-    _refuse_unknown(connection)
+def _change(connection: Connection, change: Callable[[Config, str], None], revision: str) -> None:
+    """Migrate; on PostgreSQL each revision is a transaction of its own, which Alembic begins only outside of one."""
+    is_newer = _is_newer(connection)
+    if connection.dialect.name == "postgresql":
+        connection.rollback()
+    if is_newer and revision == "head":
+        return
     config = _config()
     config.attributes["connection"] = connection
     try:
@@ -148,12 +180,20 @@ def _command(connection: Connection, change: Callable[[Config, str], None], revi
         raise SchemaVersionError(f"Cannot migrate to '{revision}': {error}. This code knows up to {head()}.") from error
 
 
-def _refuse_unknown(connection: Connection) -> None:
+def _is_newer(connection: Connection) -> bool:
+    """Whether newer code migrated it, and left this code able to work on it.
+
+    Raises:
+        SchemaVersionError: others did, which this code does not know.
+    """
     revision = _revision(connection)
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     # The number alone does not tell: before the first release there were others of the same.
-    if revision is not None and (revision not in known or not inspect(connection).has_table(rollup_figures.name)):
+    if revision is None or (revision in known and inspect(connection).has_table(rollup_figures.name)):
+        return False
+    if revision in known or not is_usable(revision):
         raise unknown_version("The database", revision)
+    return True
 
 
 def _revision(connection: Connection) -> str | None:

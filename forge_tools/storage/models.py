@@ -25,12 +25,6 @@ from forge_tools.storage.columns import (
     table,
 )
 
-SCHEMA_REVISION = "0001"
-"""The newest migration: a number, and where older code can work on what it makes, the oldest that can: `0003-from-0002`."""
-
-OLDEST_CODE = "-from-"
-"""Stands between the two numbers, which compare as text."""
-
 DEFAULT_QUEUE = "default"
 """Where most calls are, so that an index which leaves them out is small."""
 

@@ -41,7 +41,7 @@ async def unsound(database: Database) -> list[str]:
             checks = {
                 column: rule
                 for column, rule in rules(table, database.dialect)
-                if check_name(table, column) not in enforced
+                if check_name(table.name, column) not in enforced
             }
             if database.dialect == "postgresql":
                 found += [f"no check of {table.name}.{column}" for column in checks]

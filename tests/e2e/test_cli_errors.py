@@ -3,11 +3,12 @@
 import os
 import pwd
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.schema_version import SCHEMA_REVISION
 from tests.e2e.cli_driver import TOOLS, Cli
 
 COMMANDS = (("history",), ("stats",), ("run", "Read", "file_path=x"), ("show", "01a20085-ebef"), ("tools",))
@@ -127,3 +128,14 @@ def test_going_back_a_version_needs_a_yes(cli: Cli) -> None:
     assert cli.json("db", "downgrade", "base", "--yes") == {"before": SCHEMA_REVISION, "after": None}
     assert "not migrated; this code needs" in cli.run("db", "current").stdout
     assert "forge-tools db upgrade" in cli.run("history").stderr
+
+
+def test_a_database_that_newer_code_migrated_is_used_where_this_code_can(cli: Cli) -> None:
+    file = database(cli)
+    cli.run("db", "upgrade")
+    with closing(sqlite3.connect(file, isolation_level=None)) as newer:
+        newer.execute(f"UPDATE alembic_version SET version_num = '9001_from_{SCHEMA_REVISION}'")
+    said = f"9001_from_{SCHEMA_REVISION}"
+    assert f"{said}; this code, of {SCHEMA_REVISION}, works on it" in cli.run("db", "current").stdout
+    assert f"Nothing to do: {said}" in cli.run("db", "upgrade").stdout
+    assert cli.run("history").returncode == 0

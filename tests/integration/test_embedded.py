@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from forge_tools.embedded import EmbeddedStack, stack_holder, supervision, valke
 from forge_tools.embedded import stack as stack_module
 from forge_tools.errors import DatabaseCorruptError, StackError
 from forge_tools.storage import migrate
+from tests.migrated import migrated
 from tests.services import ValkeyServer, client
 from tests.stack_driver import worker_argv
 from tests.waiting import is_alive, wait_until
@@ -319,6 +321,17 @@ def test_a_corrupt_database_stops_what_had_started(home: Path) -> None:
         make(home).start()
     assert not processes_of(home)
     assert stack_holder(home) is None
+
+
+def test_a_database_that_newer_code_migrated_is_used_where_this_code_can(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    url = migrated(f"sqlite:///{home / 'forge.db'}")
+    newer = f"9001_from_{migrate.head()}"
+    with contextlib.closing(sqlite3.connect(home / "forge.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (newer,))
+    with make(home) as stack:
+        assert all(process.pid for process in stack.workers)
+    assert migrate.current(url) == newer
 
 
 def test_a_given_broker_replaces_the_embedded_one(home: Path, valkey: ValkeyServer) -> None:

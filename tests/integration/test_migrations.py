@@ -25,26 +25,13 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Sch
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.address import Address
 from forge_tools.storage.columns import metadata
-from forge_tools.storage.engine import create_engine
-from forge_tools.storage.models import SCHEMA_REVISION
+from forge_tools.storage.schema_version import SCHEMA_REVISION
 from forge_tools.storage.statements import settings
 from tests.contract.calls import SCOPE, submitted
+from tests.migrated import look
 from tests.waiting import reached, within
 
 ROOT = Path(__file__).parents[2]
-
-
-def look(url: str, question: Any) -> Any:
-    """Ask a migrated database something, in a transaction that is then rolled back."""
-
-    async def ask() -> Any:
-        engine = create_engine(Address.parse(url), connect_timeout=5)
-        async with engine.connect() as connection:
-            answer = await connection.run_sync(question)
-        await engine.dispose()
-        return answer
-
-    return asyncio.run(ask())
 
 
 def test_from_nothing_to_the_newest_version(database_url: str) -> None:
@@ -126,7 +113,7 @@ def test_several_processes_that_upgrade_at_once_all_succeed(database_url: str) -
     assert migrate.current(database_url) == SCHEMA_REVISION
 
 
-LOCK = settings("postgresql", "migrate")[1].replace("_xact", "")
+LOCK = settings("postgresql", "migrate")[0]
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_try_advisory%' AND pid != pg_backend_pid()"
 BLOCKED = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 

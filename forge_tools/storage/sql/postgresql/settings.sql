@@ -34,13 +34,12 @@ LOCK TABLE tools IN SHARE ROW EXCLUSIVE MODE
 -- name: first_batch
 SELECT pg_advisory_xact_lock(302517479269)
 
--- One process at a time migrates: the second statement says whether it is this one.
+-- One process at a time migrates: this says whether it is the one that asks, until its connection ends.
 -- name: migrate
-SET LOCAL statement_timeout = 0;
-SELECT pg_try_advisory_xact_lock(439956432741)
+SELECT pg_try_advisory_lock(439956432741)
 
 -- name: who_migrates
-SELECT a.pid, a.usename, host(a.client_addr), extract(epoch FROM clock_timestamp() - a.xact_start)::float8
+SELECT a.pid, a.usename, host(a.client_addr), extract(epoch FROM clock_timestamp() - a.backend_start)::float8
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = 439956432741 >> 32
   AND l.objid = 439956432741 & 4294967295 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
