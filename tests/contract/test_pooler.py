@@ -29,9 +29,7 @@ from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, PostgresServer, Services
 
 CLIENTS = 12
-TAKES_ANYTHING = (
-    "statement_timeout,enable_seqscan,enable_hashjoin,enable_mergejoin,enable_bitmapscan,jit,plan_cache_mode,work_mem"
-)
+TAKES_ANYTHING = "statement_timeout,lock_timeout,enable_seqscan,enable_hashjoin,enable_mergejoin,enable_bitmapscan,jit,plan_cache_mode,work_mem"
 WHERE = "SELECT pg_backend_pid() AS server, current_setting('statement_timeout') AS timeout, current_setting('enable_seqscan') AS scans"
 
 
