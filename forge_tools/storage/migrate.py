@@ -1,6 +1,7 @@
 """Migrations: bring a database to this code's tables, or back."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -61,13 +62,13 @@ def upgrade(url: str, revision: str = "head") -> None:
     address = Address.parse(url)
     if address.dialect == "sqlite":
         _make_folder(Path(address.target).parent)
-    alone(url, lambda connection: _change(connection, command.upgrade, revision))
+    _migrate(url, command.upgrade, revision)
 
 
 def downgrade(url: str, revision: str) -> None:
     """Bring the database at `url` back to `revision`; `base` removes every table and what is in it."""
     Address.parse(url).require_file()
-    alone(url, lambda connection: _change(connection, command.downgrade, revision))
+    _migrate(url, command.downgrade, revision)
 
 
 def current(url: str) -> str | None:
@@ -80,9 +81,7 @@ def current(url: str) -> str | None:
 
 def head() -> str:
     """The newest revision that this code knows."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
-    assert revision is not None  # noqa: S101 the package ships at least one migration
-    return revision
+    return _known()[0]
 
 
 def alone(url: str, work: Callable[[Connection], None]) -> None:
@@ -165,6 +164,21 @@ def _holder(connection: Connection) -> str:
     )
 
 
+def _migrate(url: str, change: Callable[[Config, str], None], revision: str) -> None:
+    target = _absolute(url, revision)
+    alone(url, lambda connection: _change(connection, change, target))
+
+
+def _absolute(url: str, revision: str) -> str:
+    """The revision that a number of steps leads to from where the database is: steps that are tried again would lead further."""
+    if not re.fullmatch(r"[+-]\d+", revision):
+        return revision
+    chain = [*_known(), "base"]
+    at = current(url) or "base"
+    place = chain.index(at) - int(revision) if at in chain else -1
+    return chain[place] if 0 <= place < len(chain) else revision
+
+
 def _change(connection: Connection, change: Callable[[Config, str], None], revision: str) -> None:
     """Migrate; on PostgreSQL each revision is a transaction of its own, which Alembic begins only outside of one."""
     is_newer = _is_newer(connection)
@@ -187,13 +201,18 @@ def _is_newer(connection: Connection) -> bool:
         SchemaVersionError: others did, which this code does not know.
     """
     revision = _revision(connection)
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    known = _known()
     # The number alone does not tell: before the first release there were others of the same.
     if revision is None or (revision in known and inspect(connection).has_table(rollup_figures.name)):
         return False
     if revision in known or not is_usable(revision):
         raise unknown_version("The database", revision)
     return True
+
+
+def _known() -> list[str]:
+    """The revisions that this code knows, the newest first."""
+    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
 def _revision(connection: Connection) -> str | None:

@@ -226,6 +226,20 @@ async def test_a_column_whose_table_is_read_for_long_keeps_no_call_waiting(
         await upgrading
 
 
+async def test_steps_that_are_tried_again_lead_no_further(
+    migrated_postgres: str, reader: asyncpg.Connection, watcher: asyncpg.Connection
+) -> None:
+    await reader.execute("COMMIT")
+    await asyncio.to_thread(migrate.upgrade, migrated_postgres, VALIDATED)
+    await reader.execute(LONG_READ)
+    going_back = asyncio.create_task(asyncio.to_thread(migrate.downgrade, migrated_postgres, "-2"))
+    first = await reached(lambda: watcher.fetchval(f"{WAITS} '%DROP INDEX%'"))
+    await reached(lambda: watcher.fetchval(f"{WAITS} '%DROP INDEX%' AND pid != {first}"))
+    await reader.execute("COMMIT")
+    await going_back
+    assert await asyncio.to_thread(migrate.current, migrated_postgres) == ADDED
+
+
 async def test_an_index_waits_as_long_as_it_has_to_and_keeps_no_call_waiting(
     migrated_postgres: str, reader: asyncpg.Connection, watcher: asyncpg.Connection
 ) -> None:
