@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from benchmarks import raw_celery
-from benchmarks.processes import Worker
+from benchmarks.processes import Client, Worker
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
 
@@ -23,6 +23,7 @@ Fleet = Literal[Ours, Raw]
 DATABASES: tuple[Database, ...] = ("sqlite", "postgres")
 TOOLS = ("--no-builtins", "--tools", "benchmarks.tools:TOOLS")
 OURS = ("-P", "-m", "workers")
+WARMING_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +92,26 @@ def raw(name: str, folder: Path, broker: str, results: str) -> Worker:
             *("--pool", "prefork", "--concurrency", str(raw_celery.CONCURRENCY), "--loglevel", "INFO"),
         ],
         folder=folder,
-        environment={
-            **os.environ,
-            raw_celery.BROKER: broker,
-            raw_celery.RESULTS: results,
-            raw_celery.QUEUE: name,
-        },
+        environment=_of_raw(name, broker, results),
         ready_words=" ready.",
     )
+
+
+@contextmanager
+def client(scene: "Scene", fleet: Fleet) -> Iterator[Client]:
+    """A client of a fleet in a process of its own, which has met the workers; it has the name of the fleet."""
+    scene.pids(fleet)
+    if fleet == "raw" or fleet == "raw-sql":
+        program, environment = "benchmarks.raw_celery", _of_raw(fleet, scene.broker, scene.results[fleet])
+    else:
+        program, environment = "benchmarks.client", {**os.environ, **settings_environment(scene.settings_of(fleet))}
+    asked = Client(fleet, [sys.executable, "-m", program], folder=scene.folder, environment=environment)
+    try:
+        asked.ask("lone", calls=WARMING_CALLS)
+        yield asked
+    finally:
+        asked.stop()
+
+
+def _of_raw(name: str, broker: str, results: str) -> dict[str, str]:
+    return {**os.environ, raw_celery.BROKER: broker, raw_celery.RESULTS: results, raw_celery.QUEUE: name}

@@ -19,26 +19,27 @@ def split(what: str, ours: str, raw: str | None = None) -> list[Row]:
 
 
 class Meter:
-    """Starts when made; reads the client's share from this process, so it belongs where the client is.
+    """Starts when made; reads the client's share from the process `client`, or from this one, which then is the client.
 
     `cpu` is client, workers and database together, the broker apart; `statements`, `commits` and `commands` are those of
     the whole server, so that whatever idles beside the calls is in them.
     """
 
-    def __init__(self, scene: Scene, workers: Sequence[int], database_url: str) -> None:
+    def __init__(self, scene: Scene, workers: Sequence[int], database_url: str, *, client: int | None = None) -> None:
         self._scene = scene
         self._workers = workers
+        self._client = client
         self._database_url = database_url if "postgresql" in database_url.partition(":")[0] else ""
         self._counted = self._counts()
         self._used = self._seconds()
         self._started = time.perf_counter()
 
     @classmethod
-    def of(cls, scene: Scene, fleet: Fleet) -> Self:
+    def of(cls, scene: Scene, fleet: Fleet, *, client: int | None = None) -> Self:
         """For calls that this fleet runs."""
         if fleet == "raw" or fleet == "raw-sql":
-            return cls(scene, scene.pids(fleet), scene.results[fleet])
-        return cls(scene, scene.pids(fleet), scene.settings[CREWS[fleet].database].database_url)
+            return cls(scene, scene.pids(fleet), scene.results[fleet], client=client)
+        return cls(scene, scene.pids(fleet), scene.settings[CREWS[fleet].database].database_url, client=client)
 
     def read(self, calls: int) -> Readings:
         """All by call: rate in calls a second, the times in microseconds."""
@@ -53,7 +54,7 @@ class Meter:
             "workers": cpu_seconds(self._workers),
             "database": cpu_seconds([self._scene.database_pid]) if self._database_url else 0.0,
             "broker": cpu_seconds([self._scene.broker_pid]),
-            "client": time.process_time(),
+            "client": time.process_time() if self._client is None else cpu_seconds([self._client]),
         }
 
     def _counts(self) -> dict[str, float]:

@@ -1,11 +1,14 @@
 """Child processes of a run: started as users start them, gone when the run is, and what they cost."""
 
+import json
+import resource
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -19,8 +22,10 @@ STOP_SECONDS = 30.0
 class Worker:
     """A worker process with its log; it gets SIGTERM when this process dies."""
 
+    is_asked = False
+
     def __init__(
-        self, name: str, argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], ready_words: str
+        self, name: str, argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], ready_words: str = ""
     ) -> None:
         self.name = name
         self._ready_words = ready_words
@@ -30,8 +35,8 @@ class Worker:
                 become(list(argv), None, signal.SIGTERM),
                 cwd=ROOT,
                 env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdin=subprocess.PIPE if self.is_asked else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if self.is_asked else log,
                 stderr=log,
             )
 
@@ -45,8 +50,11 @@ class Worker:
         while self._ready_words not in self.log.read_text(errors="replace"):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
-                raise RuntimeError(f"{self.name} did not start:\n{self.log.read_text(errors='replace')[-3000:]}")
+                raise RuntimeError(f"{self.name} did not start:\n{self.last_words()}")
             time.sleep(0.02)
+
+    def last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
 
     def ask_to_stop(self) -> None:
         if self._process.poll() is None:
@@ -59,6 +67,46 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+class Client(Worker):
+    """A client process that does what it is asked: one line of JSON on its input, one on its output when it is done."""
+
+    is_asked = True
+
+    def ask(self, what: str, **how: object) -> Any:
+        """Let it do that, and return its answer.
+
+        Raises:
+            RuntimeError: it failed, or is gone.
+        """
+        asked, answered = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert answered is not None
+        with suppress(BrokenPipeError):  # a process that is gone does not answer either
+            asked.write(json.dumps([what, how]).encode() + b"\n")
+            asked.flush()
+        answer = json.loads(answered.readline() or b"{}")
+        if "answer" not in answer:
+            raise RuntimeError(f"{self.name}: {what}: {answer.get('error', self.last_words())}")
+        return answer["answer"]
+
+    def stop(self) -> None:
+        super().stop()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def cpu_of(argv: Sequence[str], environment: Mapping[str, str]) -> float:
+    """Run a program to its end; returns the milliseconds of processor time that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(argv, cwd=ROOT, env=dict(environment), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)} failed:\n{done.stderr[-3000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) * 1000
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:

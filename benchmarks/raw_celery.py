@@ -1,6 +1,12 @@
-"""The other side: the same tasks on Celery alone, with its defaults; results in Redis, or in SQL."""
+"""The other side: the same tasks on Celery alone, with its defaults; results in Redis, or in SQL.
 
+`python -m benchmarks.raw_celery` is its client for calls one at a time, asked as `benchmarks.client` is.
+"""
+
+import gc
+import json
 import os
+import sys
 import time
 
 from celery import Celery
@@ -38,3 +44,21 @@ def raw_app(broker: str, results: str, queue: str) -> Celery:
 
 app = raw_app(os.environ.get(BROKER, ""), os.environ.get(RESULTS, ""), os.environ.get(QUEUE, "raw"))
 """What `celery --app benchmarks.raw_celery worker` serves."""
+
+
+def serve() -> None:
+    """Answer until the input ends: the milliseconds of each call."""
+    no_op = app.tasks["raw.no_op"]
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        took = []
+        for _ in range(json.loads(line)[1]["calls"]):
+            started = time.perf_counter()
+            no_op.delay().get(timeout=60)
+            took.append((time.perf_counter() - started) * 1000)
+        print(json.dumps({"answer": took}), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from benchmarks.fleets import CREWS, Database, Fleet, Ours, Raw
+from benchmarks.fleets import CREWS, WARMING_CALLS, Database, Fleet, Ours, Raw
 from benchmarks.long_history import LongHistory
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 Needs = Literal[Fleet, "servers", "history"]
 CONTEXT = ExecutionContext(working_dir=".", agent_id="benchmark")
-WARMING_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """How much of everything one side does in one round."""
 
-    round_trips: int = 300
+    round_trips: int = 334
+    short_silences: int = 100
+    long_silences: int = 20
     burst: int = 4_000
     bursts: int = 3
     process_burst: int = 400
@@ -35,7 +36,7 @@ class Sizes:
     payloads: int = 40
     backlog: int = 10_000
     in_process: int = 10_000
-    starts: int = 10
+    starts: int = 3
     many: int = 100_000
     small_burst: int = 1_000
     large_burst: int = 10_000
@@ -57,6 +58,8 @@ class Sizes:
 
 QUICK = Sizes(
     round_trips=30,
+    short_silences=3,
+    long_silences=2,
     burst=400,
     bursts=1,
     process_burst=40,
@@ -67,7 +70,7 @@ QUICK = Sizes(
     payloads=4,
     backlog=600,
     in_process=1_000,
-    starts=2,
+    starts=1,
     many=2_000,
     small_burst=100,
     large_burst=300,
@@ -115,9 +118,8 @@ class Scene:
     async def client(self, fleet: Ours) -> AsyncIterator[ExecutorClient]:
         """A client of ours that has made its connections and met the workers of this fleet."""
         self.pids(fleet)
-        settings = self.settings[CREWS[fleet].database].model_copy(update={"routes": {"other": fleet}})
         tool = "NoOpProcess" if CREWS[fleet].lane == "process" else "NoOp"
-        async with ExecutorClient(settings) as client:
+        async with ExecutorClient(self.settings_of(fleet)) as client:
             for _ in range(WARMING_CALLS):
                 succeeded(await client.execute(tool, CONTEXT))
             yield client
@@ -131,6 +133,10 @@ class Scene:
         for _ in range(WARMING_CALLS):
             app.tasks["raw.no_op"].delay().get(timeout=60)
         return app.tasks[name]
+
+    def settings_of(self, fleet: Ours) -> Settings:
+        """Those of a client whose calls go to this fleet."""
+        return self.settings[CREWS[fleet].database].model_copy(update={"routes": {"other": fleet}})
 
     def pids(self, fleet: Fleet) -> tuple[int, ...]:
         """The processes of a fleet, without their children."""
