@@ -2,7 +2,8 @@
 # make test   install and run every check and test, on servers it starts by itself
 # make coverage  which lines the quick tests ran
 # make check  lint, format, types, import contracts, dependencies
-# make bench  ours beside raw Celery, in one run; make bench-growth  the same as work, history and workers grow
+# make bench  ours beside raw Celery, in one run; AGAINST=<commit> compares with that instead; QUICK=1 tries it
+# make bench-growth  ours beside raw Celery as work, history and workers grow
 # make bench-peers  ours beside other task queues, each in a venv of its own; writes benchmarks/RESULTS.md and its charts
 # make bench-tools  file tools and Bash beside ripgrep, plain Python, asyncio and the MCP filesystem server
 # make house  how large the code is and how far one call walks in it; writes benchmarks/HOUSE.md
@@ -61,7 +62,7 @@ check: $(STAMP)
 	$(BIN)/deptry .
 
 bench: $(BENCH_STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m $(if $(AGAINST),benchmarks.against $(AGAINST),benchmarks) $(if $(QUICK),--quick)
 
 bench-growth: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks growth

@@ -95,8 +95,8 @@ def cells(result: Result, *, spread: bool) -> tuple[str, ...]:
     ratio = result.ratio
     return (
         f"{result.row.title} {MARK}" if result.others > NOISY else result.row.title,
-        _shown(result.ours, result.row.unit, spread=spread),
-        _shown(result.raw, result.row.unit, spread=spread),
+        shown(result.ours, result.row.unit, spread=spread),
+        shown(result.raw, result.row.unit, spread=spread),
         "" if ratio is None else f"{ratio:.2f}x",
         "" if result.row.bar is None else result.row.bar.shown(result.row.unit),
         result.verdict,
@@ -108,7 +108,8 @@ def said(result: Result) -> str:
     return "  ".join(cell for cell in cells(result, spread=False) if cell)
 
 
-def _shown(readings: Sequence[float], unit: str, *, spread: bool) -> str:
+def shown(readings: Sequence[float], unit: str, *, spread: bool = False) -> str:
+    """The middle reading with its unit; `spread` adds the lowest and the highest."""
     if not readings:
         return ""
     middle = f"{_number(median(readings))} {unit}".rstrip()

@@ -1,9 +1,10 @@
-"""Virtual environments in `.bench/`, one a peer, with exactly the versions that `requirements/` pins."""
+"""Virtual environments in `.bench/`: one a peer, with exactly the versions that `requirements/` pins, and those of old commits."""
 
 import hashlib
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.processes import ROOT
@@ -30,16 +31,20 @@ def install(environment: str) -> None:
         InstallationError: with pip's last words.
     """
     requirements = REQUIREMENTS / f"{environment}.txt"
+    install_packages(environment, ["--requirement", str(requirements)], requirements.read_bytes())
+
+
+def install_packages(environment: str, wanted: Sequence[str], versions: bytes) -> None:
+    """Make the environment with what these words tell pip to install, unless it is there with these `versions`."""
     stamp = _folder(environment) / STAMP
-    wanted = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
-    if stamp.exists() and stamp.read_text() == wanted:
+    mark = hashlib.sha256(versions + sys.version.encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == mark:
         return
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / ".gitignore").write_text("*\n")
     venv.create(_folder(environment), clear=True, with_pip=True)
-    pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", str(requirements))
-    _run(environment, *pip)
-    stamp.write_text(wanted)
+    _run(environment, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted)
+    stamp.write_text(mark)
 
 
 def version(environment: str | None, package: str) -> str:

@@ -1,10 +1,44 @@
 """Measures that start servers, workers and clients, with so few calls that no figure means anything."""
 
+import shutil
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from benchmarks import runner
+from benchmarks.against import arms
+from benchmarks.against.changes import FIGURES, QUICK
 from benchmarks.measures import round_trip
+from benchmarks.processes import ROOT
 from benchmarks.scene import Sizes
+from tests.session_folder import SessionFolder
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short enough for sockets."""
+    session = SessionFolder()
+    yield session.path
+    session.remove()
+
+
+def a_tree(folder: Path) -> Path:
+    for package in ("forge_tools", "workers", "migrations"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def test_an_arm_runs_its_own_tree_and_yields_every_figure(folder: Path) -> None:
+    tree = a_tree(folder / "tree")
+
+    with arms.arm("old", tree, sys.executable, "sqlite", folder) as old:
+        assert old.client.ask("source") == str(tree / "forge_tools" / "__init__.py")
+        read = [figure.read([old], QUICK) for figure in FIGURES["postgres"]]
+
+    assert all(reading["old"] > 0 for reading in read)
 
 
 def test_a_lone_call_is_measured_in_every_rhythm_beside_raw_celery() -> None:

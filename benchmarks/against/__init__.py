@@ -1,0 +1,1 @@
+"""A commit beside the working tree, in turns and in one run."""
