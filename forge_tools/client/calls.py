@@ -251,20 +251,18 @@ class Calls:
 
     async def _run(self, call: Call, accepted: Accepted) -> ToolResult:
         """Store a call that is tied to nothing and wait for its result, in one."""
-        id_ = accepted.new.id
         try:
-            future = self._submissions.put(accepted.new)
+            self._submissions.require_open()
         except ConfigurationError as closing:  # nothing was accepted
             return _failed(closing)
         try:
-            return await self._told(await future)
+            return await self._told(await self._submissions.run(accepted.new))
         except ToolChangedError:  # not a result yet: the call is checked anew
+            await asyncio.sleep(0)  # here who was cancelled meanwhile is heeded
             raise
         except ForgeError as error:
             is_stored = isinstance(error, ConfigurationError)  # the client was closed; else it was not to be stored
-            return _failed(error, id_ if is_stored else None)
-        finally:
-            self._results.end(id_, future)
+            return _failed(error, accepted.new.id if is_stored else None)
 
     async def _keep(self, call: Call, accepted: Accepted) -> Handle | Rejected:
         """Store a call. One whose key has an execution is not stored: it stands for that one, if it is the same call."""

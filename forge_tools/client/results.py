@@ -3,9 +3,7 @@
 import asyncio
 import copy
 import logging
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from forge_tools.client.connection import Connection
@@ -52,9 +50,7 @@ class Results:
         self._expected: set[str] = set()
         self._unread: set[str] = set()
         self._reading: asyncio.Task[None] | None = None
-        self._polling: asyncio.Task[None] | None = None
-        self._next_poll = 0.0
-        self._is_sooner = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def expect(self, ids: Iterable[str]) -> None:
@@ -100,11 +96,7 @@ class Results:
             self._others.setdefault(execution_id, []).append(future)
             return future
         self._waiting[execution_id] = future
-        poll = self._poll_of(execution_id, SILENCE if is_expected else FIRST_POLL)
-        if self._polling is None or self._polling.done():
-            self._polling = asyncio.ensure_future(self._poll())
-        elif poll.due < self._next_poll:
-            self._is_sooner.set()
+        self._watch(self._poll_of(execution_id, SILENCE if is_expected else FIRST_POLL))
         return future
 
     def end(self, execution_id: str, future: "asyncio.Future[StoredResult]") -> None:
@@ -145,10 +137,11 @@ class Results:
         self._expected.clear()
         for execution_id in self._waiting:
             self.fail(execution_id, _closed(execution_id))
-        tasks = [task for task in (self._reading, self._polling) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # last: who is cancelled here has left nobody waiting
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])  # last: who is cancelled here has left nobody waiting
 
     def _read_soon(self, ids: Iterable[str]) -> None:
         self._unread.update(i for i in ids if i in self._waiting)
@@ -183,7 +176,7 @@ class Results:
 
     def _poll_of(self, execution_id: str, interval: float) -> _Poll:
         """The poll that this one goes with: the newest, unless that is due too much sooner."""
-        due, newest = time.monotonic() + interval, self._newest.get(interval)
+        due, newest = asyncio.get_running_loop().time() + interval, self._newest.get(interval)
         if newest is not None and newest.interval == interval and newest.due >= due - TOGETHER * interval:
             newest.ids.append(execution_id)
             return newest
@@ -191,21 +184,25 @@ class Results:
         self._polls.append(poll)
         return poll
 
-    async def _poll(self) -> None:
-        while self._waiting:
-            now = time.monotonic()
-            for poll in [poll for poll in self._polls if poll.due <= now]:
-                poll.ids = [i for i in poll.ids if i in self._waiting]
+    def _watch(self, poll: _Poll) -> None:
+        """Have SQL asked when that poll is due, or another before."""
+        if self._timer is None or poll.due < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(poll.due, self._poll)
+
+    def _poll(self) -> None:
+        self._timer, now = None, asyncio.get_running_loop().time()
+        for poll in self._polls:
+            poll.ids = [i for i in poll.ids if i in self._waiting]
+            if poll.due <= now:
                 poll.back_off(now)
                 self._read_soon(poll.ids)
-            self._polls = [poll for poll in self._polls if poll.ids]
-            self._next_poll = max(min(poll.due for poll in self._polls), now + FIRST_POLL)
-            self._is_sooner.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._next_poll - time.monotonic()):
-                    await self._is_sooner.wait()
-        self._polls.clear()
-        self._newest.clear()
+        self._polls = [poll for poll in self._polls if poll.ids]
+        if self._polls:
+            self._watch(min(self._polls, key=lambda poll: poll.due))
+        else:
+            self._newest.clear()
 
 
 def _closed(execution_id: str) -> ConfigurationError:

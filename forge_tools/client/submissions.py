@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
@@ -16,11 +15,17 @@ from forge_tools.records import Holder, Lane, LinkedExecution, NewExecution, Sto
 from forge_tools.records.places import serving_command
 from forge_tools.validation import clean_text
 
+CHECK_SECONDS = 1.0
+"""How long after a call it is looked whether its queue is still served."""
+
 PART = 500
 """Calls that are stored together at most: workers can begin with the first while the next are on their way."""
 
 MOST_UNDER_WAY = 8 * PART
 """Calls of which it is not known yet whether they are stored; whoever has more waits."""
+
+SETTLED_LOOK = 0.01
+"""Seconds between two looks of a client that closes at the call that its caller is storing."""
 
 MAX_REASON_CHARS = 500
 
@@ -48,8 +53,8 @@ class Submissions:
         self._unsettled: set[str] = set()
         self._to_tell: dict[str, asyncio.Future[Answer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._checked: set[tuple[str, str]] = set()
-        self._checked_at = 0.0
+        self._checked: dict[tuple[str, str], float] = {}
+        self._check: asyncio.TimerHandle | None = None
         self._is_closing = False
 
     async def room(self) -> None:
@@ -61,22 +66,43 @@ class Submissions:
             self._queued.append(turn := asyncio.get_running_loop().create_future())
             await turn
 
-    def put(self, new: NewExecution) -> "asyncio.Future[StoredResult]":
-        """Store a call with all that come in this turn of the loop. Its result, or the error that kept it out, is waited for
-        from now on, since a worker may be faster than the answer that it is stored.
+    async def run(self, new: NewExecution) -> StoredResult:
+        """Store a call and wait for its result, or for the error that kept it out; from the start, since a worker may be faster
+        than the answer that it is stored. It is stored at once if it comes alone, else with all that come in this turn of the loop.
+        """
+        is_alone = not self._unsettled
+        self._unsettled.add(new.id)
+        future = self.results.begin(new.id, self._broker.is_listening)
+        try:
+            if is_alone:
+                await self._send_part([new], self._connection.store.queue.submit_many)
+            else:
+                self._gather(new)
+            return await future
+        finally:
+            self.results.end(new.id, future)
+
+    def put_and_tell(self, row: NewExecution | LinkedExecution) -> "asyncio.Future[Answer]":
+        """Store a call whose result may be waited for later; what became of storing it is told.
 
         Raises:
             ConfigurationError: the client is being closed; the call is not taken.
         """
-        self._gather(new)
-        return self.results.begin(new.id, self._broker.is_listening)
-
-    def put_and_tell(self, row: NewExecution | LinkedExecution) -> "asyncio.Future[Answer]":
-        """The same for a call whose result may be waited for later: what became of storing it."""
+        self.require_open()
+        self._unsettled.add(row.id)
         self._gather(row)
         stored: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._to_tell[row.id] = stored
         return stored
+
+    def require_open(self) -> None:
+        """Refuse to take a call.
+
+        Raises:
+            ConfigurationError: the client is being closed.
+        """
+        if self._is_closing:
+            raise ConfigurationError("The client is being closed and takes no more calls; connect another one.")
 
     async def again(self, row: NewExecution | LinkedExecution) -> Answer:
         """Store what was put before: that waits for its flush, adds nothing, and tells what became of it."""
@@ -91,9 +117,11 @@ class Submissions:
     async def settle(self) -> None:
         """Take no more calls, and wait until those there are are stored or refused, within the bounds that storing has."""
         self._is_closing = True
+        if self._check is not None:
+            self._check.cancel()
         await asyncio.sleep(0)  # what was put in this turn of the loop is on its way in the next
-        while self._tasks:
-            await asyncio.wait(self._tasks)  # unlike `gather`, this cuts off nothing if it is cancelled
+        while self._tasks or self._unsettled:  # unlike `gather`, this cuts off nothing if it is cancelled
+            await (asyncio.wait(self._tasks) if self._tasks else asyncio.sleep(SETTLED_LOOK))
 
     async def close(self) -> None:
         """Settle, end every wait, and send the messages that are on their way, within a bounded time."""
@@ -102,10 +130,7 @@ class Submissions:
         await self._broker.close()
 
     def _gather(self, row: NewExecution | LinkedExecution) -> None:
-        if self._is_closing:
-            raise ConfigurationError("The client is being closed and takes no more calls; connect another one.")
         self._gathered.append(row)
-        self._unsettled.add(row.id)
         if not self._is_due:
             self._send_soon()
 
@@ -197,20 +222,22 @@ class Submissions:
         self._check_served({(new.queue, new.lane) for new in stored})
 
     def _check_served(self, places: set[tuple[str, str]]) -> None:
-        """Warn of queues that nobody serves; look at each once an interval at most."""
-        now = time.monotonic()
-        if now - self._checked_at > SERVED_INTERVAL:
-            self._checked, self._checked_at = set(), now
-        unchecked = places - self._checked
-        if unchecked:
-            self._checked |= unchecked
-            self._in_background(self._warn_of_unserved(unchecked))
+        """Warn of queues that nobody serves: of a new one at once, of others now and then, but not while this call is on its way."""
+        loop = asyncio.get_running_loop()
+        if new := places - self._checked.keys():
+            self._in_background(self._warn_of_unserved(new))
+        elif self._check is None and any(self._checked[place] < loop.time() - SERVED_INTERVAL for place in places):
+            self._check = loop.call_later(CHECK_SECONDS, self._check_again, frozenset(places))
+        self._checked.update(dict.fromkeys(new, loop.time()))
+
+    def _check_again(self, places: frozenset[tuple[str, str]]) -> None:
+        self._check = None
+        self._checked.update(dict.fromkeys(places, asyncio.get_running_loop().time()))
+        self._in_background(self._warn_of_unserved(places))
 
     async def _warn_of_unserved(self, places: Iterable[tuple[str, str]]) -> None:
         try:
-            await (
-                self._catalogue.refresh()
-            )  # whoever asks now and then learns too that a tool has moved to another lane
+            await self._catalogue.refresh()  # now and then, which tells, too, of a tool that has moved to another lane
         except ForgeError as error:
             logger.warning("It cannot be read who serves what", extra={"error": str(error)})
             return

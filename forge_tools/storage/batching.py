@@ -98,7 +98,7 @@ class Batcher(Generic[Row, Result]):
     size: Callable[[Row], int] = _weightless
     give_up: Callable[[Row, ForgeError], ForgeError] = _as_it_is
     _pending: deque[tuple[Row, _Call[Result], int]] = field(default_factory=deque)
-    _flusher: "asyncio.Task[None] | None" = None
+    _flusher: "asyncio.Future[None] | None" = None
     _closed: bool = False
 
     async def add(self, row: Row) -> Result:
@@ -109,11 +109,16 @@ class Batcher(Generic[Row, Result]):
         return outcome
 
     async def add_many(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
-        """Wait until all `rows` are flushed; outcomes in order. A waiter that is cancelled stops no flush."""
+        """Wait until all `rows` are flushed; outcomes in order.
+
+        Where nothing is under way they are flushed here and now: who cancels this cuts that flush off.
+        """
+        if self._flusher is None and not self._closed and rows and self._fits(rows):
+            return await self._flush_here(rows)
         return await self.put(rows)
 
     def put(self, rows: Sequence[Row]) -> "asyncio.Future[list[Result | ForgeError]]":
-        """Queue `rows` under one future."""
+        """Queue `rows` under one future. A waiter that is cancelled stops no flush."""
         if self._closed:
             raise StorageError("The Store is closed; open another one.")
         call: _Call[Result] = _Call(asyncio.get_running_loop().create_future(), [], len(rows))
@@ -128,13 +133,26 @@ class Batcher(Generic[Row, Result]):
 
     async def settle(self) -> None:
         """Wait until the rows there are have been written or given up, whoever still waits for them."""
-        if self._flusher is not None:
+        while self._flusher is not None:
             await asyncio.wait([self._flusher])
 
     async def close(self) -> None:
         """Take no more rows, and settle those there are."""
         self._closed = True
         await self.settle()
+
+    async def _flush_here(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
+        """Without a task and a future for rows that come alone, as most do."""
+        loop = asyncio.get_running_loop()
+        done = self._flusher = loop.create_future()
+        try:
+            return await self._outcomes(rows)
+        finally:
+            self._flusher = loop.create_task(self._run()) if self._pending else None
+            done.set_result(None)
+
+    def _fits(self, rows: Sequence[Row]) -> bool:
+        return len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size
 
     async def _run(self) -> None:
         try:
@@ -147,17 +165,21 @@ class Batcher(Generic[Row, Result]):
     async def _flush_next(self) -> None:
         entries = self._take()
         try:
-            outcomes = await self._settle([row for row, _, _ in entries])
+            outcomes = await self._outcomes([row for row, _, _ in entries])
         except asyncio.CancelledError:
             _answer(entries, [StorageError("The Store was closed while these rows were being written.")] * len(entries))
             raise
+        _answer(entries, outcomes)
+
+    async def _outcomes(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
+        try:
+            return await self._settle(rows)
         except Exception as error:  # noqa: BLE001 a defect in a flush must reach its waiters, or they wait for ever
             broken = UnreachableError(
                 f"The database driver failed: {type(error).__name__}: {error}", maybe_committed=True
             )
             broken.__cause__ = error
-            outcomes = [self.give_up(row, broken) for row, _, _ in entries]
-        _answer(entries, outcomes)
+            return [self.give_up(row, broken) for row in rows]
 
     def _take(self) -> list[tuple[Row, _Call[Result], int]]:
         """The next rows within the limits; one that is larger than they allow goes alone."""

@@ -102,16 +102,11 @@ class ExecutionQueue:
     async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
         """Take ownership of those executions that are this scope's to run; the others are absent.
 
-        A claim whose waiter was cancelled is given back, since nobody would run it.
+        Not to be cancelled: what was claimed by then would be nobody's to run.
         """
         self._database.guard()
         asks = [Ask(wakeup.id, wakeup.attempt, str(uuid.uuid4())) for wakeup in wakeups if _is_plausible(wakeup)]
-        future = self._claims_of(scope).put(asks)
-        try:
-            outcomes = await asyncio.shield(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(self._give_back)
-            raise
+        outcomes = await self._claims_of(scope).add_many(asks)
         claims = [claim for claim in outcomes if isinstance(claim, Claim)]
         # What was claimed beside a row that the database refuses is this worker's, and has to run.
         return claims or [claim for claim in _values(outcomes) if claim is not None]
@@ -143,14 +138,14 @@ class ExecutionQueue:
     async def results(self, ids: Sequence[str]) -> list[StoredResult]:
         """The results of those `ids` that are over."""
         self._database.guard()
-        found = _values(await self._results.add_many([id_ for id_ in ids if is_id(id_)]))
+        found = _values(await self._results.put([id_ for id_ in ids if is_id(id_)]))
         return [result for result in found if result is not None]
 
     async def statuses(self, ids: Sequence[str]) -> dict[str, ExecutionStatus]:
         """Where those `ids` that exist are."""
         self._database.guard()
         known = [id_ for id_ in ids if is_id(id_)]
-        found = _values(await self._statuses.add_many(known))
+        found = _values(await self._statuses.put(known))
         return {id_: status for id_, status in zip(known, found, strict=True) if status is not None}
 
     async def cancel(
@@ -202,17 +197,6 @@ class ExecutionQueue:
 
             self._claims[scope] = Batcher(flush, self._limits)
         return self._claims[scope]
-
-    def _give_back(self, answered: "asyncio.Future[list[Claim | ForgeError | None]]") -> None:
-        claims = [claim for claim in answered.result() if isinstance(claim, Claim)]
-        self._finishes.put(
-            [
-                Outcome(
-                    id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.QUEUED, give_back=True
-                )
-                for claim in claims
-            ]
-        )
 
 
 def submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:

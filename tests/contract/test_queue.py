@@ -1,6 +1,5 @@
 """The contract of submit, claim, finish and the reads, on every database."""
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -299,20 +298,6 @@ async def test_twenty_megabytes_of_output_come_back_whole(store: Store) -> None:
     assert await store.queue.finish(ended(claim, output='"' + "é" * 10_000_000 + '"'))
     [stored] = await store.queue.results([claim.id])
     assert len(stored.result.output) == 10_000_000
-
-
-async def test_a_claim_whose_waiter_was_cancelled_is_given_back(store: Store) -> None:
-    id_ = await submitted(store)
-    waiter = asyncio.create_task(store.queue.claim([Wakeup(id_, 0)], SCOPE))
-    await asyncio.sleep(0)
-    waiter.cancel()
-    await asyncio.wait([waiter])
-
-    async def is_back() -> bool:
-        return [event.kind for event in await store.history.events(id_)] == ["given_back"]
-
-    await reached(is_back)
-    assert (await claimed(store, id_)).attempt == 1
 
 
 def shifted(id_: str, seconds: float) -> str:

@@ -165,7 +165,7 @@ class ChildrenLane:
         if not self._is_stopping:
             self._bury(child)
         self._forget(child)
-        self._serve_rings()
+        self._serve_messages()
 
     def _doom(self, child: PoolProcess) -> None:
         child.is_doomed = True
@@ -179,7 +179,7 @@ class ChildrenLane:
                 self._messages.add(
                     child.pid, [Wakeup(*wakeup) for wakeup in frame.wakeups], partial(child.line.send, {"rest": True})
                 )
-                self._serve_rings()
+                self._serve_messages()
             case frames.OfBody() if child.body is not None and (frame.id, frame.attempt) == child.body.key:
                 self._hear_of_body(child, child.body, frame)  # any other was given up
 
@@ -187,7 +187,7 @@ class ChildrenLane:
         child.awaited = None
         if not child.is_ready:
             child.is_ready = True
-            self._serve_rings()
+            self._serve_messages()
             self._tell_of_slots()
 
     def _hear_of_body(self, child: PoolProcess, body: Body, frame: frames.OfBody) -> None:
@@ -233,7 +233,7 @@ class ChildrenLane:
 
     # Ringing: one claim for as many calls as children are idle.
 
-    def _serve_rings(self) -> None:
+    def _serve_messages(self) -> None:
         if self._is_stopping:
             return
         free = self.free_slots()
@@ -259,7 +259,7 @@ class ChildrenLane:
         finally:
             self._claiming -= len(wakeups)
             self.run(claims)
-            self._serve_rings()
+            self._serve_messages()
             if len(claims) < len(wakeups):
                 self._tell_of_slots()
 
@@ -316,7 +316,7 @@ class ChildrenLane:
         child.body = None
         self._finished(outcome)
         self._forget(child)
-        self._serve_rings()
+        self._serve_messages()
 
     def _bury(self, child: PoolProcess) -> None:
         body = child.body

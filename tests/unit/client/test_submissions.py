@@ -111,9 +111,10 @@ async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
     monkeypatch.setattr(queue, "submit_many", failing_once(queue.submit_many))
     calls = [client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(25)]
     async with asyncio.timeout(20):
-        awaited, *handles = await asyncio.gather(
-            client.execute("Echo", CONTEXT, message="awaited"), *calls, return_exceptions=True
+        first, awaited, *rest = await asyncio.gather(
+            calls[0], client.execute("Echo", CONTEXT, message="awaited"), *calls[1:], return_exceptions=True
         )
+    handles = [first, *rest]
 
     assert (awaited.error_code, "ZeroDivisionError: division by zero" in awaited.error) == (
         ErrorCode.OUTCOME_UNKNOWN,
@@ -166,6 +167,7 @@ async def test_a_client_whose_storing_is_cut_off_tells_its_calls(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(client._connection.store.queue, "submit_many", hang)
+    other = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "y"}))
     call = asyncio.ensure_future(client.execute("Echo", CONTEXT, message="x"))
     await begun.wait()
     for task in client._submissions._tasks:
@@ -173,6 +175,8 @@ async def test_a_client_whose_storing_is_cut_off_tells_its_calls(
 
     async with asyncio.timeout(20):
         assert (await call).error_code == ErrorCode.OUTCOME_UNKNOWN
+        with pytest.raises(SubmitOutcomeUnknownError):
+            await other
 
 
 async def test_who_gives_up_closing_cuts_off_no_call(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

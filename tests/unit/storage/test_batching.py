@@ -214,3 +214,45 @@ async def test_no_rows_need_no_flush() -> None:
     sink = Sink()
     assert await Batcher(sink).add_many([]) == []
     assert sink.batches == []
+
+
+async def test_rows_that_come_alone_are_flushed_by_who_brings_them_and_others_gather_behind() -> None:
+    sink = Sink()
+    sink.gate.clear()
+    batcher = Batcher(sink)
+    alone = asyncio.create_task(batcher.add_many([1]))
+    await reached(lambda: len(sink.batches) == 1)
+    rest = [asyncio.create_task(batcher.add_many([row])) for row in (2, 3)]
+    await asyncio.sleep(0)
+    sink.gate.set()
+    assert await asyncio.gather(alone, *rest) == [[2], [4], [6]]
+    assert sink.batches == [[1], [2, 3]]
+    await batcher.close()
+
+
+async def test_closing_waits_for_what_is_flushed_by_who_brought_it_and_for_what_gathered_behind() -> None:
+    sink = Sink()
+    sink.gate.clear()
+    batcher = Batcher(sink)
+    alone = asyncio.create_task(batcher.add_many([1]))
+    await reached(lambda: len(sink.batches) == 1)
+    behind = batcher.put([2])
+    closing = asyncio.create_task(batcher.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    sink.gate.set()
+    await closing
+    assert (await alone, await behind) == ([2], [4])
+
+
+async def test_cancelling_who_brought_rows_alone_leaves_those_behind_to_be_flushed() -> None:
+    sink = Sink()
+    sink.gate.clear()
+    batcher = Batcher(sink)
+    alone = asyncio.create_task(batcher.add_many([1]))
+    await reached(lambda: len(sink.batches) == 1)
+    behind = batcher.put([2])
+    alone.cancel()
+    await asyncio.wait([alone])
+    sink.gate.set()
+    assert await behind == [4]
