@@ -290,6 +290,10 @@ class Settings(BaseSettings):
         """Where workers have the keys that open what clients sealed."""
         return Path(self.sealing_keys or self.home / "keys").resolve()
 
+    def working_dir(self, *, is_local: bool) -> str:
+        """Where calls from here run: on one machine in the folder we are in; elsewhere a worker's own, since ours says nothing there."""
+        return str(self.workspace.absolute()) if is_local or self.is_embedded else "."
+
     def queue_for(self, tool: str, category: str) -> str:
         """The queue that configuration routes a tool or its category to."""
         return self.routes.get(tool) or self.routes.get(category) or "default"

@@ -14,8 +14,7 @@ from pathlib import Path
 from statistics import median_low
 
 from forge_tools.base import ExecutionContext
-from forge_tools.cli.readiness import until_ready
-from forge_tools.cli.up import worker_of
+from forge_tools.cli.up import until_ready, worker_of
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack

@@ -15,13 +15,10 @@ from examples.demo.outage import Outage
 from examples.demo.samples import sample_files
 from examples.demo.scenario import Scenario, is_alive
 from examples.demo.stage import Stage
-from forge_tools.cli.face import Face, OutputOption, face_of
-from forge_tools.cli.interrupts import cancellable
-from forge_tools.cli.invocation import command_line
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.moments import took
-from forge_tools.cli.readiness import until_ready
-from forge_tools.cli.up import worker_of
+from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.live import cancellable
+from forge_tools.cli.text import took
+from forge_tools.cli.up import command_line, until_ready, worker_of
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack

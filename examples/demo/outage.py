@@ -15,7 +15,7 @@ from examples.demo.plain import CONCURRENCY, PlainCelery
 from examples.demo.schedule import COUNT, Work, due, keys, schedule
 from examples.demo.second_host import LANES, SecondHost
 from examples.demo.stage import BrokenPromiseError, Stage
-from forge_tools.cli.moments import took
+from forge_tools.cli.text import took
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from examples.demo.stage import Stage
-from forge_tools.cli.executions import executions_table
-from forge_tools.cli.invocation import own_argv
-from forge_tools.cli.moments import took
+from forge_tools.cli.history import Rows, rows_table
 from forge_tools.cli.stats import figures_table
+from forge_tools.cli.text import took
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
@@ -86,7 +86,18 @@ class Scenario:
         command = {"command": "sleep 1; echo counted $(seq 1000 | wc -l) lines"}
         handle = await self.client.submit("Bash", self._context(), command, queue="background")
         child = await asyncio.create_subprocess_exec(
-            *(*own_argv(), "show", handle.id, "--timeout", f"{_SECOND_PROCESS_SECONDS:g}", "--output", "json"),
+            *(
+                sys.executable,
+                "-P",
+                "-m",
+                "forge_tools.cli",
+                "show",
+                handle.id,
+                "--timeout",
+                f"{_SECOND_PROCESS_SECONDS:g}",
+                "--output",
+                "json",
+            ),
             env={**os.environ, **settings_environment(self.settings)},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -134,7 +145,7 @@ class Scenario:
         async with await open_store(self.settings.database) as store:
             records = await store.history.list(agent_id=AGENT, limit=1000)
             figures = await store.history.figures()
-        stage.show(executions_table(records[:SHOWN_RECORDS], self.width))
+        stage.show(rows_table(Rows.EXECUTIONS, records[:SHOWN_RECORDS], self.width))
         if len(records) > SHOWN_RECORDS:
             stage.text(f"... and {len(records) - SHOWN_RECORDS} more")
         stage.gap()

@@ -5,8 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from forge_tools.cli.readiness import until_ready
-from forge_tools.cli.up import worker_of
+from forge_tools.cli.up import until_ready, worker_of
 from forge_tools.config import Settings
 from forge_tools.embedded import StackStatus, WorkerPlan
 from forge_tools.embedded.stack import worker_environment

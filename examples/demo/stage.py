@@ -7,8 +7,8 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from forge_tools.cli.face import Face, one_line, printable
-from forge_tools.cli.tables import facts
+from forge_tools.cli.face import Face
+from forge_tools.cli.text import facts, one_line, printable
 from forge_tools.errors import ForgeError
 
 _INDENT = 3

@@ -9,9 +9,7 @@ from examples.demo.effects import Effects
 from examples.demo.plain_app import SETTINGS, VISIBILITY_TIMEOUT
 from examples.demo.schedule import COUNT, Work, keys
 from examples.demo.stage import Stage
-from forge_tools.cli.face import one_line
-from forge_tools.cli.moments import took
-from forge_tools.cli.tables import Column, table
+from forge_tools.cli.text import number, one_line, table, took
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolResult
 
@@ -111,7 +109,6 @@ def _claim(stage: Stage, seen: Evidence) -> None:
 
 
 def _figures(seen: Evidence) -> Table:
-    columns = [Column(""), Column("forge_tools", is_number=True), Column("plain Celery", is_number=True)]
     ended = sum(record.is_over for record in seen.records)
     rows: list[tuple[str, object, object]] = [
         ("submitted", len(seen.records), COUNT - seen.plain_refused),
@@ -127,7 +124,8 @@ def _figures(seen: Evidence) -> Table:
     ]
     if seen.plain_refused:
         rows.append(("refused while the broker was away", 0, seen.plain_refused))
-    return table(columns, ([name, str(ours), str(plain)] for name, ours, plain in rows))
+    cells = ([name, str(ours), str(plain)] for name, ours, plain in rows)
+    return table(["", number("forge_tools"), number("plain Celery")], cells)
 
 
 def _say_losses(stage: Stage, seen: Evidence) -> None:

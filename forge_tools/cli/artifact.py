@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, face_of, printable
-from forge_tools.cli.lazy import command_app
+from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.text import printable
 from forge_tools.records import ArtifactPage, PageWish
 from forge_tools.records.artifacts import PAGE_BYTES, PAGE_LINES
 from forge_tools.storage import Store
@@ -79,15 +79,8 @@ def _show(face: Face, page: ArtifactPage) -> None:
 
 
 def _document(page: ArtifactPage) -> dict[str, Any]:
-    facts = {
-        "handle": page.handle,
-        "size": page.size,
-        "start": page.start,
-        "end": page.end,
-        "first_line": page.first_line,
-        "lines": page.lines,
-        "next": page.next,
-    }
+    names = ("handle", "size", "start", "end", "first_line", "lines", "next")
+    facts = {name: getattr(page, name) for name in names}
     try:
         return facts | {"text": page.data.decode()}
     except UnicodeDecodeError:

@@ -1,22 +1,19 @@
 """`forge-tools audit`: whether history is still what it was when it was sealed."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.text import Text
 
-from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, face_of, one_line, printable
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.moments import iso, took
-from forge_tools.cli.tables import facts
-from forge_tools.cli.whoami import whoami
+from forge_tools.cli.database import whoami, with_store
+from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.live import moving_line
+from forge_tools.cli.text import facts, iso, one_line, printable, took
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.records.audit import AuditReport, Finding
@@ -64,12 +61,16 @@ def verify(
 ) -> None:
     """Compare every row with its hash, and the chain with its signatures. Exit code 1 if anything is not as it was."""
     settings = Settings.load()
-    trust, kept = Trust.load(_keys(settings, key or ())), _kept(head)
+    own = _own_key(settings)
+    trust, kept = Trust.load(key or ([] if own is None else [own])), _kept(head)
     face = face_of(context)
 
     async def compare(store: Store) -> AuditReport:
-        with _progress(face, await store.audit.count()) as told:
-            return await store.audit.verify(trust, head=kept, signed_from=signed_from, told=told)
+        columns = (TextColumn("Comparing"), BarColumn(), MofNCompleteColumn())
+        with moving_line(face, *columns, total=await store.audit.count()) as told:
+            return await store.audit.verify(
+                trust, head=kept, signed_from=signed_from, told=lambda count: told(completed=count)
+            )
 
     report = with_store(compare, settings)
     if face.is_json:
@@ -83,14 +84,10 @@ def verify(
 @app.command()
 def head(context: typer.Context, output: OutputOption = None) -> None:
     """Print the newest batch, to be kept where nobody who writes to the database can change it."""
-    face = face_of(context)
     found = with_store(lambda store: store.audit.head())
     if found is None:
         raise ForgeError("Nothing is sealed yet. Workers do it, or: forge-tools audit seal")
-    if face.is_json:
-        face.document(asdict(found) | {"sealed_at": iso(found.sealed_at), "head": str(found)})
-    else:
-        face.say(str(found))
+    face_of(context).tell(asdict(found) | {"head": str(found)}, str(found))
 
 
 @app.command()
@@ -105,16 +102,8 @@ def seal(
     """Seal what is over now, without a worker."""
     settings = Settings.load()
     signer = signing_key(settings)
-
-    async def work(store: Store) -> int:
-        return await seal_all(store, signer, left_out=left_out)
-
-    count = with_store(work, settings)
-    face = face_of(context)
-    if face.is_json:
-        face.document({"executions": count})
-    else:
-        face.say(f"{count:,} executions sealed." if count else "Nothing to seal.")
+    count = with_store(lambda store: seal_all(store, signer, left_out=left_out), settings)
+    face_of(context).tell({"executions": count}, f"{count:,} executions sealed." if count else "Nothing to seal.")
 
 
 @app.command()
@@ -131,11 +120,10 @@ def keygen(
     if file is None:
         raise typer.BadParameter("name a file, or set FORGE_AUDIT_KEY.", param_hint="FILE")
     signer = Signer.load_or_make(file) if if_none else make_key(file)
-    face = face_of(context)
-    if face.is_json:
-        face.document({"key_id": signer.key_id, "private": str(file), "public": f"{file}.pub"})
-    else:
-        face.say(f"Key {signer.key_id}: {file} signs and is for the workers alone, {file}.pub verifies.")
+    face_of(context).tell(
+        {"key_id": signer.key_id, "private": str(file), "public": f"{file}.pub"},
+        f"Key {signer.key_id}: {file} signs and is for the workers alone, {file}.pub verifies.",
+    )
 
 
 async def seal_all(store: Store, signer: Signer | None, *, left_out: bool = False) -> int:
@@ -155,17 +143,14 @@ async def seal_all(store: Store, signer: Signer | None, *, left_out: bool = Fals
 
 def signing_key(settings: Settings) -> Signer | None:
     """The key that this machine may sign with, if it has one."""
-    path = settings.audit_key or settings.embedded_audit_key
-    return Signer.load(path) if settings.audit_key or (settings.is_embedded and path.exists()) else None
+    path = _own_key(settings)
+    return None if path is None else Signer.load(path)
 
 
-def _keys(settings: Settings, given: Sequence[Path]) -> Sequence[Path]:
-    if given:
-        return given
-    if settings.audit_key is not None:
-        return [settings.audit_key]
+def _own_key(settings: Settings) -> Path | None:
+    """The one that a setting names, else that of the embedded stack where there is one."""
     own = settings.embedded_audit_key
-    return [own] if settings.is_embedded and own.exists() else []
+    return settings.audit_key or (own if settings.is_embedded and own.exists() else None)
 
 
 def _kept(head: str | None) -> tuple[int, str] | None:
@@ -177,23 +162,9 @@ def _kept(head: str | None) -> tuple[int, str] | None:
     return int(number), hash_.lower()
 
 
-@contextmanager
-def _progress(face: Face, total: int) -> Iterator[Callable[[int], object]]:
-    if not face.err.is_terminal:
-        yield lambda count: None
-        return
-    columns = (TextColumn("Comparing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=face.err, transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda count: progress.update(task, completed=count)
-
-
 def _document(report: AuditReport, trust: Trust) -> dict[str, Any]:
-    moments = ("oldest_unsealed", "ended_from", "ended_until")
-    said = asdict(report) | {name: iso(getattr(report, name)) for name in moments}
-    found = report.head
-    kept = None if found is None else asdict(found) | {"sealed_at": iso(found.sealed_at), "head": str(found)}
-    return said | {"head": kept, "is_intact": report.is_intact, "proof": _proof(report, trust)}
+    kept = report.head and asdict(report.head) | {"head": str(report.head)}
+    return asdict(report) | {"head": kept, "is_intact": report.is_intact, "proof": _proof(report, trust)}
 
 
 def _proof(report: AuditReport, trust: Trust) -> str:

@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
-from forge_tools.cli.database import with_store
-from forge_tools.cli.face import OutputOption, face_of
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.whoami import whoami
+from forge_tools.cli.database import whoami, with_store
+from forge_tools.cli.face import OutputOption, command_app, face_of
 from forge_tools.client.calls import tell_of_cancel
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
@@ -44,9 +42,5 @@ def cancel(
                 await tell_of_cancel(store, settings.broker, id_)
         return id_, answer
 
-    face = face_of(context)
     found, answer = with_store(ask, settings)
-    if face.is_json:
-        face.document({"id": found, "outcome": answer})
-    else:
-        face.say(_SAID[answer].format(id=found))
+    face_of(context).tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))

@@ -1,6 +1,8 @@
 """Commands meet the database here: opened for one piece of work, closed after it."""
 
 import asyncio
+import getpass
+import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -44,3 +46,12 @@ def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
             return await work(history)
 
     return asyncio.run(run())
+
+
+def whoami() -> str:
+    """Who types the command, for the record: `user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from forge_tools.cli.face import OutputOption, face_of
-from forge_tools.cli.lazy import command_app
+from forge_tools.cli.face import OutputOption, command_app, face_of
 from forge_tools.config import Settings
 from forge_tools.storage import migrate
 from forge_tools.storage.connections import role_setting
@@ -61,22 +60,17 @@ def downgrade(
 def current(context: typer.Context, output: OutputOption = None) -> None:
     """Print the version the database is at, and the one this code needs."""
     at, needed = migrate.current(Settings.load().migration_database), migrate.head()
-    face = face_of(context)
-    if face.is_json:
-        face.document({"current": at, "head": needed, "is_current": at == needed})
-    elif at == needed:
-        face.say(f"{at} (newest)")
+    document = {"current": at, "head": needed, "is_current": at == needed}
+    if at == needed:
+        said = f"{at} (newest)"
     elif at and is_usable(at):
-        face.say(f"{at}; this code, of {needed}, works on it.")
+        said = f"{at}; this code, of {needed}, works on it."
     else:
-        face.say(f"{at or 'not migrated'}; this code needs {needed}. Run: forge-tools db upgrade")
+        said = f"{at or 'not migrated'}; this code needs {needed}. Run: forge-tools db upgrade"
+    face_of(context).tell(document, said)
 
 
 def _report(context: typer.Context, before: str | None, after: str | None) -> None:
-    face = face_of(context)
-    if face.is_json:
-        face.document({"before": before, "after": after})
-    elif before == after:
-        face.say(f"Nothing to do: {after or 'not migrated'}.")
-    else:
-        face.say(f"Migrated from {before or 'nothing'} to {after or 'nothing'}.")
+    moved = f"Migrated from {before or 'nothing'} to {after or 'nothing'}."
+    same = f"Nothing to do: {after or 'not migrated'}."
+    face_of(context).tell({"before": before, "after": after}, same if before == after else moved)

@@ -1,11 +1,10 @@
 """`forge-tools export`: history as a file, oldest first, however long it is."""
 
 import csv
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,13 +13,14 @@ from types import FrameType
 from typing import Annotated, Protocol, TextIO
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 
-from forge_tools.cli import filters
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, face_of, printable, standard_output
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.listed import KindOption, Listed, OfOption, Record, Rows, listed, narrowed
+from forge_tools.cli.face import Face, OutputOption, command_app, face_of, standard_output
+from forge_tools.cli.filters import ALL, Chosen, filtered
+from forge_tools.cli.history import LISTED, OfOption, Record, Rows, document, refuse_unfitting
+from forge_tools.cli.live import moving_line
+from forge_tools.cli.text import as_json, iso, printable
 from forge_tools.errors import ForgeError
 from forge_tools.storage import Store
 
@@ -35,43 +35,32 @@ class Format(StrEnum):
 
 
 @app.command()
-def export(  # noqa: PLR0913 one option a filter
+@filtered(*ALL)
+def export(
     context: typer.Context,
     *,
     of: OfOption = Rows.EXECUTIONS,
-    kind: KindOption = None,
     format: Annotated[Format, typer.Option(help="An object a line, or comma-separated values.")] = Format.JSONL,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; by default the standard output.")] = None,
-    tool: filters.ToolOption = None,
-    category: filters.CategoryOption = None,
-    status: filters.StatusOption = None,
-    agent: filters.AgentOption = None,
-    session: filters.SessionOption = None,
-    queue: filters.QueueOption = None,
-    since: filters.SinceOption = None,
-    until: filters.UntilOption = None,
-    error_code: filters.CodeOption = None,
-    error: filters.ErrorOption = None,
-    slower_than: filters.SlowerOption = None,
-    faster_than: filters.FasterOption = None,
+    chosen: Chosen,
     output: OutputOption = None,
 ) -> None:
     """Write executions with all that is kept of them, or attempts or events, oldest first; what comes meanwhile is left out.
 
     A file appears whole or not at all.
     """
-    chosen = narrowed(filters.given(context), of, kind)
-    face = face_of(context)
+    refuse_unfitting(chosen, of)
+    face, rows = face_of(context), LISTED[of]
 
     async def write(store: Store) -> int:
-        count, chosen_rows = 0, listed(store.history, of)
-        with _opened(to, face) as stream, _progress(face, of, chosen.get("until"), shown=_is_seen(face, to)) as told:
-            rows = _Rows(stream, format, chosen_rows)
-            async for page in chosen_rows.pages(**chosen):
+        count, end = 0, min(chosen.get("until") or datetime.now(UTC), datetime.now(UTC))
+        with _opened(to, face) as stream, _progress(face, of, end, to) as told:
+            add = _writer(stream, format, rows.names)
+            async for page in getattr(store.history, rows.pages)(**chosen):
                 for record in page:
-                    rows.add(record)
+                    add(record)
                 count += len(page)
-                told(count, chosen_rows.moment(page[0]) if page else page.until, page.until)
+                told(count, rows.moment(page[0]) if page else page.until, page.until)
         return count
 
     with _quiet_when_nobody_reads(), _interrupted_by(signal.SIGTERM), _interrupted_by(signal.SIGHUP):
@@ -82,34 +71,23 @@ def export(  # noqa: PLR0913 one option a filter
             face.note(f"{count:,} {of.value} in {to}")
 
 
-_Told = Callable[[int, datetime, datetime], None]
-"""Takes how many rows were written, and from when to when was looked for the last of them."""
-
-
 class _Stream(Protocol):
     def write(self, text: str, /) -> object: ...
 
 
-class _Rows:
-    """Writes records in one of the formats; CSV begins with the names of its columns, and has nested values as JSON."""
-
-    def __init__(self, stream: _Stream, format: Format, listed: Listed) -> None:
-        self._stream = stream
-        self._listed = listed
-        self._csv = csv.writer(stream) if format is Format.CSV else None
-        if self._csv is not None:
-            self._csv.writerow(listed.names)
-
-    def add(self, record: Record) -> None:
-        row = self._listed.document(record)
-        if self._csv is None:
-            self._stream.write(json.dumps(row, separators=(",", ":"), ensure_ascii=False, default=str) + "\n")
-        else:
-            self._csv.writerow([_cell(row[name]) for name in self._listed.names])
+def _writer(stream: _Stream, format: Format, names: Sequence[str]) -> Callable[[Record], object]:
+    """What writes a record in a format; CSV begins with the names of its columns, and has nested values as JSON."""
+    if format is Format.JSONL:
+        return lambda record: stream.write(as_json(document(record), separators=(",", ":"), ensure_ascii=False) + "\n")
+    rows = csv.writer(stream)
+    rows.writerow(names)
+    return lambda record: rows.writerow([_cell(value) for value in document(record).values()])
 
 
 def _cell(value: object) -> object:
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else value
+    if isinstance(value, datetime):
+        return iso(value)
+    return as_json(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
 class _Terminal:
@@ -150,29 +128,25 @@ def _whole(path: Path) -> Iterator[TextIO]:
         part.unlink(missing_ok=True)
 
 
-def _is_seen(face: Face, to: Path | None) -> bool:
-    """Where rows go to the terminal itself, nothing is shown between them."""
-    return face.err.is_terminal and (to is not None or not face.out.is_terminal)
+_Told = Callable[[int, datetime, datetime], object]
+"""Takes how many rows were written, and from when to when was looked for the last of them."""
 
 
 @contextmanager
-def _progress(face: Face, of: Rows, until: datetime | None, *, shown: bool) -> Iterator[_Told]:
-    """A bar on the error stream: how much of the time from the first row until now is written; counting would read it twice."""
-    if not shown:
-        yield lambda count, first, last: None
-        return
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn())
-    end = min(until or datetime.now(UTC), datetime.now(UTC))
+def _progress(face: Face, of: Rows, end: datetime, to: Path | None) -> Iterator[_Told]:
+    """A bar: how much of the time from the first row until now is written; counting would read it twice.
+
+    Where rows go to the terminal itself, nothing is shown between them.
+    """
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[said]}"))
     began: list[datetime] = []
-    with Progress(*columns, console=face.err, transient=True) as progress:
-        task = progress.add_task("", total=None, said="")
+    with moving_line(face, *columns, is_shown=to is not None or not face.out.is_terminal, said="") as update:
 
         def told(count: int, first: datetime, last: datetime) -> None:
-            if not began:
-                began.append(first)
+            began[:] = began or [first]
             whole = max((end - began[0]).total_seconds(), 1e-3)
             said = f"{count:,} {of.value}, to {last:%Y-%m-%d %H:%MZ}"
-            progress.update(task, total=whole, completed=(last - began[0]).total_seconds(), said=said)
+            update(total=whole, completed=(last - began[0]).total_seconds(), said=said)
 
         yield told
 

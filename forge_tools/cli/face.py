@@ -1,24 +1,55 @@
-"""What a command shows: text for people or JSON for programs, on one output and one error stream."""
+"""What a command shows, text for people or JSON for programs, and the exit codes that scripts may rely on."""
 
-import json
 import logging
-import re
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from forge_tools.errors import ForgeError
+from forge_tools.cli.text import as_json, printable
+from forge_tools.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    DuplicateToolError,
+    ForgeError,
+    InvalidToolError,
+    StackError,
+    StorageError,
+    SubmitOutcomeUnknownError,
+)
 
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but tab and newline, marks that reorder text on a terminal, and lone surrogates."""
+OK, FAILED, USAGE, UNAVAILABLE, CONFIGURATION, INTERRUPTED = 0, 1, 2, 69, 78, 130
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    the call or the command failed
+  2    the command line is wrong
+  69   a service cannot be reached or used: database, broker, embedded stack
+  78   the configuration or the installation must be mended
+  130  interrupted
+"""
+
+_CODES = {
+    (ConfigurationError, InvalidToolError, DuplicateToolError): CONFIGURATION,
+    (StorageError, BrokerUnavailableError, StackError, SubmitOutcomeUnknownError): UNAVAILABLE,
+}
+
+command_app = partial(typer.Typer, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+"""Makes the app of a command: plain help that is quick to load and readable at 80 columns."""
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code that says what kind of error ended the command."""
+    return next((code for kinds, code in _CODES.items() if isinstance(error, kinds)), FAILED)
 
 
 class Output(StrEnum):
@@ -26,16 +57,6 @@ class Output(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-def printable(text: object) -> str:
-    """Escape what would move the cursor, reorder text or cannot be encoded."""
-    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], str(text))
-
-
-def one_line(text: object) -> str:
-    """Make a text fit a table's cell: printable, white space collapsed."""
-    return " ".join(printable(text).split())
 
 
 @dataclass
@@ -53,11 +74,18 @@ class Face:
 
     def document(self, value: Any) -> None:
         """Print the one JSON document of this command."""
-        self._write(json.dumps(value, indent=2, default=str))
+        self._write(as_json(value, indent=2))
 
     def line(self, value: Any) -> None:
         """Print one JSON object of many, on one line."""
-        self._write(json.dumps(value, separators=(",", ":"), default=str))
+        self._write(as_json(value, separators=(",", ":")))
+
+    def tell(self, document: Any, sentence: str) -> None:
+        """Print what happened: a JSON document for programs, a sentence for people."""
+        if self.is_json:
+            self.document(document)
+        else:
+            self.say(sentence)
 
     def raw(self, text: str) -> None:
         """Print what a tool put out: to a terminal without what could harm it, to a pipe as it is."""
@@ -123,18 +151,15 @@ class _Notices(logging.Handler):
         self._seen: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not self._face.is_debugging and not _is_for_people(record.name):
+        # What a tool logs about a call, its result says too.
+        is_for_people = record.name.startswith("forge_tools.") and not record.name.startswith("forge_tools.tools")
+        if not is_for_people and not self._face.is_debugging:
             return
         error = getattr(record, "error", None)
         text = record.getMessage() + (f": {error}" if error else "")
         if text not in self._seen:
             self._seen.add(text)
             self._face.note(f"Warning: {text}", style="yellow")
-
-
-def _is_for_people(logger: str) -> bool:
-    # What a tool logs about a call, its result says too.
-    return logger.startswith("forge_tools.") and not logger.startswith("forge_tools.tools")
 
 
 def face_of(context: typer.Context) -> Face:

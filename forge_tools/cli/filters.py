@@ -1,73 +1,93 @@
-"""The options by which history, figures and exports are narrowed: one meaning, wherever they stand."""
+"""The options by which history, figures, exports and pruning are narrowed: one meaning, wherever they stand."""
 
 import shlex
+from collections.abc import Callable
 from datetime import datetime
 from enum import Enum
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
 
-from forge_tools.cli.moments import parse_since
+from forge_tools.cli.text import parse_since
 from forge_tools.records import ExecutionStatus, ToolCategory
 
-ToolOption = Annotated[str | None, typer.Option(help="Only this tool.")]
-CategoryOption = Annotated[
-    ToolCategory | None, typer.Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")
-]
-StatusOption = Annotated[
-    ExecutionStatus | None, typer.Option(metavar="STATUS", help=f"One of {', '.join(ExecutionStatus)}.")
-]
-AgentOption = Annotated[str | None, typer.Option(help="Only calls of this agent.")]
-SessionOption = Annotated[str | None, typer.Option(help="Only calls of this session.")]
-QueueOption = Annotated[str | None, typer.Option(help="Only calls of this queue.")]
-CodeOption = Annotated[str | None, typer.Option(metavar="CODE", help="Only those that ended with it.")]
-ErrorOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose error has this text in it.")]
+Chosen = dict[str, Any]
+"""What is asked for, by the names of `Selection`."""
 
 
-def _moment(text: str | None) -> datetime | None:
+def moment(text: str) -> datetime:
+    """Read a time on the command line; what is none is a usage error."""
     try:
-        return parse_since(text) if text else None
+        return parse_since(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-SinceOption = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Queued since 90s, 15m, 1h, 2d ago, or ISO.", callback=_moment),
-]
-UntilOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Queued before then, in the same forms.", callback=_moment)
-]
-SlowerOption = Annotated[
-    float | None, typer.Option(metavar="MS", min=0, help="Only those that ran for so many milliseconds or longer.")
-]
-FasterOption = Annotated[
-    float | None, typer.Option(metavar="MS", min=0, help="Only those that ran for so many milliseconds at most.")
-]
+def _if_given(text: str | None) -> datetime | None:
+    return moment(text) if text else None
 
 
-_FIELDS = {
-    "agent": "agent_id",
-    "session": "session_id",
-    "error": "error_text",
-    "slower_than": "min_ms",
-    "faster_than": "max_ms",
-    **{name: name for name in ("tool", "category", "status", "queue", "since", "until", "error_code")},
+def _text(help: str, **more: Any) -> Any:
+    return Annotated[str | None, typer.Option(help=help, **more)]
+
+
+def _milliseconds(help: str) -> Any:
+    return Annotated[float | None, typer.Option(metavar="MS", min=0, help=help)]
+
+
+_CATEGORY = typer.Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")
+_STATUS = typer.Option(metavar="STATUS", help=f"One of {', '.join(ExecutionStatus)}.")
+_OPTIONS: dict[str, tuple[str, Any]] = {
+    "kind": ("kind", _text("Only events of this kind: cancel, requeue, lost, replay, prune, ...", metavar="KIND")),
+    "tool": ("tool", _text("Only this tool.")),
+    "category": ("category", Annotated[ToolCategory | None, _CATEGORY]),
+    "status": ("status", Annotated[ExecutionStatus | None, _STATUS]),
+    "agent": ("agent_id", _text("Only calls of this agent.")),
+    "session": ("session_id", _text("Only calls of this session.")),
+    "queue": ("queue", _text("Only calls of this queue.")),
+    "since": ("since", _text("Queued since 90s, 15m, 1h, 2d ago, or ISO.", metavar="TIME", callback=_if_given)),
+    "until": ("until", _text("Queued before then, in the same forms.", metavar="TIME", callback=_if_given)),
+    "error_code": ("error_code", _text("Only those that ended with it.", metavar="CODE")),
+    "error": ("error_text", _text("Only those whose error has this text in it.", metavar="TEXT")),
+    "slower_than": ("min_ms", _milliseconds("Only those that ran for so many milliseconds or longer.")),
+    "faster_than": ("max_ms", _milliseconds("Only those that ran for so many milliseconds at most.")),
 }
-"""What each option is called in `Selection`."""
+"""Each option with its name in `Selection`."""
+
+ALL = tuple(_OPTIONS)
+
+_RANGES = (("since", "until", "--since / --until"), ("min_ms", "max_ms", "--slower-than / --faster-than"))
 
 
-def given(context: typer.Context) -> dict[str, Any]:
-    """The filters that this command was given, by the names of `Selection`."""
-    params = context.params
-    asked = {field: params[name] for name, field in _FIELDS.items() if params.get(name) is not None}
-    for low, high, options in (
-        ("since", "until", "--since / --until"),
-        ("min_ms", "max_ms", "--slower-than / --faster-than"),
-    ):
-        if low in asked and high in asked and asked[low] > asked[high]:
+def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options where it has the parameter `chosen`, which gets what they say."""
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**words: Any) -> None:
+            asked = {_OPTIONS[name][0]: words.pop(name) for name in names}
+            command(**words, chosen=_checked({name: value for name, value in asked.items() if value is not None}))
+
+        options = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=_OPTIONS[name][1]) for name in names
+        ]
+        own = signature(command)
+        at = list(own.parameters).index("chosen")
+        parameters = [*own.parameters.values()]
+        parameters[at : at + 1] = options
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # functions may have one
+        return run
+
+    return with_options
+
+
+def _checked(chosen: Chosen) -> Chosen:
+    for low, high, options in _RANGES:
+        if low in chosen and high in chosen and chosen[low] > chosen[high]:
             raise typer.BadParameter("Nothing lies between them: the first is beyond the second.", param_hint=options)
-    return asked
+    return chosen
 
 
 def again(context: typer.Context, **others: str) -> str:

@@ -1,43 +1,69 @@
-"""`forge-tools history`: what was run, newest first."""
+"""`forge-tools history`: what was run, newest first; how executions, attempts and events look in rows and as JSON."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from rich.table import Column, Table
+from rich.text import Text
 
-from forge_tools.cli import filters
 from forge_tools.cli.database import with_history
-from forge_tools.cli.executions import summary
-from forge_tools.cli.face import OutputOption, face_of
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.listed import KindOption, Listed, OfOption, Rows, listed, narrowed
-from forge_tools.records import is_id
+from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.filters import ALL, Chosen, again, filtered
+from forge_tools.cli.text import WIDE, as_json, compact, flexible, number, table, took
+from forge_tools.records import (
+    TERMINAL,
+    AttemptRecord,
+    EventRecord,
+    ExecutionRecord,
+    ExecutionStatus,
+    id_time,
+    is_id,
+)
 from forge_tools.storage.history import History
 from forge_tools.storage.paging import Page
 
 PATIENCE_SECONDS = 2.0
 """How long people wait for a page of what no index finds; then it says where to look on. Programs get whole pages."""
 
+SHOWN_ID = 23
+"""Characters of an id in tables: enough to be unique among calls of one millisecond, and a prefix that `show` takes."""
+
+_COLOURS = {
+    ExecutionStatus.SUCCEEDED: "green",
+    **dict.fromkeys((ExecutionStatus.RUNNING, ExecutionStatus.QUEUED), "cyan"),
+    **dict.fromkeys((ExecutionStatus.AWAITING_APPROVAL, ExecutionStatus.CANCELLED), "yellow"),
+    ExecutionStatus.REJECTED: "yellow",
+}
+_LARGE = frozenset({"output", "context", "error_details", "metadata"})
+"""What `history` leaves to `show`: it may be megabytes."""
+
 app = command_app()
+
+Record = ExecutionRecord | AttemptRecord | EventRecord
+
+
+class Rows(StrEnum):
+    """What a row is of."""
+
+    EXECUTIONS = "executions"
+    ATTEMPTS = "attempts"
+    EVENTS = "events"
+
+
+OfOption = Annotated[Rows, typer.Option("--of", help="What to list: calls, each start of a body, or what was done.")]
 
 
 @app.command()
-def history(  # noqa: PLR0913 one option a filter
+@filtered(*ALL)
+def history(
     context: typer.Context,
     *,
     of: OfOption = Rows.EXECUTIONS,
-    kind: KindOption = None,
-    tool: filters.ToolOption = None,
-    category: filters.CategoryOption = None,
-    status: filters.StatusOption = None,
-    agent: filters.AgentOption = None,
-    session: filters.SessionOption = None,
-    queue: filters.QueueOption = None,
-    since: filters.SinceOption = None,
-    until: filters.UntilOption = None,
-    error_code: filters.CodeOption = None,
-    error: filters.ErrorOption = None,
-    slower_than: filters.SlowerOption = None,
-    faster_than: filters.FasterOption = None,
+    chosen: Chosen,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 50,
     before: Annotated[
         str | None,
@@ -50,37 +76,144 @@ def history(  # noqa: PLR0913 one option a filter
     Of attempts, status, error and duration are their own. Of events, times are when they happened, and what else is asked
     is of the execution they happened to.
     """
-    chosen = narrowed(filters.given(context), of, kind)
+    face, rows = face_of(context), LISTED[of]
+    refuse_unfitting(chosen, of)
+    patience = None if face.is_json else PATIENCE_SECONDS
 
-    async def read(known: History) -> tuple[Listed, Page[Any]]:
-        last, rows = before, listed(known, of)
+    async def read(known: History) -> Page[Any]:
+        last = before
         if before and of is Rows.EXECUTIONS and not is_id(before.lower()):
             last = (await known.get(before)).id  # a beginning of the id will do
-        return rows, await rows.page(**chosen, limit=limit, before=last, patience=patience)
+        page: Page[Any] = await getattr(known, rows.page)(**chosen, limit=limit, before=last, patience=patience)
+        return page
 
-    face = face_of(context)
-    patience = None if face.is_json else PATIENCE_SECONDS
-    rows, page = with_history(read)
+    page = with_history(read)
     if face.is_json:
         for record in page:
-            face.line(summary(rows.document(record)))
+            face.line({name: value for name, value in document(record).items() if name not in _LARGE})
         return
     if page:
-        face.out.print(rows.table(page, face.out.width))
-    elif page.older is not None:
-        face.say(f"No {of.value.removesuffix('s')} matches among those looked at so far.", style="dim")
+        face.out.print(rows_table(of, page, face.out.width))
     else:
-        one = of.value.removesuffix("s")
-        if before:
-            face.say(f"No older {one} matches." if chosen else f"No {one} is older.", style="dim")
-        else:
-            face.say(f"No {one} matches." if chosen else _NOTHING[of], style="dim")
+        _say_nothing(face, of, page.older, before, chosen)
     if page.older is not None:
-        face.note(f"Older ones: {filters.again(context, before=page.older)}")
+        face.note(f"Older ones: {again(context, before=page.older)}")
 
 
-_NOTHING = {
-    Rows.EXECUTIONS: "Nothing was run yet.",
-    Rows.ATTEMPTS: "No attempt has ended yet.",
-    Rows.EVENTS: "Nothing was done to any execution yet.",
+def _say_nothing(face: Face, of: Rows, older: str | None, before: str | None, chosen: Chosen) -> None:
+    one = of.value.removesuffix("s")
+    if older is not None:
+        said = f"No {one} matches among those looked at so far."
+    elif before:
+        said = f"No older {one} matches." if chosen else f"No {one} is older."
+    else:
+        said = f"No {one} matches." if chosen else LISTED[of].nothing
+    face.say(said, style="dim")
+
+
+def refuse_unfitting(chosen: Chosen, of: Rows) -> None:
+    """Make a filter that these rows cannot have a usage error."""
+    if "kind" in chosen and of is not Rows.EVENTS:
+        raise typer.BadParameter("Only events have a kind: --of events.", param_hint="--kind")
+    if of is Rows.ATTEMPTS and chosen.get("status", "lost") not in TERMINAL:
+        raise typer.BadParameter(f"Attempts have ended: {', '.join(sorted(TERMINAL))}.", param_hint="--status")
+
+
+def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
+    """A line a row; what went wrong gets the room that is left."""
+    rows = LISTED[of]
+    columns = rows.columns if width >= WIDE else rows.columns[: rows.narrow]
+    return table(columns, (rows.cells(one)[: len(columns)] for one in records))
+
+
+def document(record: Record) -> dict[str, Any]:
+    """One row as JSON, by the names of `LISTED`."""
+    return {name: getattr(record, name) for name in _NAMES[type(record)]}
+
+
+def styled(status: ExecutionStatus) -> Text:
+    """A status in its colour."""
+    return Text(status.value, _COLOURS.get(status, "red"), no_wrap=True)
+
+
+def _execution(one: ExecutionRecord) -> list[str | Text]:
+    what = one.error
+    if not what:
+        replayed = f"(replay of {one.replay_of[:SHOWN_ID]}) " if one.replay_of else ""
+        what = replayed + _pairs(one.parameters)
+    return [one.id[:SHOWN_ID], compact(one.queued_at), one.tool, styled(one.status), took(one.duration_ms), what]
+
+
+def _attempt(one: AttemptRecord) -> list[str | Text]:
+    return [
+        *(one.execution_id[:SHOWN_ID], str(one.attempt), compact(one.completed_at), one.tool),
+        *(styled(one.status), took(one.duration_ms), f"{one.hostname or '-'} {one.pid or ''}", one.error or ""),
+    ]
+
+
+def _event(one: EventRecord) -> list[str | Text]:
+    return [compact(one.at), one.kind, one.actor, one.execution_id[:SHOWN_ID], one.tool or "-", _pairs(one.detail)]
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    """Values as a cell has room for them."""
+    texts = {name: value if isinstance(value, str) else as_json(value) for name, value in values.items()}
+    return " ".join(f"{name}={text if len(text) <= 40 else f'{text[:39]}…'}" for name, text in texts.items())
+
+
+def _names(record: type[Record], *first: str) -> tuple[str, ...]:
+    return (*first, *(one.name for one in fields(record) if one.name not in first))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """How one kind of rows is read, by which methods of `History`, and shown. `moment` is what they are in order of."""
+
+    page: str
+    pages: str
+    names: Sequence[str]
+    moment: Callable[[Any], datetime]
+    columns: Sequence[str | Column]
+    narrow: int
+    """How many of the columns a narrow terminal has room for."""
+    cells: Callable[[Any], list[str | Text]]
+    nothing: str
+
+
+LISTED = {
+    Rows.EXECUTIONS: Listed(
+        page="list",
+        pages="pages",
+        names=(*_names(ExecutionRecord), "queue_wait_ms"),
+        moment=lambda one: one.queued_at,
+        columns=("id", "queued (UTC)", flexible("tool"), "status", number("took"), flexible("what")),
+        narrow=5,
+        cells=_execution,
+        nothing="Nothing was run yet.",
+    ),
+    Rows.ATTEMPTS: Listed(
+        page="list_attempts",
+        pages="attempt_pages",
+        names=_names(AttemptRecord, "execution_id"),
+        moment=lambda one: datetime.fromtimestamp(id_time(one.execution_id), UTC),
+        columns=(
+            *("id", number("#"), "ended (UTC)", flexible("tool"), "status", number("took")),
+            *("host, process", flexible("error")),
+        ),
+        narrow=6,
+        cells=_attempt,
+        nothing="No attempt has ended yet.",
+    ),
+    Rows.EVENTS: Listed(
+        page="list_events",
+        pages="event_pages",
+        names=_names(EventRecord, "id", "execution_id"),
+        moment=lambda one: one.at,
+        columns=("at (UTC)", "kind", flexible("by"), "id", flexible("tool"), flexible("detail")),
+        narrow=5,
+        cells=_event,
+        nothing="Nothing was done to any execution yet.",
+    ),
 }
+
+_NAMES = dict(zip((ExecutionRecord, AttemptRecord, EventRecord), (one.names for one in LISTED.values()), strict=True))

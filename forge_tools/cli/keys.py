@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from rich.table import Column
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import OutputOption, face_of
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.tables import Column, table
+from forge_tools.cli.face import OutputOption, command_app, face_of
+from forge_tools.cli.text import number, table
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import SealingKey
@@ -46,7 +46,7 @@ def new(
 
     made = with_store(work, settings)
     said = "There is a key already." if made is None else f"Made key {made} in {settings.keys_folder}."
-    _tell(context, {"made": made, "folder": str(settings.keys_folder)}, said)
+    face_of(context).tell({"made": made, "folder": str(settings.keys_folder)}, said)
 
 
 @app.command()
@@ -62,7 +62,7 @@ def rotate(context: typer.Context, output: OutputOption = None) -> None:
 
     made, old = with_store(work, settings)
     facts = {"made": made, "retired": old, "folder": str(settings.keys_folder)}
-    _tell(context, facts, f"Made key {made} in {settings.keys_folder}; retired {', '.join(old) or 'none'}.")
+    face_of(context).tell(facts, f"Made key {made} in {settings.keys_folder}; retired {', '.join(old) or 'none'}.")
 
 
 @app.command("list")
@@ -76,13 +76,7 @@ def list_keys(context: typer.Context, output: OutputOption = None) -> None:
     elif not keys:
         face.say("No key. Make one where the workers read it: forge-tools keys new", style="dim")
     else:
-        columns = [
-            Column("key"),
-            Column("made (UTC)"),
-            Column("retired"),
-            Column("calls", is_number=True),
-            Column("here"),
-        ]
+        columns: list[str | Column] = ["key", "made (UTC)", "retired", number("calls"), "here"]
         face.out.print(table(columns, [_row(key, held) for key in keys]))
         face.say(
             f"calls: under way and sealed with it. here: its private half is in {settings.keys_folder}.", style="dim"
@@ -93,8 +87,8 @@ def list_keys(context: typer.Context, output: OutputOption = None) -> None:
 def retire(context: typer.Context, id: KeyArgument, output: OutputOption = None) -> None:
     """Have clients use a key no more. Workers go on opening what was sealed with it."""
     with_store(lambda store: _retire(store, id))
-    _tell(
-        context, {"retired": id}, f"Key {id} is retired; clients hear of it at their next look, within seconds of use."
+    face_of(context).tell(
+        {"retired": id}, f"Key {id} is retired; clients hear of it at their next look, within seconds of use."
     )
 
 
@@ -109,7 +103,7 @@ def forget(
     settings = Settings.load()
     with_store(lambda store: _forget(store, id, is_patient=not now), settings)
     KeyFolder(settings.keys_folder).forget(id)
-    _tell(context, {"forgotten": id}, f"Key {id} is gone. Delete its file wherever else workers had it.")
+    face_of(context).tell({"forgotten": id}, f"Key {id} is gone. Delete its file wherever else workers had it.")
 
 
 async def _make(store: Store, settings: Settings) -> str:
@@ -139,14 +133,6 @@ async def _find(store: Store, id: str) -> SealingKey:
     if not _ID.fullmatch(id) or id not in keys:
         raise ConfigurationError(f"There is no key {id[:40]!r}. There are: {', '.join(keys) or 'none'}.")
     return keys[id]
-
-
-def _tell(context: typer.Context, facts: dict[str, Any], sentence: str) -> None:
-    face = face_of(context)
-    if face.is_json:
-        face.document(facts)
-    else:
-        face.say(sentence)
 
 
 def _facts(key: SealingKey, held: Sequence[str]) -> dict[str, Any]:

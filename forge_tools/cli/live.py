@@ -1,21 +1,28 @@
-"""What a person sees of a call while it runs, on the error stream: where it is, how far, and what it puts out."""
+"""What a person sees of what takes its time, on the error stream: where a call is, how far, and what it puts out."""
 
+import asyncio
+import signal
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import typer
 from rich.console import Group
 from rich.live import Live
+from rich.progress import Progress as Bar
+from rich.progress import ProgressColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from forge_tools.cli.face import Face, one_line, printable
-from forge_tools.cli.moments import took
+from forge_tools.cli.face import INTERRUPTED, Face
+from forge_tools.cli.text import one_line, printable, took
+from forge_tools.errors import ForgeError
 from forge_tools.records import (
     CallEvent,
     Ended,
@@ -26,23 +33,108 @@ from forge_tools.records import (
     Progress,
     Report,
     StateChange,
+    ToolResult,
 )
+
+if TYPE_CHECKING:
+    from forge_tools.client import Handle
+
+T = TypeVar("T")
 
 TAIL_LINES = 8
 BAR_WIDTH = 24
 PLAIN_SECONDS = 1.0
 """Between two lines of progress where there is no terminal."""
 
+PATIENCE = 1.0
+"""Seconds of silence; most calls are over by then."""
 
-class View(Protocol):
+_LAST_WORDS = 1.0
+_CANCEL_SECONDS = 5.0
+
+
+@contextmanager
+def moving_line(
+    face: Face, *columns: ProgressColumn, is_shown: bool = True, total: float | None = None, **fields: Any
+) -> Iterator[Callable[..., object]]:
+    """Show a line that moves where the error stream is a terminal; what is yielded updates it, or does nothing."""
+    if not (face.err.is_terminal and is_shown):
+        yield lambda **_: None
+        return
+    with Bar(*columns, TimeElapsedColumn(), console=face.err, transient=True) as progress:
+        yield partial(progress.update, progress.add_task("", total=total, **fields))
+
+
+def cancellable(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`, which knows how to be cancelled; Ctrl-C and SIGTERM do that and become an exit code."""
+
+    async def main() -> T:
+        task = asyncio.ensure_future(work)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await task
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+async def awaited(
+    face: Face, handle: "Handle", *, is_detached: bool = False, is_live: bool | None = None
+) -> ToolResult:
+    """Wait for the result. When it takes over a second a terminal shows what is waited for, and what the tool reports.
+
+    `is_live` shows that from the start, terminal or not, or not at all. An interrupt cancels the call, unless it is detached.
+    """
+    waiting = asyncio.ensure_future(handle.result())
+    try:
+        patience = 0.0 if is_live else PATIENCE
+        await asyncio.wait([waiting], timeout=patience)
+        if not waiting.done() and (face.err.is_terminal if is_live is None else is_live):
+            await _watch_until(waiting, face, handle, patience)
+        return await waiting
+    except asyncio.CancelledError:
+        waiting.cancel()
+        if is_detached:
+            face.note(f"It goes on; wait for it with: forge-tools show {handle.id} --wait", style="yellow")
+        else:
+            await _cancel(face, handle)
+        raise
+
+
+async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle: "Handle", waited: float) -> None:
+    """Show what there is to see until the result is there, and what was told before it."""
+    keeps_output = face.is_json or not face.out.is_terminal  # where it would not come again as the result
+    with view_of(face, keeps_output=keeps_output, waited=waited) as view:
+        watching = asyncio.ensure_future(watch(view, handle.events(), handle.record))
+        try:
+            await asyncio.wait([waiting])
+            await asyncio.wait([watching], timeout=_LAST_WORDS)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)  # the wait for the result says what is wrong
+
+
+async def _cancel(face: Face, handle: "Handle") -> None:
+    """Ask for the end of the call; the one who interrupted does not wait for ever."""
+    try:
+        async with asyncio.timeout(_CANCEL_SECONDS):
+            outcome = await handle.cancel("interrupted at the command line")
+    except (ForgeError, TimeoutError):
+        face.note(f"Could not cancel {handle.id}; try: forge-tools cancel {handle.id}", style="yellow")
+        return
+    if outcome != "over":
+        face.note(f"Cancelled {handle.id}", style="yellow")
+
+
+class View(AbstractContextManager["View"], Protocol):
     """Shows what it hears, from `with` to its end; from any thread."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-    def say(self, state: str) -> None: ...
-    def hear(self, event: Note | Report) -> None: ...
+    def say(self, state: str) -> None:
+        """Say where the call is."""
+
+    def hear(self, event: Note | Report) -> None:
+        """Show what it reports, or what was done to it."""
 
 
 async def watch(
@@ -65,7 +157,7 @@ def view_of(face: Face, *, keeps_output: bool, waited: float = 0.0) -> View:
     return Screen(face, keeps_output=keeps_output, waited=waited) if face.err.is_terminal else Plain(face)
 
 
-class Plain:
+class Plain(View):
     """Lines, for logs and pipes."""
 
     def __init__(self, face: Face) -> None:
@@ -73,9 +165,6 @@ class Plain:
         self._lines = _Lines()
         self._told_at = 0.0
         self._untold: Progress | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -85,12 +174,10 @@ class Plain:
             self._face.note(measured(self._untold))
 
     def say(self, state: str) -> None:
-        """Say where the call is."""
         self._write(self._lines.rest())
         self._face.note(state)
 
     def hear(self, event: Note | Report) -> None:
-        """Show what it reports, or what was done to it."""
         if isinstance(event, Output):
             self._write(self._lines.add(event))
         elif isinstance(event, Progress):
@@ -106,7 +193,7 @@ class Plain:
             self._face.note(line, style="")
 
 
-class Screen:
+class Screen(View):
     """A terminal. Nothing is shown before there is something to say."""
 
     def __init__(self, face: Face, *, keeps_output: bool, waited: float) -> None:
@@ -122,9 +209,6 @@ class Screen:
             console=face.err, get_renderable=self._render, refresh_per_second=8, transient=True, redirect_stdout=False
         )
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -132,12 +216,10 @@ class Screen:
         self._live.stop()
 
     def say(self, state: str) -> None:
-        """Say where the call is."""
         self._state, self._progress = state, None
         self._live.start(refresh=True)
 
     def hear(self, event: Note | Report) -> None:
-        """Show what it reports, or what was done to it."""
         if isinstance(event, Output):
             self._show(self._lines.add(event))
         elif isinstance(event, Progress):
@@ -154,10 +236,6 @@ class Screen:
             self._tail.extend(lines)
 
     def _render(self) -> Group:
-        parts = [Text(one_line(line), style="dim", no_wrap=True, overflow="ellipsis") for line in self._tail]
-        return Group(*parts, self._status())
-
-    def _status(self) -> Table:
         row = Table.grid(padding=(0, 1))
         elapsed = Text(f"{took((time.monotonic() - self._began) * 1000):>7}", style="dim")
         progress = self._progress
@@ -165,7 +243,8 @@ class Screen:
             row.add_row(elapsed, ProgressBar(1.0, progress.share, width=BAR_WIDTH), Text(measured(progress)))
         else:
             row.add_row(self._spinner, elapsed, Text(measured(progress) if progress is not None else self._state))
-        return row
+        tail = (Text(one_line(line), "dim", no_wrap=True, overflow="ellipsis") for line in self._tail)
+        return Group(*tail, row)
 
 
 class _Lines:
@@ -199,11 +278,12 @@ def noted(note: Note) -> str:
 
 def describe(record: ExecutionRecord, reason: str | None = None) -> str:
     """What an execution waits for, in a few words; `reason` says how its last attempt ended."""
+    tool = one_line(record.tool)
     if record.status is ExecutionStatus.QUEUED:
         again = f", attempt {record.attempt + 1}" if record.attempt else ""
         why = f": {one_line(reason)}" if reason else ""
-        return f"{one_line(record.tool)} waits in queue {record.queue} ({record.lane} lane){again}{why}"
+        return f"{tool} waits in queue {record.queue} ({record.lane} lane){again}{why}"
     if record.status is ExecutionStatus.RUNNING:
         again = f", attempt {record.attempt}" if record.attempt > 1 else ""
-        return f"{one_line(record.tool)} runs on {record.hostname or 'a worker'}{again}"
-    return f"{one_line(record.tool)} {record.status.value.replace('_', ' ')}"
+        return f"{tool} runs on {record.hostname or 'a worker'}{again}"
+    return f"{tool} {record.status.value.replace('_', ' ')}"

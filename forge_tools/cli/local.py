@@ -1,17 +1,33 @@
 """Tools in this very process: no stack, no record."""
 
+import asyncio
+import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from forge_tools.base import BaseTool
 from forge_tools.config import Settings
+from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.plugins import load_tools
-from forge_tools.records import ToolSpec
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.reach import Artifacts
+from forge_tools.signals import heeded
+
+T = TypeVar("T")
+
+GRACE_SECONDS = 5.0
+"""After its timeout a body that awaits has long been cancelled; one that still runs blocks."""
+
+
+class BlockedError(ForgeError):
+    """A tool in this process blocked beyond its timeout; raised into its body."""
+
+    code = ErrorCode.TIMEOUT
 
 
 def local_tools(references: Sequence[str]) -> list[BaseTool]:
@@ -26,13 +42,38 @@ def local_tools(references: Sequence[str]) -> list[BaseTool]:
     return load_tools(references)
 
 
-def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
-    """The tool that is called by that name or alias."""
-    return next((spec for spec in specs if name in (spec.name, *spec.aliases)), None)
-
-
 def local_executor(tools: Sequence[BaseTool], settings: Settings, artifacts: Artifacts | None = None) -> ToolExecutor:
     """An executor over these tools, confined to the workspace as a worker is."""
     registry = ScopedRegistry()
     registry.register_many(tools)
     return ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach_of(settings, artifacts=artifacts))
+
+
+def stoppable(work: Coroutine[Any, Any, T], timeout: float) -> T:
+    """Run `work`, which may block the interpreter: Ctrl-C, SIGTERM and the timeout reach into it all the same."""
+
+    async def main() -> T:
+        # In place of asyncio's handler, which waits for the loop's next turn: a tool that blocks never gives it one.
+        with ExitStack() as handlers:
+            for number in heeded(signal.SIGINT, signal.SIGTERM):
+                handlers.enter_context(_handled(number, signal.default_int_handler))
+            return await work
+
+    def overdue(_number: int, _frame: object) -> None:
+        raise BlockedError(f"Tool timed out after {timeout:g}s; it blocked, and was interrupted")
+
+    with _handled(signal.SIGALRM, overdue):
+        signal.setitimer(signal.ITIMER_REAL, timeout + GRACE_SECONDS)
+        try:
+            return asyncio.run(main())
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def _handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

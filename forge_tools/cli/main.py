@@ -4,41 +4,64 @@ import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from forge_tools import __version__
-from forge_tools.cli import exits
-from forge_tools.cli.face import Face, OutputOption, face_of
-from forge_tools.cli.lazy import Lazy, LazyGroup, command_app
+from forge_tools.cli.face import EXIT_CODES, FAILED, OK, Face, OutputOption, command_app, exit_code, face_of
 from forge_tools.errors import ForgeError
 
 
-class Commands(LazyGroup):
-    """Every command of `forge-tools`."""
+class Commands(TyperGroup):
+    """Every command of `forge-tools`, with its line in the list; its module of that name is imported when it is run."""
 
-    registry: ClassVar[Mapping[str, Lazy]] = {
-        "up": Lazy("forge_tools.cli.up", "Run broker, database and workers on this machine until Ctrl-C."),
-        "worker": Lazy("forge_tools.cli.worker", "Run one worker, for production or another host."),
-        "run": Lazy("forge_tools.cli.run", "Run a tool and print its result."),
-        "tools": Lazy("forge_tools.cli.tools", "List the tools, or their schemas for a model."),
-        "history": Lazy("forge_tools.cli.history", "List what was run, newest first."),
-        "show": Lazy("forge_tools.cli.show", "Show everything about one execution."),
-        "artifact": Lazy("forge_tools.cli.artifact", "Write a long output that was kept, or a page of it."),
-        "cancel": Lazy("forge_tools.cli.cancel", "Cancel an execution, waiting or running."),
-        "replay": Lazy("forge_tools.cli.replay", "Run an execution of the past again."),
-        "stats": Lazy("forge_tools.cli.stats", "How calls ended, how long they took, what waits, who works."),
-        "top": Lazy("forge_tools.cli.top", "Watch workers, queues, rates and what needs attention."),
-        "export": Lazy("forge_tools.cli.export", "Write history to a file, as JSON lines or CSV."),
-        "audit": Lazy("forge_tools.cli.audit", "Prove that history is what it was when it was sealed."),
-        "prune": Lazy("forge_tools.cli.prune", "Delete old history, gently."),
-        "mcp": Lazy("forge_tools.cli.mcp", "Serve the tools to clients of the Model Context Protocol."),
-        "keys": Lazy("forge_tools.cli.keys", "Make, list and retire the keys that secrets are sealed with."),
-        "db": Lazy("forge_tools.cli.db", "Migrate the database."),
-        "doctor": Lazy("forge_tools.cli.doctor", "Say what is wrong, and the way out."),
+    summaries: ClassVar[Mapping[str, str]] = {
+        "up": "Run broker, database and workers on this machine until Ctrl-C.",
+        "worker": "Run one worker, for production or another host.",
+        "run": "Run a tool and print its result.",
+        "tools": "List the tools, or their schemas for a model.",
+        "history": "List what was run, newest first.",
+        "show": "Show everything about one execution.",
+        "artifact": "Write a long output that was kept, or a page of it.",
+        "cancel": "Cancel an execution, waiting or running.",
+        "replay": "Run an execution of the past again.",
+        "stats": "How calls ended, how long they took, what waits, who works.",
+        "top": "Watch workers, queues, rates and what needs attention.",
+        "export": "Write history to a file, as JSON lines or CSV.",
+        "audit": "Prove that history is what it was when it was sealed.",
+        "prune": "Delete old history, gently.",
+        "mcp": "Serve the tools to clients of the Model Context Protocol.",
+        "keys": "Make, list and retire the keys that secrets are sealed with.",
+        "db": "Migrate the database.",
+        "doctor": "Say what is wrong, and the way out.",
     }
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.summaries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.summaries:
+            return None
+        command = get_command(import_module(f"forge_tools.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in self.summaries and not name.startswith("-"):
+            close = get_close_matches(name, self.summaries, n=2)
+            hint = f" Did you mean {' or '.join(close)}?" if close else ""
+            ctx.fail(f"No such command: {ascii(name)[1:-1]}.{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.summaries.items()))
 
 
 _UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
@@ -51,7 +74,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-app = command_app(cls=Commands, no_args_is_help=True, epilog=exits.EPILOG)
+app = command_app(cls=Commands, no_args_is_help=True, epilog=EXIT_CODES)
 
 
 @app.callback()
@@ -68,23 +91,24 @@ def _forge_tools(
 
 
 def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name: str = "forge-tools") -> int:
-    """Run one command `of` a program; returns or exits with the code that `exits` documents."""
+    """Run one command `of` a program; returns or exits with the code that its help documents."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        _never_fail_to_encode(stream)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     face = Face()
     try:
         with face.notices():
             get_command(of).main(words, prog_name=name, obj=face)
     except ForgeError as error:
         face.fail(str(error), error.code, error)
-        return exits.code_for(error)
+        return exit_code(error)
     except Exception as error:  # noqa: BLE001 whatever it is, a user sees one line and the way to more
         face.fail(_unexpected(error), "UNEXPECTED", error)
-        return exits.FAILED
+        return FAILED
     finally:
         _let_go_of_a_full_output()
-    return exits.OK
+    return OK
 
 
 def _unexpected(error: Exception) -> str:
@@ -105,9 +129,3 @@ def _let_go_of_a_full_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def _never_fail_to_encode(stream: object) -> None:
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")

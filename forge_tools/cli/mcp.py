@@ -4,14 +4,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from forge_tools.cli.face import Face, face_of
-from forge_tools.cli.lazy import command_app
+from forge_tools.cli.face import Face, command_app, face_of
 from forge_tools.cli.local import local_executor, local_tools
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
@@ -73,7 +72,7 @@ def mcp(  # noqa: PLR0913 one option each
         categories=_categories(categories),
         tags=_words(tags),
         names=_words(names),
-        working_dir=working_dir or _workspace(settings, is_local=local),
+        working_dir=working_dir or settings.working_dir(is_local=local),
         dry_run=dry_run,
         background_tools=background_tools,
         task_after=task_after,
@@ -82,40 +81,29 @@ def mcp(  # noqa: PLR0913 one option each
     )
     if session_id:
         offer = replace(offer, session_id=session_id)
-    _serve(face_of(context), _Service(settings, offer, http, is_local=local, references=tuple(tools or ())))
-
-
-@dataclass(frozen=True, slots=True)
-class _Service:
-    """What was asked for."""
-
-    settings: Settings
-    offer: Offer
-    http: str | None
-    is_local: bool
-    references: Sequence[str]
-
-
-def _serve(face: Face, service: _Service) -> None:
     to_errors = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=to_errors, force=True)  # all of it, in place of notices for people
     serving = _serving()
-    if service.http is None:
+    transport = _transport(serving, face_of(context), settings, http)
+    if local:
+        _serve_here(serving, transport, settings, offer, tools or ())
+    else:
+        serving.serve_workers(transport, settings, offer)
+
+
+def _transport(serving: Any, face: Face, settings: Settings, http: str | None) -> Any:
+    if http is None:
         if sys.stdin is not None and sys.stdin.isatty():
             face.note("Serving MCP on the standard streams, for a client that starts this command. Ctrl-C ends it.")
-        transport = serving.Stdio.claim(service.settings)
-    else:
-        transport = serving.Http.bind(service.http, service.settings)
-        face.note(f"Serving MCP at {transport.url}")
-    if service.is_local:
-        _serve_here(serving, transport, service)
-        _leave()
-    serving.serve_workers(transport, service.settings, service.offer)
+        return serving.Stdio.claim(settings)
+    transport = serving.Http.bind(http, settings)
+    face.note(f"Serving MCP at {transport.url}")
+    return transport
 
 
-def _serve_here(serving: Any, transport: Any, service: _Service) -> None:
+def _serve_here(serving: Any, transport: Any, settings: Settings, offer: Offer, references: Sequence[str]) -> NoReturn:
     """Long outputs are kept as long as this process lives, as its sessions are."""
-    settings, tools = service.settings, local_tools(service.references)  # once nothing printed does harm
+    tools = local_tools(references)  # once nothing printed does harm
     with scratch_folder(SCRATCH) as folder:
         kept = FolderArtifacts(
             folder,
@@ -123,7 +111,9 @@ def _serve_here(serving: Any, transport: Any, service: _Service) -> None:
             quota=settings.artifact_quota,
             ttl=settings.artifact_ttl,
         )
-        serving.serve_here(transport, local_executor(tools, settings, kept), service.offer, kept)
+        serving.serve_here(transport, local_executor(tools, settings, kept), offer, kept)
+    sys.stderr.flush()
+    os._exit(0)  # at once: a thread that a tool blocks would be waited for
 
 
 def _serving() -> Any:
@@ -132,17 +122,6 @@ def _serving() -> Any:
     except ImportError as error:
         raise ConfigurationError("The MCP SDK is not installed. Run: pip install 'forge-tools[mcp]'") from error
     return import_module(SERVING)
-
-
-def _leave() -> None:
-    """End at once: a thread that a tool blocks would be waited for."""
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def _workspace(settings: Settings, *, is_local: bool) -> str:
-    """On one machine the folder we are in; elsewhere a worker's own, since ours says nothing there."""
-    return str(settings.workspace.absolute()) if is_local or settings.is_embedded else "."
 
 
 def _words(text: str | None) -> frozenset[str] | None:

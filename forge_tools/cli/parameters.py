@@ -3,14 +3,29 @@
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from forge_tools.records import ToolParameter, ToolSpec
 
 _ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def find_spec(specs: Iterable[ToolSpec], name: str) -> ToolSpec | None:
+    """The tool that is called by that name or alias."""
+    return next((spec for spec in specs if name in (spec.name, *spec.aliases)), None)
+
+
+def parameters_of(words: Sequence[str] | None, whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:
+    """The parameters on the command line; what is wrong there is a usage error."""
+    try:
+        return parse_parameters(words or (), whole, spec)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="KEY=VALUE") from None
 
 
 def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:
@@ -29,7 +44,7 @@ def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | N
         if found is None:
             raise ValueError(f"{word!r} is no parameter. Write key=value, key:=json or key=@file.")
         name = found["name"]
-        value = _value(found, declared.get(name))
+        value = _value(name, found["sign"], found["value"], declared.get(name))
         if name in given:
             value = _joined(name, parameters[name], value)
         given.add(name)
@@ -48,12 +63,15 @@ def _whole(text: str | None) -> dict[str, Any]:
     return value
 
 
-def _value(found: Mapping[str, str] | re.Match[str], parameter: ToolParameter | None) -> Any:
-    name, text = found["name"], found["value"]
-    if found["sign"] == ":=":
-        return _json(_content(text, name), name)
+def _value(name: str, sign: str, text: str, parameter: ToolParameter | None) -> Any:
     text = _content(text, name)
-    return _READERS.get(parameter.type if parameter else "string", _text)(text, name, parameter)
+    if sign == ":=":
+        return _json(text, name)
+    kind = parameter.type if parameter else "string"
+    if kind == "array" and not text.lstrip().startswith("["):
+        of = ((parameter.items if parameter else None) or {}).get("type", "string")
+        return [[text] if of == "array" else _READERS.get(of if isinstance(of, str) else "string", _text)(text, name)]
+    return _READERS.get(kind, _text)(text, name)
 
 
 def _joined(name: str, before: Any, value: Any) -> Any:
@@ -85,47 +103,36 @@ def _json(text: str, name: str) -> Any:
         raise ValueError(f"{name}: not JSON ({reason}). Text needs quotes: {name}:='\"text\"'.") from error
 
 
-def _text(text: str, _name: str, _parameter: ToolParameter | None) -> Any:
+def _text(text: str, _name: str) -> Any:
     return text
 
 
-def _integer(text: str, name: str, _parameter: ToolParameter | None) -> Any:
+def _integer(text: str, name: str) -> Any:
     if not re.fullmatch(r"[+-]?\d{1,4000}", text.strip(), re.ASCII):
         raise ValueError(f"{name}={_shown(text)}: {name} takes an integer.")
     return int(text)
 
 
-def _number(text: str, name: str, _parameter: ToolParameter | None) -> Any:
+def _number(text: str, name: str) -> Any:
     try:
         return int(text) if re.fullmatch(r"[+-]?\d{1,300}", text.strip(), re.ASCII) else float(text)
     except ValueError:
         raise ValueError(f"{name}={_shown(text)}: {name} takes a number.") from None
 
 
-def _boolean(text: str, name: str, _parameter: ToolParameter | None) -> Any:
+def _boolean(text: str, name: str) -> Any:
     value = _BOOLEANS.get(text.strip().lower())
     if value is None:
         raise ValueError(f"{name}={_shown(text)}: {name} takes true or false.")
     return value
 
 
-def _array(text: str, name: str, parameter: ToolParameter | None) -> Any:
-    if text.lstrip().startswith("["):
-        return _json(text, name)
-    kind = ((parameter.items if parameter else None) or {}).get("type", "string")
-    return [_READERS.get(kind if isinstance(kind, str) else "string", _text)(text, name, None)]
-
-
-def _object(text: str, name: str, _parameter: ToolParameter | None) -> Any:
-    return _json(text, name)
-
-
-_READERS: Mapping[str, Callable[[str, str, ToolParameter | None], Any]] = {
+_READERS: Mapping[str, Callable[[str, str], Any]] = {
     "integer": _integer,
     "number": _number,
     "boolean": _boolean,
-    "array": _array,
-    "object": _object,
+    "array": _json,
+    "object": _json,
 }
 
 

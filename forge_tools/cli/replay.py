@@ -4,14 +4,12 @@ from typing import Annotated
 
 import typer
 
-from forge_tools.cli.face import OutputOption, face_of
-from forge_tools.cli.interrupts import cancellable
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.local import find_spec
-from forge_tools.cli.progress import awaited
-from forge_tools.cli.run import left_alone, parameters_of, report
-from forge_tools.cli.whoami import whoami
-from forge_tools.client import ExecutorClient
+import forge_tools
+from forge_tools.cli.database import whoami
+from forge_tools.cli.face import OutputOption, command_app, face_of
+from forge_tools.cli.live import awaited, cancellable
+from forge_tools.cli.parameters import find_spec, parameters_of
+from forge_tools.cli.run import left_alone, report
 from forge_tools.config import Settings
 from forge_tools.records import ToolResult
 
@@ -42,9 +40,9 @@ def replay(  # noqa: PLR0913 one option each
     face, settings = face_of(context), Settings.load()
 
     async def again() -> ToolResult | None:
-        async with ExecutorClient(settings) as client:
+        async with forge_tools.ExecutorClient(settings) as client:
             record = await client.history.get(execution_id)
-            parameters = parameters_of(words or (), json, find_spec(client.specs(), record.tool))
+            parameters = parameters_of(words, json, find_spec(client.specs(), record.tool))
             changes = {} if queue is None else {"queue": queue}
             handle = await client.calls.replay(
                 record.id, parameters, dry_run=dry_run, reason=reason, actor=whoami(), **changes

@@ -1,42 +1,40 @@
 """`forge-tools run`: one tool call, on a worker or in this process."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forge_tools.cli import exits
-from forge_tools.cli.face import Face, OutputOption, face_of
-from forge_tools.cli.interrupts import cancellable, stoppable
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.live import view_of
-from forge_tools.cli.local import find_spec, local_executor, local_tools
-from forge_tools.cli.moments import took
-from forge_tools.cli.parameters import parse_parameters
-from forge_tools.cli.progress import awaited
-from forge_tools.client import ExecutorClient, Handle
+import forge_tools
+from forge_tools.cli.face import FAILED, Face, OutputOption, command_app, face_of
+from forge_tools.cli.live import awaited, cancellable, view_of
+from forge_tools.cli.parameters import find_spec, parameters_of
+from forge_tools.cli.text import took
 from forge_tools.config import Settings
 from forge_tools.records import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
-from forge_tools.storage import open_store
+
+if TYPE_CHECKING:
+    from forge_tools.client import Handle
+
+LOCAL = "forge_tools.cli.local"
+"""What loads tools; calls on workers do without, and calls in this process without a client."""
 
 app = command_app()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """The call as the command line has it, before values have types."""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The call as the command line has it: its values have types once the tool is known."""
 
     name: str
-    words: tuple[str, ...]
+    words: list[str] | None
     whole: str | None
     context: ExecutionContext
-    queue: str | None
-    retry: RetryPolicy | None
-    key: IdempotencyKey | None
-    is_background: bool
-    is_live: bool | None
-    references: tuple[str, ...]
+
+    def parameters(self, spec: ToolSpec | None) -> dict[str, Any]:
+        return parameters_of(self.words, self.whole, spec)
 
 
 @app.command()
@@ -94,42 +92,38 @@ def run(  # noqa: PLR0913 one option each
 
     Exit code 1 says that the tool failed; its error is on the error stream.
     """
-    settings = Settings.load()
-    if local and (background or queue):
-        raise typer.BadParameter("a call in this process has no queue; leave out --background and --queue.")
-    if local and retry:
-        raise typer.BadParameter("only workers retry; leave out --retry, or --local.")
-    if idempotency_key is None and (idempotency_scope is not None or idempotency_ttl is not None):
-        raise typer.BadParameter(
-            "--idempotency-scope and --idempotency-ttl say more of an --idempotency-key; give one."
-        )
-    if local and idempotency_key is not None:
-        raise typer.BadParameter("a call in this process is not recorded; leave out --idempotency-key, or --local.")
-    limits = {} if timeout is None else {"timeout": timeout}
-    request = _Request(
-        name=name,
-        words=tuple(words or ()),
-        whole=json,
-        context=ExecutionContext(
-            working_dir=working_dir or ("." if workspace else _workspace(settings, is_local=local)),
-            workspace=workspace,
-            agent_id=agent,
-            session_id=session,
-            dry_run=dry_run,
-            **limits,  # set only where asked for: an unset timeout lets the tool's own default decide
+    settings, face = Settings.load(), face_of(context)
+    says_more = (idempotency_scope, idempotency_ttl) != (None, None)
+    key = IdempotencyKey(idempotency_key, idempotency_scope, idempotency_ttl) if idempotency_key is not None else None
+    for is_wrong, said in (
+        (local and (background or queue), "a call in this process has no queue; leave out --background and --queue."),
+        (local and retry, "only workers retry; leave out --retry, or --local."),
+        (
+            key is None and says_more,
+            "--idempotency-scope and --idempotency-ttl say more of an --idempotency-key; give one.",
         ),
-        queue=queue or ("background" if background else None),
-        retry=RetryPolicy(retry + 1, retry_delay, backoff=2.0) if retry else None,
-        key=None if idempotency_key is None else IdempotencyKey(idempotency_key, idempotency_scope, idempotency_ttl),
-        is_background=background,
-        is_live=live,
-        references=tuple(tools or ()),
+        (local and key, "a call in this process is not recorded; leave out --idempotency-key, or --local."),
+    ):
+        if is_wrong:
+            raise typer.BadParameter(said)
+    asked = ExecutionContext(
+        working_dir=working_dir or ("." if workspace else settings.working_dir(is_local=local)),
+        workspace=workspace,
+        agent_id=agent,
+        session_id=session,
+        dry_run=dry_run,
+        **({} if timeout is None else {"timeout": timeout}),  # unset, it lets the tool's own default decide
     )
-    face = face_of(context)
+    call = _Call(name, words, json, asked)
     if local:
-        report(face, _run_here(face, request, settings))
+        report(face, _run_here(face, call, settings, tools or [], is_live=live))
         return
-    result = cancellable(_run_on_worker(face, request, settings))
+    options = {
+        "queue": queue or ("background" if background else None),
+        "retry": RetryPolicy(retry + 1, retry_delay, backoff=2.0) if retry else None,
+        "idempotency_key": key,
+    }
+    result = cancellable(_run_on_worker(face, call, settings, options, is_left=background, is_live=live))
     if result is not None:
         report(face, result)
 
@@ -140,89 +134,68 @@ def report(face: Face, result: ToolResult) -> None:
     Raises:
         typer.Exit: with 1 where the call failed.
     """
+    facts = f"{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}"
     if face.is_json:
         face.document({"id": result.metadata.get("execution_id"), **result.to_dict()})
     elif result.success:
         face.raw(result.to_text())
         if face.err.is_terminal:
-            face.note(f"{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}")
+            face.note(facts)
     else:
         _print_failure(face, result)
+        face.note(f"{result.error_code}  {facts}" if result.error_code else facts)
     if not result.success:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _print_failure(face: Face, result: ToolResult) -> None:
     if result.output is not None:  # what it had put out before it failed
         face.raw(ToolResult.ok(result.output).to_text())
-    errors = result.metadata.get("errors") or [result.error]
-    for error in errors:
+    for error in result.metadata.get("errors") or [result.error]:
         face.note(f"Error: {error}", style="red")
     if "available" in result.metadata:
         face.note(f"There are: {result.metadata['available']}")
     if "not_retried" in result.metadata:
         face.note(f"Not retried: {result.metadata['not_retried']}", style="yellow")
-    code = f"{result.error_code}  " if result.error_code else ""
-    face.note(f"{code}{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}")
 
 
-def _workspace(settings: Settings, *, is_local: bool) -> str:
-    """On one machine the folder we are in; elsewhere a worker's own, since ours says nothing there."""
-    return str(settings.workspace.absolute()) if is_local or settings.is_embedded else "."
-
-
-def _run_here(face: Face, request: _Request, settings: Settings) -> ToolResult:
-    tools = local_tools(request.references)
-    spec = find_spec([tool.spec for tool in tools], request.name)
-    parameters = parameters_of(request.words, request.whole, spec)
-    timeout = spec.timeout_for(request.context, settings.max_timeout)[0] if spec else request.context.timeout
-    executor = local_executor(tools, settings)
-    if not (face.err.is_terminal if request.is_live is None else request.is_live):
-        return stoppable(executor.call(request.name, parameters, request.context), timeout)
+def _run_here(
+    face: Face, call: _Call, settings: Settings, references: list[str], *, is_live: bool | None
+) -> ToolResult:
+    here = import_module(LOCAL)
+    tools = here.local_tools(references)
+    spec = find_spec([tool.spec for tool in tools], call.name)
+    body = partial(here.local_executor(tools, settings).call, call.name, call.parameters(spec), call.context)
+    timeout = spec.timeout_for(call.context, settings.max_timeout)[0] if spec else call.context.timeout
+    result: ToolResult
+    if not (face.err.is_terminal if is_live is None else is_live):
+        result = here.stoppable(body(), timeout)
+        return result
     with view_of(face, keeps_output=face.is_json or not face.out.is_terminal) as view:
-        return stoppable(executor.call(request.name, parameters, request.context, on_report=view.hear), timeout)
+        result = here.stoppable(body(on_report=view.hear), timeout)
+        return result
 
 
-async def _run_on_worker(face: Face, request: _Request, settings: Settings) -> ToolResult | None:
-    async with ExecutorClient(settings) as client:
-        parameters = parameters_of(request.words, request.whole, find_spec(await _catalogue(settings), request.name))
-        handle = await client.submit(
-            request.name,
-            request.context,
-            parameters,
-            queue=request.queue,
-            retry=request.retry,
-            idempotency_key=request.key,
-        )
+async def _run_on_worker(
+    face: Face, call: _Call, settings: Settings, options: dict[str, Any], *, is_left: bool, is_live: bool | None
+) -> ToolResult | None:
+    async with forge_tools.ExecutorClient(settings) as client:
+        parameters = call.parameters(find_spec(client.specs(), call.name))
+        handle = await client.submit(call.name, call.context, parameters, **options)
         if handle.is_repeat:
             face.note(f"This call was made before, as {handle.id}; it is not run again.")
-        if request.is_background:
+        if is_left:
             return await left_alone(face, handle)
-        return await awaited(face, handle, is_detached=request.key is not None, is_live=request.is_live)
+        is_detached = options["idempotency_key"] is not None
+        return await awaited(face, handle, is_detached=is_detached, is_live=is_live)
 
 
-async def left_alone(face: Face, handle: Handle) -> ToolResult | None:
+async def left_alone(face: Face, handle: "Handle") -> ToolResult | None:
     """Print the id of a call that is under way; the result of one that is over."""
     record = await handle.record()
     if record.is_over:  # rejected at once, or a repeat
         return await handle.result()
-    if face.is_json:
-        face.document({"id": record.id, "status": record.status, "queue": record.queue})
-    else:
-        face.say(record.id)
-        if face.err.is_terminal:
-            face.note(f"Wait for it with: forge-tools show {record.id} --wait")
+    face.tell({"id": record.id, "status": record.status, "queue": record.queue}, record.id)
+    if face.err.is_terminal and not face.is_json:
+        face.note(f"Wait for it with: forge-tools show {record.id} --wait")
     return None
-
-
-async def _catalogue(settings: Settings) -> list[ToolSpec]:
-    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
-        return await store.catalogue.specs()
-
-
-def parameters_of(words: Sequence[str], whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:
-    """The parameters on the command line; what is wrong there is a usage error."""
-    try:
-        return parse_parameters(words, whole, spec)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="KEY=VALUE") from None

@@ -1,30 +1,41 @@
 """`forge-tools show`: everything about one execution."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from forge_tools.cli import exits
 from forge_tools.cli.database import with_store
-from forge_tools.cli.definition import Definition, definition_of
-from forge_tools.cli.executions import document, queue_wait_ms, styled
-from forge_tools.cli.face import Face, OutputOption, face_of, one_line
-from forge_tools.cli.following import until_over
-from forge_tools.cli.lazy import command_app
-from forge_tools.cli.live import measured
-from forge_tools.cli.moments import compact, iso, limit, took
-from forge_tools.cli.tables import facts
-from forge_tools.cli.timeline import as_text, timeline
-from forge_tools.cli.versions import check_format
-from forge_tools.records import Artifact, Attempt, Event, ExecutionRecord, ExecutionStatus, Progress
+from forge_tools.cli.face import FAILED, Face, OutputOption, command_app, face_of
+from forge_tools.cli.history import document, styled
+from forge_tools.cli.live import measured, view_of, watch
+from forge_tools.cli.text import as_text, compact, facts, limit, one_line, took
+from forge_tools.cli.tools import known_format
+from forge_tools.client.handle import follow
+from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
+from forge_tools.records import (
+    Artifact,
+    Attempt,
+    Event,
+    ExecutionRecord,
+    ExecutionStatus,
+    Position,
+    Progress,
+    Sight,
+    ToolResult,
+    ToolSpec,
+)
 from forge_tools.schemas import render
 from forge_tools.storage import Store
 
 MAX_LINES = 40
 """Lines of output that are shown unless `--full` is given."""
+
+POLL_SECONDS = 0.2
 
 _SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default": "the general default"}
 
@@ -36,11 +47,14 @@ app = command_app()
 
 @dataclass(frozen=True, slots=True)
 class _Story:
+    """`spec` is the definition that the call was checked by; `ran_as` is (version, digest) on its worker."""
+
     record: ExecutionRecord
     attempts: list[Attempt]
     events: list[Event]
     artifacts: list[Artifact]
-    definition: Definition
+    spec: ToolSpec | None
+    ran_as: tuple[str, str] | None
     progress: Progress | None
 
 
@@ -60,7 +74,12 @@ def show(
     full: Annotated[bool, typer.Option("--full", help="The whole output, however long.")] = False,
     schema: Annotated[
         str | None,
-        typer.Option("--schema", metavar="FORMAT", help="Print only the schema that the call was checked by."),
+        typer.Option(
+            "--schema",
+            metavar="FORMAT",
+            help="Print only the schema that the call was checked by.",
+            callback=known_format,
+        ),
     ] = None,
     output: OutputOption = None,
 ) -> None:
@@ -72,69 +91,122 @@ def show(
 
     async def read(store: Store) -> _Story:
         if waits:
-            await until_over(store, execution_id, timeout, face=face if follow else None)
-        record = await store.history.get(execution_id)
-        attempts, events = await store.history.attempts(record.id), await store.history.events(record.id)
-        artifacts = await store.artifacts.of_execution(record.id)
-        progress = (await store.reports.progress_of([record.id])).get(record.id)
-        return _Story(record, attempts, events, artifacts, await definition_of(store, record), progress)
+            await _until_over(store, execution_id, timeout, face if follow else None)
+        return await _read(store, execution_id)
 
-    check_format(schema)
     story = with_store(read)
     if schema is not None:
-        face.document(render(story.definition.require(story.record), schema))
+        if story.spec is None:
+            said = "The catalogue does not have the definition that this call named"
+            raise ToolNotFoundError(story.record.tool, said)
+        face.document(render(story.spec, schema))
     elif face.is_json:
         face.document(_document(story))
     else:
         _print(face, story, None if full else MAX_LINES)
     if waits and story.record.status != ExecutionStatus.SUCCEEDED:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(FAILED)
+
+
+async def _read(store: Store, execution_id: str) -> _Story:
+    record = await store.history.get(execution_id)
+    return _Story(
+        record=record,
+        attempts=await store.history.attempts(record.id),
+        events=await store.history.events(record.id),
+        artifacts=await store.artifacts.of_execution(record.id),
+        spec=await store.catalogue.definition(record.tool, record.tool_version, record.tool_digest),
+        ran_as=await store.catalogue.hosted(record.worker_id, record.tool) if record.worker_id else None,
+        progress=(await store.reports.progress_of([record.id])).get(record.id),
+    )
+
+
+async def _until_over(store: Store, execution_id: str, timeout: float | None, face: Face | None) -> None:
+    """Wait by its row alone until it is over, at most `timeout` seconds; with a face, showing what there is to see.
+
+    Raises:
+        ExecutionNotFoundError: there is none of that id.
+        ResultTimeoutError: it is not over yet.
+    """
+    found = (await store.history.get(execution_id)).id
+    rows = _Rows(store)
+    try:
+        async with asyncio.timeout(timeout):
+            if face is None:
+                await rows.wait(found)
+                return
+            with view_of(face, keeps_output=True) as view:
+                await watch(view, follow(rows, found, None), lambda: store.history.get(found))
+    except TimeoutError as error:
+        raise ResultTimeoutError(f"Execution {found} is not over after {timeout:g}s. It goes on.") from error
+
+
+class _Rows:
+    """What following needs, of a database without a client."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def wait(self, execution_id: str) -> ToolResult:
+        while True:
+            for stored in await self._store.queue.results([execution_id]):
+                return stored.result
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def look(self, position: Position) -> Sight:
+        return await self._store.reports.look(position)
 
 
 def _document(story: _Story) -> dict[str, Any]:
-    progress = story.progress and {**asdict(story.progress), "at": iso(story.progress.at)}
+    progress = story.progress and asdict(story.progress)
     return {
         **document(story.record),
         "progress": progress and {name: value for name, value in progress.items() if name != "cursor"},
-        "ran_as": story.definition.ran_as and dict(zip(("version", "digest"), story.definition.ran_as, strict=True)),
-        "attempts": [_plain(asdict(attempt)) for attempt in story.attempts],
-        "events": [_plain(asdict(event)) for event in story.events],
+        "ran_as": story.ran_as and dict(zip(("version", "digest"), story.ran_as, strict=True)),
+        "attempts": [asdict(attempt) for attempt in story.attempts],
+        "events": [asdict(event) for event in story.events],
         "artifacts": [
-            {"handle": one.handle, "size": one.size, "expires_at": iso(one.expires_at)} for one in story.artifacts
+            {"handle": one.handle, "size": one.size, "expires_at": one.expires_at} for one in story.artifacts
         ],
     }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: iso(value) if hasattr(value, "isoformat") else value for name, value in values.items()}
 
 
 def _print(face: Face, story: _Story, most: int | None) -> None:
     record = story.record
     face.out.print(Text.assemble((one_line(record.tool), "bold"), f" {record.tool_version}  ", styled(record.status)))
     told = [("progress", f"{measured(story.progress)}  {compact(story.progress.at)}")] if story.progress else []
-    face.out.print(facts([*_facts(record), ("definition", story.definition.said(record)), *told]))
+    face.out.print(facts([*_facts(record), ("definition", _definition(story)), *told]))
     _section(face, "Parameters", [(name, as_text(value)) for name, value in record.parameters.items()])
-    _section(face, "Context", list(_context(record)))
-    face.say("\nTimeline (UTC)", style="bold")
-    face.out.print(facts(timeline(record, story.attempts, story.events)))
+    rest = {name: value for name, value in record.context.items() if name not in _SAID}
+    told = [(name, as_text(value)) for name, value in rest.items() if value not in (None, False, {})]
+    _section(face, "Context", told)
+    _section(face, "Timeline (UTC)", list(timeline(record, story.attempts, story.events)))
     _section(face, "Artifacts", [(one.handle, f"{one.size:,} bytes") for one in story.artifacts])
     if record.error is not None:
         face.say("\nError", style="bold")
         face.say(record.error + (f" ({record.error_code})" if record.error_code else ""), style="red")
     if record.output is not None:
         face.say("\nOutput", style="bold")
-        _print_cut(face, as_text(record.output), most)
+        lines = as_text(record.output).splitlines()
+        face.raw("\n".join(lines[:most]))
+        if most is not None and len(lines) > most:
+            face.note(f"... {len(lines) - most} more lines; --full shows them")
+
+
+def _section(face: Face, title: str, pairs: Sequence[tuple[str, str | Text]]) -> None:
+    if pairs:
+        face.say(f"\n{title}", style="bold")
+        face.out.print(facts(pairs))
 
 
 def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
-    wait = queue_wait_ms(record)
+    wait = record.queue_wait_ms
     yield "id", record.id
     yield "category", record.category
     yield "queue", f"{record.queue}, {record.lane} lane"
     yield "asked by", " ".join(filter(None, (record.agent_id, record.session_id))) or "-"
     if record.idempotency_key is not None:
-        yield "idempotency key", one_line(record.idempotency_key)
+        yield "idempotency key", record.idempotency_key
     if record.replay_of is not None:
         yield "replay of", record.replay_of
     yield "working dir", str(record.context.get("working_dir", "-"))
@@ -151,21 +223,43 @@ def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
         yield name, as_text(value)
 
 
-def _section(face: Face, title: str, pairs: Sequence[tuple[str, str]]) -> None:
-    if pairs:
-        face.say(f"\n{title}", style="bold")
-        face.out.print(facts(pairs))
+def _definition(story: _Story) -> str:
+    """What the call was accepted with, and what its worker had where that differs."""
+    accepted = (story.record.tool_version, story.record.tool_digest)
+    if story.spec is None:
+        return "not in the catalogue"
+    said = [f"{version} ({digest})" for version, digest in (accepted, story.ran_as or accepted)]
+    return said[0] if said[0] == said[1] else f"{said[0]}, run as {said[1]} by its worker"
 
 
-def _context(record: ExecutionRecord) -> Iterator[tuple[str, str]]:
-    """What came with the call besides its parameters, as far as it is not said above."""
-    for name, value in record.context.items():
-        if name not in _SAID and value not in (None, False, {}):
-            yield name, as_text(value)
+def timeline(
+    record: ExecutionRecord, attempts: Sequence[Attempt], events: Iterable[Event]
+) -> Iterator[tuple[str, Text]]:
+    """A line a moment; of those at one time, what was done to it comes before how it ended."""
+    moments: list[tuple[datetime, Text]] = [(record.queued_at, Text("queued"))]
+    moments += [(event.at, Text(_event_said(event))) for event in events]
+    moments += [moment for attempt in attempts for moment in _of_attempt(attempt)]
+    if record.started_at is not None and record.completed_at is None:
+        moments.append((record.started_at, Text(f"attempt {record.attempt} started on {record.hostname}")))
+    for at, said in sorted(moments, key=lambda one: one[0]):  # stable: the order above holds within a moment
+        yield compact(at), said
 
 
-def _print_cut(face: Face, text: str, most: int | None) -> None:
-    lines = text.splitlines()
-    face.raw("\n".join(lines[:most]))
-    if most is not None and len(lines) > most:
-        face.note(f"... {len(lines) - most} more lines; --full shows them")
+def _event_said(event: Event) -> str:
+    detail = ", ".join(f"{name}: {as_text(value)}" for name, value in event.detail.items() if value not in ("", None))
+    return one_line(f"{event.kind} by {event.actor}" + (f" ({detail})" if detail else ""))
+
+
+def _of_attempt(attempt: Attempt) -> Iterator[tuple[datetime, Text]]:
+    what = f"attempt {attempt.attempt} " if attempt.started_at is not None else ""
+    if attempt.started_at is not None:
+        where = f"{attempt.hostname or '-'}, process {attempt.pid or '-'}"
+        yield attempt.started_at, Text(one_line(f"{what}started on {where}"))
+    ended = Text.assemble(what, styled(attempt.status))
+    if attempt.duration_ms is not None:
+        ended.append(f" after {took(attempt.duration_ms)}")
+    if attempt.error_code:
+        ended.append(f", {one_line(attempt.error_code)}")
+    if attempt.error:
+        ended.append(f": {one_line(attempt.error)}")
+    yield attempt.completed_at, ended

@@ -5,21 +5,24 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
-from forge_tools.cli import versions
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, face_of
-from forge_tools.cli.lazy import command_app
+from forge_tools.cli.differences import Difference, differences
+from forge_tools.cli.face import Face, OutputOption, command_app, face_of
 from forge_tools.cli.local import local_tools
-from forge_tools.cli.moments import limit
-from forge_tools.cli.tables import Column, facts, table
+from forge_tools.cli.text import compact, facts, flexible, limit, one_line, table
 from forge_tools.errors import ToolNotFoundError
-from forge_tools.records import ServerState, ToolCategory, ToolParameter, ToolSpec, told_of
-from forge_tools.schemas import render
+from forge_tools.records import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
+from forge_tools.schemas import FORMATS, render
 from forge_tools.storage import Store
 from forge_tools.storage.catalogue import LIVE_SECONDS
+from forge_tools.storage.definitions import chosen
+
+NameArgument = Annotated[str, typer.Argument(help="The tool, by its name or an alias.")]
+
+_MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
 
 
 class _Commands(TyperGroup):
@@ -37,10 +40,87 @@ def _tools() -> None:
     """List the tools and their versions, pin one, or switch a tool off and on."""
 
 
-app.command("versions")(versions.list_versions)
-app.command("diff")(versions.diff)
-app.command("pin")(versions.pin)
-app.command("unpin")(versions.unpin)
+class _Tool(NamedTuple):
+    spec: ToolSpec
+    is_enabled: bool
+
+
+def known_format(format: str | None) -> str | None:
+    """Refuse a format that nobody can render."""
+    if format is not None and format not in FORMATS:
+        raise typer.BadParameter(f"{format!r} is none of {', '.join(FORMATS)}.", param_hint="--format")
+    return format
+
+
+@app.command("versions")
+def list_versions(context: typer.Context, name: NameArgument, output: OutputOption = None) -> None:
+    """List every definition of a tool that a worker ever published; the one that counts comes first."""
+    face = face_of(context)
+    found = _versions(name)
+    if face.is_json:
+        face.document([_document(one) for one in found])
+        return
+    rows = (
+        (one.spec.version, one.digest, compact(one.first_seen_at), compact(one.last_seen_at), _standing(one))
+        for one in found
+    )
+    face.out.print(table(["version", "digest", "first seen (UTC)", "last seen", flexible("")], rows))
+
+
+@app.command()
+def diff(
+    context: typer.Context,
+    name: NameArgument,
+    before: Annotated[str | None, typer.Argument(metavar="[A", help="A version or digest.")] = None,
+    after: Annotated[str | None, typer.Argument(metavar="B]", help="Another.")] = None,
+    output: OutputOption = None,
+) -> None:
+    """Show what differs from definition A to B of a tool; without them, from the one published before the default to it.
+
+    With A alone, from it to the default. `!` marks what refuses calls that were accepted before.
+    """
+    face = face_of(context)
+    found = _versions(name)
+    old, new = _pair(found, before, after)
+    changes = list(differences(old.spec, new.spec))
+    if face.is_json:
+        ends = {"from": old, "to": new}
+        said = {name: {"version": one.spec.version, "digest": one.digest} for name, one in ends.items()}
+        face.document({"tool": new.spec.name, **said, "differences": [one._asdict() for one in changes]})
+        return
+    face.say(f"{new.spec.name}  {_label(old)} -> {_label(new)}", style="bold")
+    for one in changes:
+        face.out.print(_line(one), soft_wrap=True)
+    if not changes:
+        face.say("Nothing differs.", style="dim")
+
+
+@app.command()
+def pin(
+    context: typer.Context,
+    name: NameArgument,
+    definition: Annotated[str, typer.Argument(metavar="DIGEST", help="A digest, its beginning, or a version.")],
+    output: OutputOption = None,
+) -> None:
+    """Let one definition of a tool be the default, and no other be run, whatever workers publish, until `unpin`."""
+
+    async def work(store: Store) -> tuple[ToolVersion, list[str]]:
+        one = await store.catalogue.pin(name, definition)
+        return one, await store.catalogue.hosts_of(one.spec.name, one.digest)
+
+    face = face_of(context)
+    one, hosts = with_store(work)
+    face.tell({**_document(one), "hosted_by": hosts}, f"{one.spec.name} is pinned to {_label(one)}.")
+    if not hosts and not face.is_json:
+        face.note("No live worker hosts it: calls wait until one does, or expire.", style="yellow")
+
+
+@app.command()
+def unpin(context: typer.Context, name: NameArgument, output: OutputOption = None) -> None:
+    """Let the definition that a worker published last be the default again."""
+    one = with_store(lambda store: store.catalogue.unpin(name))
+    said = f"{one.spec.name} is not pinned. The default is the one seen last, {_label(one)}."
+    face_of(context).tell(_document(one), said)
 
 
 @app.command(
@@ -57,7 +137,10 @@ def list_tools(
     version: Annotated[
         str | None, typer.Option(metavar="VERSION|DIGEST", help="With NAME: as it was defined then.")
     ] = None,
-    format: versions.FormatOption = None,
+    format: Annotated[
+        str | None,
+        typer.Option(metavar="FORMAT", help=f"Print schemas for a model: {', '.join(FORMATS)}.", callback=known_format),
+    ] = None,
     local: Annotated[bool, typer.Option("--local", help="Those of this machine, without a stack.")] = False,
     load: Annotated[
         list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: these too.")
@@ -65,67 +148,55 @@ def list_tools(
     output: OutputOption = None,
 ) -> None:
     """List the tools that workers have published, or their schemas for a model."""
-    versions.check_format(format)
-    face = face_of(context)
+    face, servers = face_of(context), tuple[ServerState, ...]()
     is_local = local or bool(load)
-    servers: tuple[ServerState, ...] = ()
     if version is not None and (name is None or is_local):
         raise typer.BadParameter("it needs the NAME of a tool that workers have published.", param_hint="--version")
     if name is not None and version is not None:
-        found = versions.read_one(name, version)
+        found = chosen(_versions(name), version)
         known, name = [_Tool(found.spec, found.is_enabled)], found.spec.name
     elif is_local:
-        known = _local(load or ())
+        known = [_Tool(tool.spec, is_enabled=True) for tool in local_tools(load or ())]
     else:
         known, servers = with_store(_published)
-    chosen = [
+    wanted = [
         tool
         for tool in known
         if category in (None, tool.spec.category) and name in (None, tool.spec.name, *tool.spec.aliases)
     ]
-    if name is not None and not chosen:
+    if name is not None and not wanted:
         names = ", ".join(tool.spec.name for tool in known) or "none"
         raise ToolNotFoundError(name, f"there is no such tool. There are: {names}{told_of(name, servers)}.")
     if format is not None:
-        face.document([render(spec, format) for spec, is_enabled in chosen if is_enabled or version is not None])
+        face.document([render(spec, format) for spec, is_enabled in wanted if is_enabled or version is not None])
     elif face.is_json:
-        face.document([_definition(tool) for tool in chosen])
+        face.document([_definition(tool) for tool in wanted])
     elif name is not None:
-        _print_one(face, chosen[0])
+        _print_one(face, wanted[0])
     else:
-        _print_all(face, chosen)
+        _print_all(face, wanted)
     for one in servers if name is None else ():
         if one.status != "serving" or one.left_out:
             face.note(one.sentence, style="yellow")
 
 
 @app.command()
-def enable(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The tool, by its name or an alias.")],
-    output: OutputOption = None,
-) -> None:
+def enable(context: typer.Context, name: NameArgument, output: OutputOption = None) -> None:
     """Have a disabled tool offered and run again, within a second and without a restart."""
-    _switch(face_of(context), name, is_enabled=True)
+    tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=True))
+    face_of(context).tell({"tool": tool, "enabled": True}, f"{tool} is enabled.")
 
 
 @app.command()
-def disable(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The tool, by its name or an alias.")],
-    output: OutputOption = None,
-) -> None:
+def disable(context: typer.Context, name: NameArgument, output: OutputOption = None) -> None:
     """Have a tool refused by clients and claimed by no worker, within a second and without a restart."""
-    _switch(face_of(context), name, is_enabled=False)
+    tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=False))
+    said = f"{tool} is disabled. What runs may finish; calls that wait stay until it is enabled, or expire."
+    face_of(context).tell({"tool": tool, "enabled": False}, said)
 
 
-class _Tool(NamedTuple):
-    spec: ToolSpec
-    is_enabled: bool
-
-
-def _local(references: Sequence[str]) -> list[_Tool]:
-    return [_Tool(tool.spec, is_enabled=True) for tool in local_tools(references)]
+def _versions(name: str) -> list[ToolVersion]:
+    return with_store(lambda store: store.catalogue.versions(name))
 
 
 async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]]:
@@ -135,55 +206,35 @@ async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]
 
 
 def _definition(tool: _Tool) -> dict[str, Any]:
-    spec = tool.spec
-    return {**spec.model_dump(mode="json"), "digest": spec.digest, "enabled": tool.is_enabled}
-
-
-def _switch(face: Face, name: str, *, is_enabled: bool) -> None:
-    tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=is_enabled))
-    if face.is_json:
-        face.document({"tool": tool, "enabled": is_enabled})
-    elif is_enabled:
-        face.say(f"{tool} is enabled.")
-    else:
-        face.say(f"{tool} is disabled. What runs may finish; calls that wait stay until it is enabled, or expire.")
+    return {**tool.spec.model_dump(mode="json"), "digest": tool.spec.digest, "enabled": tool.is_enabled}
 
 
 def _print_all(face: Face, tools: Sequence[_Tool]) -> None:
     if not tools:
         face.say("No tool. Workers publish theirs when they start: forge-tools up", style="dim")
         return
-    face.out.print(_list(sorted(tools, key=lambda tool: (tool.spec.category, tool.spec.name))))
-
-
-def _list(tools: Sequence[_Tool]) -> Table:
-    columns = [
-        *(Column("tool"), Column("category"), Column("lane"), Column("version")),
-        Column("description", is_flexible=True),
-    ]
     rows = (
-        [s.name, s.category, s.lane, s.version, s.description if is_enabled else f"(disabled) {s.description}"]
-        for s, is_enabled in tools
+        (s.name, s.category, s.lane, s.version, s.description if is_enabled else f"(disabled) {s.description}")
+        for s, is_enabled in sorted(tools, key=lambda tool: (tool.spec.category, tool.spec.name))
     )
-    return table(columns, rows)
+    face.out.print(table(["tool", "category", "lane", "version", flexible("description")], rows))
 
 
 def _print_one(face: Face, tool: _Tool) -> None:
     spec = tool.spec
     face.say(spec.name if tool.is_enabled else f"{spec.name} (disabled)", style="bold")
     face.say(spec.description)
-    timeout = limit(spec.timeout) if spec.timeout is not None else "as the call says, else the default"
     can = [name.replace("_", " ") for name, value in spec.capabilities.model_dump().items() if value]
-    pairs = [
-        *(("category", spec.category), ("lane", spec.lane), ("version", f"{spec.version} ({spec.digest})")),
-        *(
-            ("also called", ", ".join(spec.aliases) or "-"),
-            ("timeout", timeout),
-            ("capabilities", ", ".join(can) or "-"),
-        ),
-    ]
+    pairs = {
+        "category": spec.category,
+        "lane": spec.lane,
+        "version": f"{spec.version} ({spec.digest})",
+        "also called": ", ".join(spec.aliases) or "-",
+        "timeout": limit(spec.timeout) if spec.timeout is not None else "as the call says, else the default",
+        "capabilities": ", ".join(can) or "-",
+    }
     face.say()
-    face.out.print(facts(pairs))
+    face.out.print(facts(pairs.items()))
     if spec.declared:
         face.say("\nParameters", style="bold")
         face.out.print(facts((p.name, _parameter(p)) for p in spec.declared))
@@ -196,3 +247,51 @@ def _parameter(parameter: ToolParameter) -> str:
         need = f"default {json.dumps(default)}"
     choices = f" One of {', '.join(map(str, parameter.enum))}." if parameter.enum else ""
     return f"{parameter.type}, {need}. {parameter.description}{choices}"
+
+
+def _line(one: Difference) -> Text:
+    mark, style = _MARKS[one.kind]
+    values = [json.dumps(value, ensure_ascii=False) for value in (one.before, one.after)]
+    said = {"added": values[1], "removed": values[0], "changed": " -> ".join(values)}[one.kind]
+    breaking = "! " if one.breaks else "  "
+    return Text.assemble(
+        (f"{mark} ", style), (breaking, "bold red"), f"{one_line(one.where)}: ", (one_line(said), "dim")
+    )
+
+
+def _pair(found: list[ToolVersion], before: str | None, after: str | None) -> tuple[ToolVersion, ToolVersion]:
+    default = found[0]
+    if before is not None:
+        return chosen(found, before), default if after is None else chosen(found, after)
+    if len(found) == 1:
+        raise ToolNotFoundError(default.spec.name, f"There is one definition of it alone, {_label(default)}")
+    older = [one for one in found[1:] if one.first_seen_at <= default.first_seen_at]
+    return (older or found[1:])[0], default
+
+
+def _label(one: ToolVersion) -> str:
+    return f"{one.spec.version} ({one.digest})"
+
+
+def _standing(one: ToolVersion) -> str:
+    said = {
+        "default": one.is_default,
+        "pinned": one.is_pinned,
+        "disabled": not one.is_enabled,
+        f"in the process lane: {one.demoted_reason}": one.demoted_reason is not None,
+    }
+    return ", ".join(name for name, applies in said.items() if applies)
+
+
+def _document(one: ToolVersion) -> dict[str, Any]:
+    return {
+        "tool": one.spec.name,
+        "version": one.spec.version,
+        "digest": one.digest,
+        "first_seen_at": one.first_seen_at,
+        "last_seen_at": one.last_seen_at,
+        "default": one.is_default,
+        "pinned": one.is_pinned,
+        "enabled": one.is_enabled,
+        "demoted_reason": one.demoted_reason,
+    }

@@ -1,39 +1,44 @@
 """`forge-tools up`: the one-machine stack, in the foreground."""
 
+import asyncio
 import os
+import shlex
+import shutil
 import signal
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, face_of
-from forge_tools.cli.invocation import command_line
-from forge_tools.cli.lazy import command_app
+from forge_tools.cli.face import Face, OutputOption, command_app, face_of
 from forge_tools.cli.local import local_tools
-from forge_tools.cli.moments import took
-from forge_tools.cli.readiness import wait_until_ready
+from forge_tools.cli.text import took
 from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan
-from forge_tools.errors import ForgeError
+from forge_tools.errors import ForgeError, StackError
 from forge_tools.records import ExecutionRecord, ExecutionStatus, ShellStatus
 from forge_tools.sandbox.launcher import descendants
 from forge_tools.sandbox.shells.keeping import survey
 from forge_tools.signals import heeded
-from forge_tools.storage import Store
+from forge_tools.storage import Store, open_store
 
 SHOWN_SHELLS = 5
 SHOWN_CALLS = 20
 MOST_RUNNING = 500
+
+START_SECONDS = 45.0
+POLL_SECONDS = 0.1
 
 app = command_app()
 
@@ -118,9 +123,15 @@ class _AnnouncedStack(EmbeddedStack):
                 self._face.note(_cut(running, self.drain), style="yellow")
 
     def _await_workers(self) -> None:
-        said = wait_until_ready(self._chosen, self.status, lambda: not self._is_up)
-        if said is not None and self._is_up:
-            self._face.note(said, style="green" if said == "Ready." else "yellow")
+        """From a thread, until nobody waits any more."""
+        try:
+            is_ready = asyncio.run(until_ready(self._chosen, self.status, is_given_up=lambda: not self._is_up))
+        except ForgeError as error:
+            if self._is_up:
+                self._face.note(str(error), style="yellow")
+            return
+        if is_ready and self._is_up:
+            self._face.note("Ready.", style="green")
 
 
 def calls_of(workers: Sequence[ProcessStatus], settings: Settings) -> list[ExecutionRecord]:
@@ -133,9 +144,9 @@ def calls_of(workers: Sequence[ProcessStatus], settings: Settings) -> list[Execu
 
     async def read(store: Store) -> list[ExecutionRecord]:
         known = await store.workers.list(seen_within=settings.lease)
-        boots = {one.id for one in known if one.pid in pids and one.hostname == settings.hostname}
+        instances = {one.id for one in known if one.pid in pids and one.hostname == settings.hostname}
         page = await store.history.list(status=ExecutionStatus.RUNNING, limit=MOST_RUNNING)
-        return [one for one in page if one.worker_id in boots]
+        return [one for one in page if one.worker_id in instances]
 
     return with_store(read, settings)
 
@@ -149,11 +160,11 @@ def _cut(running: Sequence[ExecutionRecord], seconds: float) -> str:
 def stack_document(status: StackStatus) -> dict[str, Any]:
     """A stack as JSON."""
     return {
-        "home": str(status.home),
+        "home": status.home,
         "pid": status.pid,
         "broker": status.broker,
         "database": status.database,
-        "processes": [{**asdict(process), "log": str(process.log)} for process in status.processes],
+        "processes": [asdict(process) for process in status.processes],
     }
 
 
@@ -176,11 +187,8 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
 
 
 def _overview(status: StackStatus) -> Table:
-    made = Table.grid(padding=(0, 2))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(no_wrap=True)
-    made.add_column(justify="right", no_wrap=True, style="dim")
-    made.add_column(overflow="fold")
+    dim = partial(Column, style="dim", no_wrap=True)
+    made = Table.grid(dim(), Column(no_wrap=True), dim(justify="right"), Column(overflow="fold"), padding=(0, 2))
     for process in status.processes:
         is_broker = process.name == "valkey"
         where = _short(status.broker.partition("://")[2]) if is_broker else _short(str(process.log))
@@ -205,3 +213,56 @@ def _pid(process: ProcessStatus) -> str:
 def _short(path: str) -> str:
     relative = os.path.relpath(path)
     return relative if not relative.startswith("..") else str(Path(path))
+
+
+def command_line(settings: Settings) -> str:
+    """What to type before a command, with the folder of the stack where that is not the usual one."""
+    program = _program()
+    usual = Settings.model_fields["home"].default
+    if settings.home.resolve() == Path(usual).resolve():
+        return program
+    return f"FORGE_HOME={shlex.quote(str(settings.home.resolve()))} {program}"
+
+
+def _program() -> str:
+    script = Path(sys.executable).parent / "forge-tools"
+    on_path = shutil.which("forge-tools")
+    if on_path and (not script.exists() or Path(on_path).samefile(script)):
+        return "forge-tools"
+    if script.exists():
+        return shlex.quote(_short(str(script)))
+    return f"{shlex.quote(sys.executable)} -m forge_tools.cli"
+
+
+async def until_ready(
+    settings: Settings,
+    status: Callable[[], StackStatus],
+    *,
+    timeout: float = START_SECONDS,
+    is_given_up: Callable[[], bool],
+) -> bool:
+    """Wait until every worker process of the stack is alive in the database; False if `is_given_up` says so first.
+
+    Raises:
+        StackError: a worker did not come up in time; names its log.
+    """
+    async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
+        deadline = asyncio.get_running_loop().time() + timeout
+        while not is_given_up():
+            live = {
+                worker.pid for worker in await store.workers.list(seen_within=settings.lease) if not worker.stopped_at
+            }
+            missing = [
+                process for process in status().processes if process.name != "valkey" and process.pid not in live
+            ]
+            if not missing:
+                return True
+            if asyncio.get_running_loop().time() > deadline:
+                raise StackError(_late(missing, timeout))
+            await asyncio.sleep(POLL_SECONDS)
+    return False
+
+
+def _late(missing: list[ProcessStatus], timeout: float) -> str:
+    names = ", ".join(f"{process.name} ({process.state}, its log is {process.log})" for process in missing)
+    return f"Not ready after {timeout:.0f} s: {names}. The other workers serve what they can."

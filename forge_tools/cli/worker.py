@@ -10,7 +10,7 @@ from typing import NoReturn
 import typer
 
 import forge_tools
-from forge_tools.cli.lazy import command_app
+from forge_tools.cli.face import command_app
 from forge_tools.errors import ConfigurationError
 
 app = command_app()

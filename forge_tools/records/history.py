@@ -112,6 +112,13 @@ class ExecutionRecord(Asked):
         return self.status in TERMINAL
 
     @property
+    def queue_wait_ms(self) -> float | None:
+        """How long it waited before its last body started; None where none did."""
+        if self.started_at is None:
+            return None
+        return round((self.started_at - self.queued_at).total_seconds() * 1000, 3)
+
+    @property
     def cursor(self) -> str:
         """What `before` takes to go on behind it."""
         return self.id

@@ -13,8 +13,7 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
-from forge_tools.cli.doctor.connections import check_connections
-from forge_tools.cli.doctor.finding import Level
+from forge_tools.cli.checks import Level, check_connections
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import ExecutionStatus, Wakeup

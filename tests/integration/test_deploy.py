@@ -14,7 +14,7 @@ import pytest
 import redis
 import yaml
 
-from forge_tools.cli.doctor.machine import check_machine
+from forge_tools.cli.checks import check_machine
 from forge_tools.config import Settings
 from tests.server_process import free_port
 from tests.services import PostgresServer, ValkeyServer, find_valkey

@@ -1,13 +1,14 @@
 """Executions as rows, as JSON, and as what a call waits for."""
 
 import io
+import json
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
-from forge_tools.cli.executions import document, executions_table, summary
+from forge_tools.cli.history import Rows, document, rows_table
 from forge_tools.cli.live import describe
-from forge_tools.cli.tables import facts
+from forge_tools.cli.text import as_json, facts
 from forge_tools.records import ExecutionRecord, ExecutionStatus
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -49,7 +50,7 @@ def record(**fields: object) -> ExecutionRecord:
 
 def drawn(width: int, *records: ExecutionRecord) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
-    console.print(executions_table(records, width, NOW))
+    console.print(rows_table(Rows.EXECUTIONS, records, width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
@@ -67,13 +68,8 @@ def test_a_wide_row_says_what_went_wrong_on_one_line() -> None:
     assert "it broke badly\\x1b[2J" in lines[2]
 
 
-def test_a_summary_leaves_out_what_may_be_large() -> None:
-    assert "output" in document(record())
-    assert {"output", "context", "metadata", "error_details"}.isdisjoint(summary(document(record())))
-
-
 def test_json_has_utc_times_and_the_queue_wait() -> None:
-    shown = document(record())
+    shown = json.loads(as_json(document(record())))
     assert shown["queued_at"] == "2026-05-01T11:59:55.000Z"
     assert shown["queue_wait_ms"] == 500.0
     assert document(record(started_at=None))["queue_wait_ms"] is None

@@ -7,7 +7,8 @@ import logging
 import pytest
 from rich.console import Console
 
-from forge_tools.cli.face import Face, Output, one_line, printable
+from forge_tools.cli.face import Face, Output
+from forge_tools.cli.text import one_line, printable
 
 
 def face(**fields: object) -> Face:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools import __version__
-from forge_tools.cli import exits, main
-from forge_tools.cli.lazy import Lazy
+from forge_tools.cli import main
+from forge_tools.cli.face import FAILED, exit_code
 from forge_tools.cli.main import Commands
 from forge_tools.errors import (
     BrokerUnavailableError,
@@ -45,18 +45,18 @@ def run(*words: str) -> int:
     ],
 )
 def test_each_kind_of_error_has_its_exit_code(error: ForgeError, code: int) -> None:
-    assert exits.code_for(error) == code
+    assert exit_code(error) == code
 
 
 def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in Commands.registry)
+    assert all(name in shown for name in Commands.summaries)
     assert all(str(code) in shown for code in (0, 1, 2, 69, 78, 130))
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", [name for name in Commands.registry if name != "worker"])
+@pytest.mark.parametrize("name", [name for name in Commands.summaries if name != "worker"])
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(name, "--help") == 0
     assert f"forge-tools {name}" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_a_command_name_with_control_characters_is_escaped(capsys: pytest.Captur
 def test_an_unexpected_error_is_one_line_and_the_way_to_more(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Commands, "registry", {"broken": Lazy("forge_tools.no_such_module", "Break.")})
+    monkeypatch.setattr(Commands, "summaries", {"broken": "Break."})
     assert run("broken") == 1
     complaint = capsys.readouterr().err
     assert "ModuleNotFoundError" in complaint
@@ -137,7 +137,7 @@ def test_an_output_that_takes_nothing_is_said_to(tmp_path: Path, opened: str, sa
     done = subprocess.run(
         f"{command} stats {opened}", shell=True, env=home, capture_output=True, text=True, check=False
     )
-    assert done.returncode == exits.FAILED
+    assert done.returncode == FAILED
     assert done.stderr.startswith("Error: The standard output ")
     assert said in done.stderr
     assert "Traceback" not in done.stderr

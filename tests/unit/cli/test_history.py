@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from forge_tools.cli.listed import Rows, attempts_table, events_table, narrowed
+from forge_tools.cli.history import Rows, refuse_unfitting, rows_table
 from forge_tools.records import AttemptRecord, EventRecord, ExecutionStatus
 
 ID = "01a20085-ebef-714c-9e2e-1760aec55ed5"
@@ -46,14 +46,14 @@ def drawn(shown: Table, width: int) -> str:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_an_attempt_is_a_line_with_its_error_where_there_is_room(width: int) -> None:
-    text = drawn(attempts_table([ATTEMPT], width), width)
+    text = drawn(rows_table(Rows.ATTEMPTS, [ATTEMPT], width), width)
     assert all(word in text for word in (ID[:23], " 2 ", "Grep", "failed", "1.0 s"))
     assert ("disk\\x1b[2J full" in text, "host-1 11" in text) == (width == 140, width == 140)
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_an_event_is_a_line_with_its_detail_where_there_is_room(width: int) -> None:
-    text = drawn(events_table([EVENT], width), width)
+    text = drawn(rows_table(Rows.EVENTS, [EVENT], width), width)
     assert all(word in text for word in ("cancel", "ada\\x1b[31m", ID[:23], "Grep"))
     assert ("reason=slow n=3" in text) == (width == 140)
 
@@ -63,10 +63,9 @@ def test_a_page_goes_on_behind_its_last_row() -> None:
 
 
 def test_filters_that_such_rows_cannot_have_are_refused() -> None:
-    assert narrowed({"tool": "Grep"}, Rows.EVENTS, "cancel") == {"tool": "Grep", "kind": "cancel"}
-    assert narrowed({"status": ExecutionStatus.QUEUED}, Rows.EVENTS, None) == {"status": "queued"}
+    refuse_unfitting({"tool": "Grep", "kind": "cancel", "status": ExecutionStatus.QUEUED}, Rows.EVENTS)
     for rows in (Rows.ATTEMPTS, Rows.EXECUTIONS):
         with pytest.raises(typer.BadParameter, match="--of events"):
-            narrowed({}, rows, "cancel")
+            refuse_unfitting({"kind": "cancel"}, rows)
     with pytest.raises(typer.BadParameter, match="Attempts have ended: cancelled"):
-        narrowed({"status": ExecutionStatus.RUNNING}, Rows.ATTEMPTS, None)
+        refuse_unfitting({"status": ExecutionStatus.RUNNING}, Rows.ATTEMPTS)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forge_tools.cli.moments import age, compact, iso, parse_since, took
+from forge_tools.cli.text import age, compact, iso, parse_since, took
 
 NOW = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 

@@ -1,16 +1,30 @@
-"""Checks of the database and of the workers that it knows."""
+"""`forge-tools doctor`: what is wrong, and the way out. A check reports; it never mends."""
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Annotated
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
 
 from forge_tools import __version__
-from forge_tools.cli import stuck
-from forge_tools.cli.doctor.connections import check_connections
-from forge_tools.cli.doctor.finding import Finding, note, ok, problem
-from forge_tools.cli.doctor.keys import check_keys
-from forge_tools.cli.face import one_line
-from forge_tools.cli.moments import age
+from forge_tools.cli import attention
+from forge_tools.cli.checks import (
+    Finding,
+    Level,
+    check_broker,
+    check_connections,
+    check_keys,
+    check_machine,
+    note,
+    ok,
+    problem,
+)
+from forge_tools.cli.face import FAILED, OK, OutputOption, command_app, face_of
+from forge_tools.cli.text import age, one_line
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.records import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
@@ -30,6 +44,10 @@ START_SECONDS = 60.0
 Places = set[tuple[str, str]]
 """(queue, lane) pairs."""
 
+_STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "bold red"}
+
+app = command_app()
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -46,6 +64,51 @@ class Fleet:
     @property
     def served(self) -> Places:
         return {(queue, worker.lane) for worker in self.live for queue in worker.queues}
+
+
+@app.command()
+def doctor(
+    context: typer.Context,
+    worker: Annotated[
+        bool, typer.Option("--worker", help="Only say by the exit code whether a worker of this host is alive.")
+    ] = False,
+    output: OutputOption = None,
+) -> None:
+    """Say what is wrong with broker, database, workers and versions, and the way out of each.
+
+    Exit code 0: all is well; 1: there are problems.
+    """
+    settings = Settings.load()
+    face = face_of(context)
+    if worker:
+        is_alive, host = asyncio.run(is_worker_alive(settings)), settings.hostname
+        said = (
+            f"A worker of {host} is alive."
+            if is_alive
+            else f"No worker of {host} has been seen for {settings.lease:g} s."
+        )
+        face.tell({"hostname": host, "alive": is_alive}, said)
+        raise typer.Exit(OK if is_alive else FAILED)
+    findings = [*check_machine(settings), *check_broker(settings), *asyncio.run(check_fleet(settings))]
+    problems = [one for one in findings if one.level is Level.PROBLEM]
+    if face.is_json:
+        face.document({"healthy": not problems, "findings": [asdict(one) for one in findings]})
+    else:
+        face.out.print(_table(findings))
+        face.say()
+        many = "1 problem." if len(problems) == 1 else f"{len(problems)} problems."
+        face.say(many if problems else "All is well.", style="bold red" if problems else "green")
+    if problems:
+        raise typer.Exit(FAILED)
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    made = Table.grid(Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
+    for one in findings:
+        made.add_row(Text(one.level.value, style=_STYLES[one.level]), one.subject, Text(one_line(one.said)))
+        if one.way_out:
+            made.add_row("", "", Text(one_line(one.way_out), style="cyan"))
+    return made
 
 
 async def check_fleet(settings: Settings) -> list[Finding]:
@@ -80,7 +143,7 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
         silent=[one for one in known if one.silent_seconds > settings.lease],
         tools=await store.catalogue.specs(),
         backlog=await store.history.backlog(),
-        stuck=await store.history.stuck(lease=settings.lease, patience=stuck.BEATS * settings.heartbeat),
+        stuck=await store.history.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
         unfit=[one for one in workers if one.stopped_at and one.unfit and one.silent_seconds < LATELY],
     )
     if connections := await store.connections():
@@ -91,7 +154,7 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
     found += _servers(one for worker in fleet.live for one in worker.servers)
     found += [problem("catalogue", sentence) for sentence in await store.catalogue.disagreements()]
     found += _queues(fleet, settings)
-    found += [problem("stuck", stuck.sentence(one), stuck.way_out(one)) for one in fleet.stuck]
+    found += [problem("stuck", attention.sentence(one), attention.way_out(one)) for one in fleet.stuck]
     return found
 
 

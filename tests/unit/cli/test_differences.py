@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.cli import main
 from forge_tools.cli.database import with_store
-from forge_tools.cli.versions import Difference, differences
+from forge_tools.cli.differences import Difference, differences
 from forge_tools.records import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
 from tests.contract.calls import boot, claimed, ended, submitted
 from tests.migrated import migrated

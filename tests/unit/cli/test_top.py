@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.cli.face import Face
-from forge_tools.cli.top.screen import Frame
-from forge_tools.cli.top.watching import Watch
+from forge_tools.cli.screen import Frame
+from forge_tools.cli.top import Watch
 from forge_tools.config import Settings
 from forge_tools.records import Overview
 from forge_tools.storage import Store

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.cli import invocation
-from forge_tools.cli.readiness import until_ready
+from forge_tools.cli.up import command_line, until_ready
 from forge_tools.config import Settings
 from forge_tools.embedded import ProcessStatus, StackStatus
 from forge_tools.errors import StackError
@@ -32,29 +31,29 @@ def script_in(folder: Path) -> Path:
 
 
 def test_without_a_script_the_module_is_run(bare_python: Path) -> None:
-    assert invocation.command_line(Settings()) == f"{bare_python / 'python'} -m forge_tools.cli"
+    assert command_line(Settings()) == f"{bare_python / 'python'} -m forge_tools.cli"
 
 
 def test_a_script_beside_python_is_named_relative_to_the_folder(bare_python: Path) -> None:
     script_in(bare_python)
-    assert invocation.command_line(Settings()) == "bin/forge-tools"
+    assert command_line(Settings()) == "bin/forge-tools"
 
 
 def test_a_script_on_path_needs_no_folder(bare_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_in(bare_python)
     monkeypatch.setenv("PATH", str(bare_python))
-    assert invocation.command_line(Settings()) == "forge-tools"
+    assert command_line(Settings()) == "forge-tools"
 
 
 def test_another_installation_on_path_is_not_meant(bare_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_in(bare_python)
     monkeypatch.setenv("PATH", str(script_in(bare_python.parent / "other").parent))
-    assert invocation.command_line(Settings()) == "bin/forge-tools"
+    assert command_line(Settings()) == "bin/forge-tools"
 
 
 def test_an_unusual_folder_is_part_of_the_line(bare_python: Path) -> None:
     script_in(bare_python)
-    line = invocation.command_line(Settings(home=bare_python.parent / "a b"))
+    line = command_line(Settings(home=bare_python.parent / "a b"))
     assert line == f"FORGE_HOME='{bare_python.parent / 'a b'}' bin/forge-tools"
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from forge_tools.cli.doctor.connections import check_connections
-from forge_tools.cli.doctor.finding import Level
+from forge_tools.cli.checks import Level, check_connections
 from forge_tools.config import Settings
 from forge_tools.storage.connections import MOST_OF_ONE, Connections, role_setting
 

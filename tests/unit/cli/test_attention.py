@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from forge_tools.cli.doctor import fleet
-from forge_tools.cli.stuck import sentence, way_out
+from forge_tools.cli import doctor as fleet
+from forge_tools.cli.attention import sentence, way_out
 from forge_tools.config import Settings
 from forge_tools.records import QueueDepth, StuckCalls, StuckReason
 

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from forge_tools.cli import exits, main
+from forge_tools.cli import main
+from forge_tools.cli.face import CONFIGURATION, USAGE
 from forge_tools.cli.mcp import SERVING
 
 
@@ -14,7 +15,7 @@ def test_without_the_sdk_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.delitem(sys.modules, SERVING, raising=False)
 
-    assert main(["mcp", "--local"]) == exits.CONFIGURATION
+    assert main(["mcp", "--local"]) == CONFIGURATION
     assert "pip install 'forge-tools[mcp]'" in " ".join(capsys.readouterr().err.split())
 
 
@@ -33,5 +34,5 @@ def test_what_does_not_fit_together_is_a_usage_error(
     with pytest.raises(SystemExit) as caught:
         main(["mcp", *words])
 
-    assert caught.value.code == exits.USAGE
+    assert caught.value.code == USAGE
     assert said in capsys.readouterr().err

@@ -11,10 +11,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from forge_tools.cli.top.attention import Concern, concerns
-from forge_tools.cli.top.command import place
-from forge_tools.cli.top.picture import save
-from forge_tools.cli.top.screen import Frame, Screen
+from forge_tools.cli.attention import Concern, concerns
+from forge_tools.cli.screen import Frame, Screen
+from forge_tools.cli.top import place, save
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import (
     CallFigures,

