@@ -92,7 +92,9 @@ class Settings(BaseSettings):
     Durations are seconds. Without URLs the embedded stack in `home` is meant: SQLite and a Valkey socket there.
     """
 
-    model_config = SettingsConfigDict(env_prefix="FORGE_", frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix="FORGE_", frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=False
+    )
 
     home: Path = Path(".forge")
     broker_url: str = ""
@@ -103,7 +105,11 @@ class Settings(BaseSettings):
     database_migration_url: str = ""
     database_migration_password_file: Path | None = None
     hostname: str = Field(
-        default_factory=socket.gethostname, min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._-]+$"
+        default_factory=socket.gethostname,
+        min_length=1,
+        max_length=200,
+        pattern=r"^[A-Za-z0-9._-]+$",
+        validate_default=True,
     )
     workspace: Path = Field(default_factory=Path.cwd)
     workspace_roots: tuple[RootSettings, ...] = ()
@@ -163,7 +169,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _passwords_can_be_read(self) -> Self:
-        _ = self.broker, self.database, self.migration_database
+        if self.broker_password_file or self.database_password_file or self.database_migration_password_file:
+            _ = self.broker, self.database, self.migration_database
         return self
 
     @field_validator("workspaces")

@@ -29,32 +29,24 @@ def _if_given(text: str | None) -> datetime | None:
     return moment(text) if text else None
 
 
-def _text(help: str, **more: Any) -> Any:
-    return Annotated[str | None, typer.Option(help=help, **more)]
-
-
-def _milliseconds(help: str) -> Any:
-    return Annotated[float | None, typer.Option(metavar="MS", min=0, help=help)]
-
-
-_CATEGORY = typer.Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")
-_STATUS = typer.Option(metavar="STATUS", help=f"One of {', '.join(ExecutionStatus)}.")
-_OPTIONS: dict[str, tuple[str, Any]] = {
-    "kind": ("kind", _text("Only events of this kind: cancel, requeue, lost, replay, prune, ...", metavar="KIND")),
-    "tool": ("tool", _text("Only this tool.")),
-    "category": ("category", Annotated[ToolCategory | None, _CATEGORY]),
-    "status": ("status", Annotated[ExecutionStatus | None, _STATUS]),
-    "agent": ("agent_id", _text("Only calls of this agent.")),
-    "session": ("session_id", _text("Only calls of this session.")),
-    "queue": ("queue", _text("Only calls of this queue.")),
-    "since": ("since", _text("Queued since 90s, 15m, 1h, 2d ago, or ISO.", metavar="TIME", callback=_if_given)),
-    "until": ("until", _text("Queued before then, in the same forms.", metavar="TIME", callback=_if_given)),
-    "error_code": ("error_code", _text("Only those that ended with it.", metavar="CODE")),
-    "error": ("error_text", _text("Only those whose error has this text in it.", metavar="TEXT")),
-    "slower_than": ("min_ms", _milliseconds("Only those that ran for so many milliseconds or longer.")),
-    "faster_than": ("max_ms", _milliseconds("Only those that ran for so many milliseconds at most.")),
+_TIME = {"metavar": "TIME", "callback": _if_given}
+_MILLISECONDS = {"metavar": "MS", "min": 0}
+_OPTIONS: dict[str, tuple[str, Any, str, dict[str, Any]]] = {
+    "kind": ("kind", str, "Only events of this kind: cancel, requeue, lost, replay, prune, ...", {"metavar": "KIND"}),
+    "tool": ("tool", str, "Only this tool.", {}),
+    "category": ("category", ToolCategory, f"One of {', '.join(ToolCategory)}.", {"metavar": "CATEGORY"}),
+    "status": ("status", ExecutionStatus, f"One of {', '.join(ExecutionStatus)}.", {"metavar": "STATUS"}),
+    "agent": ("agent_id", str, "Only calls of this agent.", {}),
+    "session": ("session_id", str, "Only calls of this session.", {}),
+    "queue": ("queue", str, "Only calls of this queue.", {}),
+    "since": ("since", str, "Queued since 90s, 15m, 1h, 2d ago, or ISO.", _TIME),
+    "until": ("until", str, "Queued before then, in the same forms.", _TIME),
+    "error_code": ("error_code", str, "Only those that ended with it.", {"metavar": "CODE"}),
+    "error": ("error_text", str, "Only those whose error has this text in it.", {"metavar": "TEXT"}),
+    "slower_than": ("min_ms", float, "Only those that ran for so many milliseconds or longer.", _MILLISECONDS),
+    "faster_than": ("max_ms", float, "Only those that ran for so many milliseconds at most.", _MILLISECONDS),
 }
-"""Each option with its name in `Selection`."""
+"""Each option with its name in `Selection`, its type and its help."""
 
 ALL = tuple(_OPTIONS)
 
@@ -70,9 +62,11 @@ def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
             asked = {_OPTIONS[name][0]: words.pop(name) for name in names}
             command(**words, chosen=_checked({name: value for name, value in asked.items() if value is not None}))
 
-        options = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=_OPTIONS[name][1]) for name in names
-        ]
+        options = []
+        for name in names:
+            _, kind, said, form = _OPTIONS[name]
+            option: Any = Annotated[kind | None, typer.Option(help=said, **form)]
+            options.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option))
         own = signature(command)
         at = list(own.parameters).index("chosen")
         parameters = [*own.parameters.values()]

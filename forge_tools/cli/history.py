@@ -123,7 +123,7 @@ def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
     """A line a row; what went wrong gets the room that is left."""
     rows = LISTED[of]
     columns = rows.columns if width >= WIDE else rows.columns[: rows.narrow]
-    return table(columns, (rows.cells(one)[: len(columns)] for one in records))
+    return table([title for title, _ in columns], ([say(one) for _, say in columns] for one in records))
 
 
 def document(record: Record) -> dict[str, Any]:
@@ -136,23 +136,10 @@ def styled(status: ExecutionStatus) -> Text:
     return Text(status.value, _COLOURS.get(status, "red"), no_wrap=True)
 
 
-def _execution(one: ExecutionRecord) -> list[str | Text]:
-    what = one.error
-    if not what:
-        replayed = f"(replay of {one.replay_of[:SHOWN_ID]}) " if one.replay_of else ""
-        what = replayed + _pairs(one.parameters)
-    return [one.id[:SHOWN_ID], compact(one.queued_at), one.tool, styled(one.status), took(one.duration_ms), what]
-
-
-def _attempt(one: AttemptRecord) -> list[str | Text]:
-    return [
-        *(one.execution_id[:SHOWN_ID], str(one.attempt), compact(one.completed_at), one.tool),
-        *(styled(one.status), took(one.duration_ms), f"{one.hostname or '-'} {one.pid or ''}", one.error or ""),
-    ]
-
-
-def _event(one: EventRecord) -> list[str | Text]:
-    return [compact(one.at), one.kind, one.actor, one.execution_id[:SHOWN_ID], one.tool or "-", _pairs(one.detail)]
+def _what(one: ExecutionRecord) -> str:
+    if one.error:
+        return one.error
+    return (f"(replay of {one.replay_of[:SHOWN_ID]}) " if one.replay_of else "") + _pairs(one.parameters)
 
 
 def _pairs(values: dict[str, Any]) -> str:
@@ -173,10 +160,9 @@ class Listed:
     pages: str
     names: Sequence[str]
     moment: Callable[[Any], datetime]
-    columns: Sequence[str | Column]
+    columns: Sequence[tuple[str | Column, Callable[[Any], str | Text]]]
     narrow: int
     """How many of the columns a narrow terminal has room for."""
-    cells: Callable[[Any], list[str | Text]]
     nothing: str
 
 
@@ -186,9 +172,15 @@ LISTED = {
         pages="pages",
         names=(*_names(ExecutionRecord), "queue_wait_ms"),
         moment=lambda one: one.queued_at,
-        columns=("id", "queued (UTC)", flexible("tool"), "status", number("took"), flexible("what")),
+        columns=(
+            ("id", lambda one: one.id[:SHOWN_ID]),
+            ("queued (UTC)", lambda one: compact(one.queued_at)),
+            (flexible("tool"), lambda one: one.tool),
+            ("status", lambda one: styled(one.status)),
+            (number("took"), lambda one: took(one.duration_ms)),
+            (flexible("what"), _what),
+        ),
         narrow=5,
-        cells=_execution,
         nothing="Nothing was run yet.",
     ),
     Rows.ATTEMPTS: Listed(
@@ -197,11 +189,16 @@ LISTED = {
         names=_names(AttemptRecord, "execution_id"),
         moment=lambda one: datetime.fromtimestamp(id_time(one.execution_id), UTC),
         columns=(
-            *("id", number("#"), "ended (UTC)", flexible("tool"), "status", number("took")),
-            *("host, process", flexible("error")),
+            ("id", lambda one: one.execution_id[:SHOWN_ID]),
+            (number("#"), lambda one: str(one.attempt)),
+            ("ended (UTC)", lambda one: compact(one.completed_at)),
+            (flexible("tool"), lambda one: one.tool),
+            ("status", lambda one: styled(one.status)),
+            (number("took"), lambda one: took(one.duration_ms)),
+            ("host, process", lambda one: f"{one.hostname or '-'} {one.pid or ''}"),
+            (flexible("error"), lambda one: one.error or ""),
         ),
         narrow=6,
-        cells=_attempt,
         nothing="No attempt has ended yet.",
     ),
     Rows.EVENTS: Listed(
@@ -209,9 +206,15 @@ LISTED = {
         pages="event_pages",
         names=_names(EventRecord, "id", "execution_id"),
         moment=lambda one: one.at,
-        columns=("at (UTC)", "kind", flexible("by"), "id", flexible("tool"), flexible("detail")),
+        columns=(
+            ("at (UTC)", lambda one: compact(one.at)),
+            ("kind", lambda one: one.kind),
+            (flexible("by"), lambda one: one.actor),
+            ("id", lambda one: one.execution_id[:SHOWN_ID]),
+            (flexible("tool"), lambda one: one.tool or "-"),
+            (flexible("detail"), lambda one: _pairs(one.detail)),
+        ),
         narrow=5,
-        cells=_event,
         nothing="Nothing was done to any execution yet.",
     ),
 }

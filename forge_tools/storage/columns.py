@@ -5,7 +5,7 @@
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
@@ -16,10 +16,8 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     CheckConstraint,
-    Column,
     Dialect,
     Float,
-    Index,
     Integer,
     MetaData,
     Table,
@@ -36,12 +34,6 @@ metadata = MetaData()
 
 MOMENT_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 """How SQLite holds a time: UTC text of fixed width, so that it sorts, and SQLite's own functions read it."""
-
-
-def table(name: str, *parts: Column[Any] | Index, **options: Any) -> Table:
-    """A table of the schema."""
-    return Table(name, metadata, *parts, **options)
-
 
 _MAKING = Lock()  # migrations run on threads of their own
 
@@ -179,8 +171,8 @@ class Json(TypeDecorator[Any]):
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         return None if value is None else json.dumps(value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return None if value is None else decode_json(value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        return decode_json
 
 
 class _Object(Json):

@@ -3,9 +3,9 @@
 Whatever else names columns (lists to insert or read, casts, checks, grants) is made from what stands here.
 """
 
-from typing import Any, get_args
+from typing import get_args
 
-from sqlalchemy import Column, ColumnElement, Index, Integer, LargeBinary, Text, TextClause, text
+from sqlalchemy import Column, Index, Integer, LargeBinary, Table, Text, text
 
 from forge_tools.records import TERMINAL, ExecutionStatus, Lane, ShellStatus
 from forge_tools.storage.columns import (
@@ -22,7 +22,7 @@ from forge_tools.storage.columns import (
     PublicKey,
     Real,
     Seconds,
-    table,
+    metadata,
 )
 
 DEFAULT_QUEUE = "default"
@@ -30,16 +30,9 @@ DEFAULT_QUEUE = "default"
 
 LANE = Choice(get_args(Lane))
 
-
-def _index_where(
-    condition: ColumnElement[bool] | TextClause, name: str, *columns: Column[Any], unique: bool = False
-) -> None:
-    """An index of some rows alone."""
-    Index(name, *columns, unique=unique, postgresql_where=condition, sqlite_where=condition)
-
-
-executions = table(
+executions = Table(
     "executions",
+    metadata,
     Column("id", Identifier, primary_key=True),
     Column("tool", Text, nullable=False),
     Column("tool_key", Text, nullable=False),
@@ -76,10 +69,9 @@ executions = table(
 """What was asked, inserted once. `parameters` is what people may see; what they hide, those of `sealed_names`, is sealed in
 the queue, and goes with its row there. The order of ids is that of time, so each index ends with them."""
 
-_index_where(executions.c.queue != DEFAULT_QUEUE, "executions_by_queue", executions.c.queue, executions.c.id)
-
-execution_queue = table(
+execution_queue = Table(
     "execution_queue",
+    metadata,
     Column("id", Identifier, primary_key=True),
     Column("tool_key", Text, nullable=False),
     Column("queue", Text, nullable=False),
@@ -105,15 +97,12 @@ execution_queue = table(
 )
 """Executions that are not over. No index on, or over, a column that a claim changes: it would end heap-only updates."""
 
-live = execution_queue.c
-_index_where(live.cancel_requested_at.is_not(None), "execution_queue_cancels", live.id)
-_index_where(live.max_attempts < 1, "execution_queue_hopeless", live.id)
-
 NOBODY: dict[str, None] = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
 """What a row in the queue says of who runs it, while nobody does."""
 
-execution_attempts = table(
+execution_attempts = Table(
     "execution_attempts",
+    metadata,
     Column("execution_id", Identifier, primary_key=True),
     Column("attempt", Count, primary_key=True, autoincrement=False),
     Column("final", Flag, nullable=False),
@@ -137,14 +126,9 @@ execution_attempts = table(
 `token` is the finisher's; a row written by recovery has none, so that a late finish never takes it for its own.
 """
 
-ended = execution_attempts.c
-_is_notable = ended.status != "succeeded"
-_index_where(_is_notable, "execution_attempts_notable", ended.status, ended.execution_id)
-_index_where(_is_notable, "execution_attempts_failures", ended.execution_id)
-_index_where(ended.error_code.is_not(None), "execution_attempts_by_code", ended.error_code, ended.execution_id)
-
-execution_events = table(
+execution_events = Table(
     "execution_events",
+    metadata,
     Column("id", LargeCount, primary_key=True),
     Column("execution_id", Identifier, nullable=False),
     Column("at", Moment, nullable=False),
@@ -159,8 +143,9 @@ execution_events = table(
 )
 """What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""
 
-tools = table(
+tools = Table(
     "tools",
+    metadata,
     Column("name", Text, primary_key=True),
     Column("version", Text, primary_key=True),
     Column("digest", Text, primary_key=True),
@@ -181,13 +166,9 @@ tools = table(
 The default of a tool is the pinned definition, else the one seen last: calls are accepted by it alone. Of a tool with a pinned one, no other is run.
 """
 
-_index_where(tools.c.is_default, "tools_default", tools.c.name, unique=True)
-_index_where(tools.c.demoted_at.is_not(None), "tools_demoted", tools.c.name)
-_index_where(text("enabled = false"), "tools_disabled", tools.c.name)
-_index_where(tools.c.pinned_at.is_not(None), "tools_pinned", tools.c.name, unique=True)
-
-workers = table(
+workers = Table(
     "workers",
+    metadata,
     Column("id", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
     Column("pid", Count, nullable=False),
@@ -210,17 +191,17 @@ workers = table(
 are, `unfit` says why it claims nothing, and `dropped_messages` counts what came from the broker and was none of ours.
 """
 
-_index_where(workers.c.stopped_at.is_(None), "workers_not_stopped", workers.c.id)
-
-leases = table(
+leases = Table(
     "leases",
+    metadata,
     Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("expires_at", Moment, nullable=False),
 )
 
-idempotency_keys = table(
+idempotency_keys = Table(
     "idempotency_keys",
+    metadata,
     Column("scope", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("execution_id", Identifier, nullable=False),
@@ -237,8 +218,9 @@ A key holds until its execution has been over for `ttl` seconds. `expires_at` is
 counted from the claim: what no later end has to change.
 """
 
-execution_reports = table(
+execution_reports = Table(
     "execution_reports",
+    metadata,
     Column("execution_id", Identifier, primary_key=True),
     Column("attempt", Count, primary_key=True, autoincrement=False),
     Column("slot", Count, primary_key=True, autoincrement=False),
@@ -255,8 +237,9 @@ execution_reports = table(
 number. `number` is the order in which the attempt told them. A call that tells nothing has no row.
 """
 
-rollup_hours = table(
+rollup_hours = Table(
     "rollup_hours",
+    metadata,
     Column("hour", Moment, primary_key=True),
     Column("token", Identifier),
     Column("rolled_at", Moment),
@@ -264,8 +247,9 @@ rollup_hours = table(
 )
 """One row an hour that was counted, or is to be again: then `rolled_at` is NULL. `token` is of who counts it at the moment."""
 
-rollup_figures = table(
+rollup_figures = Table(
     "rollup_figures",
+    metadata,
     Column("grouped_by", Text, primary_key=True),
     Column("hour", Moment, primary_key=True),
     Column("number", Count, primary_key=True, autoincrement=False),
@@ -286,8 +270,9 @@ rollup_figures = table(
 `durations` and `waits` are milliseconds, in ascending order. A row counts only while its hour is rolled up.
 """
 
-artifacts = table(
+artifacts = Table(
     "artifacts",
+    metadata,
     Column("id", Text, primary_key=True),
     Column("size", LargeCount, nullable=False),
     Column("media_type", Text, nullable=False),
@@ -298,8 +283,9 @@ artifacts = table(
 )
 """One row for the same bytes, whoever kept them; nobody sees it before it `is_whole`."""
 
-artifact_parts = table(
+artifact_parts = Table(
     "artifact_parts",
+    metadata,
     Column("artifact_id", Text, primary_key=True),
     Column("number", Count, primary_key=True, autoincrement=False),
     Column("start", LargeCount, nullable=False),
@@ -311,8 +297,9 @@ artifact_parts = table(
 `breaks` counts the lines that end in it. Where artifacts are kept in a folder `data` is empty: the bytes are in a file.
 """
 
-artifact_owners = table(
+artifact_owners = Table(
     "artifact_owners",
+    metadata,
     Column("artifact_id", Text, primary_key=True),
     Column("session_key", Text, primary_key=True),
     Column("session_id", Text),
@@ -324,8 +311,9 @@ artifact_owners = table(
 )
 """The sessions that kept it, which alone may read it. The key is a digest: a session's id may be of any length."""
 
-sealing_keys = table(
+sealing_keys = Table(
     "sealing_keys",
+    metadata,
     Column("id", Text, primary_key=True),
     Column("public", PublicKey, nullable=False),
     Column("created_at", Moment, nullable=False),
@@ -333,8 +321,9 @@ sealing_keys = table(
 )
 """The public halves, in base64, of the keys that clients seal with: the newest that is not retired."""
 
-workspaces = table(
+workspaces = Table(
     "workspaces",
+    metadata,
     Column("name", Text, primary_key=True),
     Column("boot", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
@@ -344,15 +333,17 @@ workspaces = table(
 )
 """What each boot of a worker has by name; whether it lives, `workers` tells."""
 
-session_workspaces = table(
+session_workspaces = Table(
     "session_workspaces",
+    metadata,
     Column("session_id", Text, primary_key=True),
     Column("workspace", Text, nullable=False),
     Column("bound_at", Moment, nullable=False),
 )
 
-shells = table(
+shells = Table(
     "shells",
+    metadata,
     Column("id", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
     Column("command", Text, nullable=False),
@@ -378,11 +369,9 @@ shells = table(
 It holds no NULL, so those of no session, which may be most, have an index of their own.
 """
 
-_index_where(shells.c.session_id.is_(None), "shells_of_nobody", shells.c.started_at)
-_index_where(shells.c.status == "running", "shells_running", shells.c.hostname)
-
-audit_batches = table(
+audit_batches = Table(
     "audit_batches",
+    metadata,
     Column("sequence", LargeCount, primary_key=True, autoincrement=False),
     Column("format", Count, nullable=False),
     Column("kind", Text, nullable=False),
@@ -407,8 +396,9 @@ audit_batches = table(
 `frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
 """
 
-audit_executions = table(
+audit_executions = Table(
     "audit_executions",
+    metadata,
     Column("execution_id", Identifier, primary_key=True),
     Column("batch", LargeCount, nullable=False),
     Column("hashes", LargeBinary, nullable=False),
@@ -417,8 +407,9 @@ audit_executions = table(
 )
 """The hash of an execution's row, then the number and the hash of each of its attempts."""
 
-audit_events = table(
+audit_events = Table(
     "audit_events",
+    metadata,
     Column("event_id", LargeCount, primary_key=True, autoincrement=False),
     Column("batch", LargeCount, nullable=False),
     Column("hashes", LargeBinary, nullable=False),
@@ -426,3 +417,24 @@ audit_events = table(
     Index("audit_events_batch", "batch"),
 )
 """Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""
+
+live, ended = execution_queue.c, execution_attempts.c
+_is_notable = ended.status != "succeeded"
+
+# Indexes of some rows alone.
+for name, rows, columns, is_unique in (
+    ("executions_by_queue", executions.c.queue != DEFAULT_QUEUE, (executions.c.queue, executions.c.id), False),
+    ("execution_queue_cancels", live.cancel_requested_at.is_not(None), (live.id,), False),
+    ("execution_queue_hopeless", live.max_attempts < 1, (live.id,), False),
+    ("execution_attempts_notable", _is_notable, (ended.status, ended.execution_id), False),
+    ("execution_attempts_failures", _is_notable, (ended.execution_id,), False),
+    ("execution_attempts_by_code", ended.error_code.is_not(None), (ended.error_code, ended.execution_id), False),
+    ("tools_default", tools.c.is_default, (tools.c.name,), True),
+    ("tools_demoted", tools.c.demoted_at.is_not(None), (tools.c.name,), False),
+    ("tools_disabled", text("enabled = false"), (tools.c.name,), False),
+    ("tools_pinned", tools.c.pinned_at.is_not(None), (tools.c.name,), True),
+    ("workers_not_stopped", workers.c.stopped_at.is_(None), (workers.c.id,), False),
+    ("shells_of_nobody", shells.c.session_id.is_(None), (shells.c.started_at,), False),
+    ("shells_running", shells.c.status == "running", (shells.c.hostname,), False),
+):
+    Index(name, *columns, unique=is_unique, postgresql_where=rows, sqlite_where=rows)

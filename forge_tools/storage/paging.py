@@ -86,7 +86,10 @@ def moment_of(place: Place) -> datetime:
 
 def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
     """Executions, in the order in which they were queued."""
-    return Listing(joined().where(*conditions(selection)), (asked.c.id,), _execution_place, _by_id, execution_record)
+    query = joined().where(*conditions(selection))
+    shown = [column for column in query.selected_columns if column.key in ExecutionRecord.__dataclass_fields__]
+    query = query.with_only_columns(*shown, maintain_column_froms=True)
+    return Listing(query, (asked.c.id,), _execution_place, _by_id, execution_record)
 
 
 def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:

@@ -152,8 +152,7 @@ def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:
 def stored_result(execution_id: str, row: Any) -> StoredResult:
     """Build the result from the values of `RESULT`, as callers get it."""
     told: dict[str, Any] = {
-        name: decode_json(value) if name in _JSON_RESULTS and value is not None else value
-        for name, value in zip(RESULT, row, strict=True)
+        name: decode_json(value) if name in _JSON_RESULTS else value for name, value in zip(RESULT, row, strict=True)
     }
     status, attempt = ExecutionStatus(told.pop("status")), told.pop("attempt")
     told["metadata"] |= {"execution_id": execution_id, "attempt": attempt}

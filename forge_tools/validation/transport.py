@@ -42,8 +42,10 @@ class Unreadable(dict[str, str]):
     """Stands for stored JSON that cannot be decoded, and says so wherever it is printed."""
 
 
-def decode_json(text: str) -> Any:
-    """The value of stored JSON; `Unreadable` where the text is none, which only a database without its CHECKs can hold."""
+def decode_json(text: str | None) -> Any:
+    """The value of stored JSON, of NULL None; `Unreadable` where the text is none, which only a database without its CHECKs can hold."""
+    if text is None:
+        return None
     try:
         return json.loads(text)
     except (RecursionError, TypeError, ValueError):
