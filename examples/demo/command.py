@@ -15,7 +15,7 @@ from examples.demo.outage import Outage
 from examples.demo.samples import sample_files
 from examples.demo.scenario import Scenario, is_alive
 from examples.demo.stage import Stage
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import cancellable
 from forge_tools.cli.text import took
 from forge_tools.cli.up import command_line, until_ready, worker_of
@@ -31,22 +31,20 @@ GONE_SECONDS = 2.0
 POLL_SECONDS = 0.02
 TOOLS = "examples.demo.tools:TOOLS"
 
-app = command_app()
+app = App()
 
 
 @app.command()
 def demo(
-    context: typer.Context,
+    face: Face,
     brief: Annotated[
         bool, typer.Option("--brief", help="Leave out the last scene, which takes half a minute.")
     ] = False,
-    output: OutputOption = None,
 ) -> None:
     """Watch real tool calls on the files of this folder run on workers and land in SQL. It takes less than a minute.
 
     Everything lives in a temporary folder and is gone at the end. Exit code 1 if anything is not as promised.
     """
-    face = face_of(context)
     started = time.monotonic()
     stage = Stage(face)
     if not face.is_json:

@@ -9,18 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.text import printable
 from forge_tools.records import ArtifactPage, PageWish
 from forge_tools.records.artifacts import PAGE_BYTES, PAGE_LINES
 from forge_tools.storage import Store
 
-app = command_app()
+app = App()
 
 
 @app.command()
 def artifact(
-    context: typer.Context,
+    face: Face,
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="artifact://..., as a shortened output names it.")],
     *,
     offset: Annotated[int | None, typer.Option(min=1, help="Begin with this line; the first is 1.")] = None,
@@ -31,26 +31,24 @@ def artifact(
     max_bytes: Annotated[
         int | None, typer.Option(min=1, help="How many bytes at most.", show_default=f"{PAGE_BYTES:,}")
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """Write an artifact to standard output: its bytes as they were kept, to a terminal without what could harm it.
 
     All of it, or with any of the options a page; then the error stream says where to go on. As JSON always a page.
     """
-    face = face_of(context)
     is_paged = face.is_json or any(given is not None for given in (offset, limit, byte, max_bytes))
     wish = PageWish(offset=offset, byte=byte, limit=limit, max_bytes=max_bytes)
+
+    async def page(store: Store) -> ArtifactPage:
+        return await store.artifacts.page(await store.artifacts.named(handle), wish)
+
     try:
         if is_paged:
-            _show(face, with_store(lambda store: _page(store, handle, wish)))
+            _show(face, with_store(page))
         else:
             with_store(lambda store: _copy(store, handle, is_terminal=face.out.is_terminal))
     except BrokenPipeError:  # whoever reads it has seen enough; nothing may be written at exit either
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-async def _page(store: Store, handle: str, wish: PageWish) -> ArtifactPage:
-    return await store.artifacts.page(await store.artifacts.named(handle), wish)
 
 
 async def _copy(store: Store, handle: str, *, is_terminal: bool) -> None:

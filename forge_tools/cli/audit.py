@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.text import Text
 
 from forge_tools.cli.database import whoami, with_store
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import moving_line
 from forge_tools.cli.text import facts, iso, one_line, printable, took
 from forge_tools.config import Settings
@@ -22,7 +22,7 @@ from forge_tools.storage.audit import OvertakenError, Signer, Trust
 from forge_tools.storage.audit.book import ALL
 from forge_tools.storage.audit.keys import make_key
 
-app = command_app(no_args_is_help=True)
+app = App(no_args_is_help=True)
 
 _SHOWN = 20
 _HASH_DIGITS = 64
@@ -42,7 +42,7 @@ def _audit() -> None:
 
 @app.command()
 def verify(
-    context: typer.Context,
+    face: Face,
     *,
     key: Annotated[
         list[Path] | None,
@@ -57,13 +57,11 @@ def verify(
         int,
         typer.Option(metavar="N", min=1, help="The first batch that has to be signed, if there was no key at first."),
     ] = 1,
-    output: OutputOption = None,
 ) -> None:
     """Compare every row with its hash, and the chain with its signatures. Exit code 1 if anything is not as it was."""
     settings = Settings.load()
     own = _own_key(settings)
     trust, kept = Trust.load(key or ([] if own is None else [own])), _kept(head)
-    face = face_of(context)
 
     async def compare(store: Store) -> AuditReport:
         columns = (TextColumn("Comparing"), BarColumn(), MofNCompleteColumn())
@@ -82,45 +80,43 @@ def verify(
 
 
 @app.command()
-def head(context: typer.Context, output: OutputOption = None) -> None:
+def head(face: Face) -> None:
     """Print the newest batch, to be kept where nobody who writes to the database can change it."""
     found = with_store(lambda store: store.audit.head())
     if found is None:
         raise ForgeError("Nothing is sealed yet. Workers do it, or: forge-tools audit seal")
-    face_of(context).tell(asdict(found) | {"head": str(found)}, str(found))
+    face.tell(asdict(found) | {"head": str(found)}, str(found))
 
 
 @app.command()
 def seal(
-    context: typer.Context,
+    face: Face,
     left_out: Annotated[
         bool,
         typer.Option("--left-out", help="Also what ended long ago and is in no batch, which verify calls inserted."),
     ] = False,
-    output: OutputOption = None,
 ) -> None:
     """Seal what is over now, without a worker."""
     settings = Settings.load()
     signer = signing_key(settings)
     count = with_store(lambda store: seal_all(store, signer, left_out=left_out), settings)
-    face_of(context).tell({"executions": count}, f"{count:,} executions sealed." if count else "Nothing to seal.")
+    face.tell({"executions": count}, f"{count:,} executions sealed." if count else "Nothing to seal.")
 
 
 @app.command()
 def keygen(
-    context: typer.Context,
+    face: Face,
     file: Annotated[
         Path | None, typer.Argument(help="Where to, else FORGE_AUDIT_KEY; the public key gets the same name with .pub.")
     ] = None,
     if_none: Annotated[bool, typer.Option("--if-none", help="Only if there is none yet.")] = False,
-    output: OutputOption = None,
 ) -> None:
     """Make a key for FORGE_AUDIT_KEY of the workers. Whoever verifies needs only FILE.pub."""
     file = file or Settings.load().audit_key
     if file is None:
         raise typer.BadParameter("name a file, or set FORGE_AUDIT_KEY.", param_hint="FILE")
     signer = Signer.load_or_make(file) if if_none else make_key(file)
-    face_of(context).tell(
+    face.tell(
         {"key_id": signer.key_id, "private": str(file), "public": f"{file}.pub"},
         f"Key {signer.key_id}: {file} signs and is for the workers alone, {file}.pub verifies.",
     )

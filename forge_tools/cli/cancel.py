@@ -6,14 +6,14 @@ from typing import Annotated
 import typer
 
 from forge_tools.cli.database import whoami, with_store
-from forge_tools.cli.face import OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.client.calls import tell_of_cancel
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.records import is_id
 from forge_tools.storage import Store
 
-app = command_app()
+app = App()
 
 _SAID = {
     "cancelled": "Cancelled {id}; it was not running.",
@@ -24,10 +24,9 @@ _SAID = {
 
 @app.command()
 def cancel(
-    context: typer.Context,
+    face: Face,
     execution_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
     reason: Annotated[str, typer.Option(help="Why; kept with the execution.")] = "",
-    output: OutputOption = None,
 ) -> None:
     """Cancel an execution. One that waits never starts; one that runs is stopped, its processes too."""
 
@@ -43,4 +42,4 @@ def cancel(
         return id_, answer
 
     found, answer = with_store(ask, settings)
-    face_of(context).tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))
+    face.tell({"id": found, "outcome": answer}, _SAID[answer].format(id=found))

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from forge_tools.cli.face import OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.config import Settings
 from forge_tools.storage import migrate
 from forge_tools.storage.connections import role_setting
 from forge_tools.storage.schema_version import is_usable
 
-app = command_app(no_args_is_help=True)
+app = App(no_args_is_help=True)
 
 
 @app.callback()
@@ -21,29 +21,26 @@ def _db() -> None:
 
 @app.command()
 def upgrade(
-    context: typer.Context,
-    revision: Annotated[str, typer.Argument(help="Where to; the newest if not given.")] = "head",
-    output: OutputOption = None,
+    face: Face, revision: Annotated[str, typer.Argument(help="Where to; the newest if not given.")] = "head"
 ) -> None:
     """Bring the database to this version's tables, making them if there are none."""
     settings = Settings.load()
     database = settings.migration_database
     before = migrate.current(database)
     migrate.upgrade(database, revision)
-    _report(context, before, migrate.current(database))
+    _report(face, before, migrate.current(database))
     if settings.database_pooler != "none" and settings.database_url:
         setting = role_setting(settings.database)
-        face_of(context).note(
+        face.note(
             f"A pooler passes no settings on, so that its role needs them. As an owner, once: {setting};", style=""
         )
 
 
 @app.command()
 def downgrade(
-    context: typer.Context,
+    face: Face,
     revision: Annotated[str, typer.Argument(help="Where to; base removes every table.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    output: OutputOption = None,
 ) -> None:
     """Bring the database back to an older version. What newer tables hold is lost."""
     if not yes:
@@ -53,11 +50,11 @@ def downgrade(
     database = Settings.load().migration_database
     before = migrate.current(database)
     migrate.downgrade(database, revision)
-    _report(context, before, migrate.current(database))
+    _report(face, before, migrate.current(database))
 
 
 @app.command()
-def current(context: typer.Context, output: OutputOption = None) -> None:
+def current(face: Face) -> None:
     """Print the version the database is at, and the one this code needs."""
     at, needed = migrate.current(Settings.load().migration_database), migrate.head()
     document = {"current": at, "head": needed, "is_current": at == needed}
@@ -67,10 +64,10 @@ def current(context: typer.Context, output: OutputOption = None) -> None:
         said = f"{at}; this code, of {needed}, works on it."
     else:
         said = f"{at or 'not migrated'}; this code needs {needed}. Run: forge-tools db upgrade"
-    face_of(context).tell(document, said)
+    face.tell(document, said)
 
 
-def _report(context: typer.Context, before: str | None, after: str | None) -> None:
+def _report(face: Face, before: str | None, after: str | None) -> None:
     moved = f"Migrated from {before or 'nothing'} to {after or 'nothing'}."
     same = f"Nothing to do: {after or 'not migrated'}."
-    face_of(context).tell({"before": before, "after": after}, same if before == after else moved)
+    face.tell({"before": before, "after": after}, same if before == after else moved)

@@ -23,7 +23,7 @@ from forge_tools.cli.checks import (
     ok,
     problem,
 )
-from forge_tools.cli.face import FAILED, OK, OutputOption, command_app, face_of
+from forge_tools.cli.face import FAILED, OK, App, Face
 from forge_tools.cli.text import age, one_line
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
@@ -46,7 +46,7 @@ Places = set[tuple[str, str]]
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.PROBLEM: "bold red"}
 
-app = command_app()
+app = App()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,16 @@ class Fleet:
 
 @app.command()
 def doctor(
-    context: typer.Context,
+    face: Face,
     worker: Annotated[
         bool, typer.Option("--worker", help="Only say by the exit code whether a worker of this host is alive.")
     ] = False,
-    output: OutputOption = None,
 ) -> None:
     """Say what is wrong with broker, database, workers and versions, and the way out of each.
 
     Exit code 0: all is well; 1: there are problems.
     """
     settings = Settings.load()
-    face = face_of(context)
     if worker:
         is_alive, host = asyncio.run(is_worker_alive(settings)), settings.hostname
         said = (

@@ -16,7 +16,7 @@ import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of, standard_output
+from forge_tools.cli.face import App, Face, standard_output
 from forge_tools.cli.filters import ALL, Chosen, filtered
 from forge_tools.cli.history import LISTED, OfOption, Record, Rows, document, refuse_unfitting
 from forge_tools.cli.live import moving_line
@@ -24,7 +24,7 @@ from forge_tools.cli.text import as_json, iso, printable
 from forge_tools.errors import ForgeError
 from forge_tools.storage import Store
 
-app = command_app()
+app = App()
 
 
 class Format(StrEnum):
@@ -37,20 +37,19 @@ class Format(StrEnum):
 @app.command()
 @filtered(*ALL)
 def export(
-    context: typer.Context,
+    face: Face,
     *,
     of: OfOption = Rows.EXECUTIONS,
     format: Annotated[Format, typer.Option(help="An object a line, or comma-separated values.")] = Format.JSONL,
     to: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; by default the standard output.")] = None,
     chosen: Chosen,
-    output: OutputOption = None,
 ) -> None:
     """Write executions with all that is kept of them, or attempts or events, oldest first; what comes meanwhile is left out.
 
     A file appears whole or not at all.
     """
     refuse_unfitting(chosen, of)
-    face, rows = face_of(context), LISTED[of]
+    rows = LISTED[of]
 
     async def write(store: Store) -> int:
         count, end = 0, min(chosen.get("until") or datetime.now(UTC), datetime.now(UTC))

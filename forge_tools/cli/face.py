@@ -3,11 +3,12 @@
 import logging
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TextIO, cast
 
 import typer
@@ -42,9 +43,6 @@ _CODES = {
     (ConfigurationError, InvalidToolError, DuplicateToolError): CONFIGURATION,
     (StorageError, BrokerUnavailableError, StackError, SubmitOutcomeUnknownError): UNAVAILABLE,
 }
-
-command_app = partial(typer.Typer, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-"""Makes the app of a command: plain help that is quick to load and readable at 80 columns."""
 
 
 def exit_code(error: Exception) -> int:
@@ -162,19 +160,51 @@ class _Notices(logging.Handler):
             self._face.note(f"Warning: {text}", style="yellow")
 
 
-def face_of(context: typer.Context) -> Face:
-    """The face that `main` gave this run."""
-    return cast("Face", context.find_root().obj)
-
-
 def _choose(context: typer.Context, output: Output | None) -> Output | None:
     if output is not None:
         face_of(context).output = output
     return output
 
 
+def face_of(context: typer.Context) -> Face:
+    """The face that `main` gave this run."""
+    return cast("Face", context.find_root().obj)
+
+
 OutputOption = Annotated[
     Output | None,
     typer.Option("--output", "-o", callback=_choose, help="For people (text, the default) or programs (json)."),
 ]
-"""Every command takes it, before its name or after."""
+"""It may stand before the name of a command or after."""
+
+
+class App(typer.Typer):
+    """The app of a command: plain help that is quick to load and readable at 80 columns.
+
+    Where a command has the parameter `face` it gets that of this run, and takes `--output`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        register = super().command(name, **options)
+        return lambda function: register(_with_face(function))
+
+
+def _with_face(command: Callable[..., None]) -> Callable[..., None]:
+    own = signature(command).parameters
+    if "face" not in own:
+        return command
+
+    @wraps(command)
+    def run(context: typer.Context, output: Output | None, **words: Any) -> None:
+        if "context" in own:
+            words["context"] = context
+        command(face=face_of(context), **words)
+
+    context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    output = Parameter("output", Parameter.KEYWORD_ONLY, default=None, annotation=OutputOption)
+    others = (one for name, one in own.items() if name not in ("face", "context"))
+    run.__signature__ = Signature([context, *others, output])  # type: ignore[attr-defined]  # functions may have one
+    return run

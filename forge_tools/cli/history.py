@@ -11,18 +11,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from forge_tools.cli.database import with_history
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import ALL, Chosen, again, filtered
 from forge_tools.cli.text import WIDE, as_json, compact, flexible, number, table, took
-from forge_tools.records import (
-    TERMINAL,
-    AttemptRecord,
-    EventRecord,
-    ExecutionRecord,
-    ExecutionStatus,
-    id_time,
-    is_id,
-)
+from forge_tools.records import TERMINAL, AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus, id_time, is_id
 from forge_tools.storage.history import History
 from forge_tools.storage.paging import Page
 
@@ -41,7 +33,7 @@ _COLOURS = {
 _LARGE = frozenset({"output", "context", "error_details", "metadata"})
 """What `history` leaves to `show`: it may be megabytes."""
 
-app = command_app()
+app = App()
 
 Record = ExecutionRecord | AttemptRecord | EventRecord
 
@@ -60,6 +52,7 @@ OfOption = Annotated[Rows, typer.Option("--of", help="What to list: calls, each 
 @app.command()
 @filtered(*ALL)
 def history(
+    face: Face,
     context: typer.Context,
     *,
     of: OfOption = Rows.EXECUTIONS,
@@ -69,14 +62,13 @@ def history(
         str | None,
         typer.Option(metavar="ID", help="Only older ones: the next page, as the last line of this one says."),
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """List executions, newest first, or attempts or events. As JSON it is one object a line, without outputs.
 
     Of attempts, status, error and duration are their own. Of events, times are when they happened, and what else is asked
     is of the execution they happened to.
     """
-    face, rows = face_of(context), LISTED[of]
+    rows = LISTED[of]
     refuse_unfitting(chosen, of)
     patience = None if face.is_json else PATIENCE_SECONDS
 

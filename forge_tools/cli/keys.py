@@ -9,7 +9,7 @@ import typer
 from rich.table import Column
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.text import number, table
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 3600.0
 _ID = re.compile(r"[0-9a-f]{16}")
 KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `forge-tools keys list` shows it.")]
 
-app = command_app(no_args_is_help=True)
+app = App(no_args_is_help=True)
 
 
 @app.callback()
@@ -33,9 +33,8 @@ def _keys() -> None:
 
 @app.command()
 def new(
-    context: typer.Context,
+    face: Face,
     if_none: Annotated[bool, typer.Option("--if-none", help="Only if clients have none to seal with.")] = False,
-    output: OutputOption = None,
 ) -> None:
     """Make a key, keep its private half in this machine's folder, and have clients seal with it."""
     settings = Settings.load()
@@ -46,11 +45,11 @@ def new(
 
     made = with_store(work, settings)
     said = "There is a key already." if made is None else f"Made key {made} in {settings.keys_folder}."
-    face_of(context).tell({"made": made, "folder": str(settings.keys_folder)}, said)
+    face.tell({"made": made, "folder": str(settings.keys_folder)}, said)
 
 
 @app.command()
-def rotate(context: typer.Context, output: OutputOption = None) -> None:
+def rotate(face: Face) -> None:
     """Make a key and retire all others. Calls under way are still opened with theirs."""
     settings = Settings.load()
 
@@ -62,15 +61,14 @@ def rotate(context: typer.Context, output: OutputOption = None) -> None:
 
     made, old = with_store(work, settings)
     facts = {"made": made, "retired": old, "folder": str(settings.keys_folder)}
-    face_of(context).tell(facts, f"Made key {made} in {settings.keys_folder}; retired {', '.join(old) or 'none'}.")
+    face.tell(facts, f"Made key {made} in {settings.keys_folder}; retired {', '.join(old) or 'none'}.")
 
 
 @app.command("list")
-def list_keys(context: typer.Context, output: OutputOption = None) -> None:
+def list_keys(face: Face) -> None:
     """List the keys, with how many calls under way each is needed for, and whether this machine can open with it."""
     settings = Settings.load()
     keys, held = with_store(lambda store: store.sealing.list(), settings), KeyFolder(settings.keys_folder).ids()
-    face = face_of(context)
     if face.is_json:
         face.document([_facts(key, held) for key in keys])
     elif not keys:
@@ -84,37 +82,34 @@ def list_keys(context: typer.Context, output: OutputOption = None) -> None:
 
 
 @app.command()
-def retire(context: typer.Context, id: KeyArgument, output: OutputOption = None) -> None:
+def retire(face: Face, id: KeyArgument) -> None:
     """Have clients use a key no more. Workers go on opening what was sealed with it."""
-    with_store(lambda store: _retire(store, id))
-    face_of(context).tell(
-        {"retired": id}, f"Key {id} is retired; clients hear of it at their next look, within seconds of use."
-    )
+
+    async def work(store: Store) -> None:
+        await _find(store, id)
+        await store.sealing.retire([id])
+
+    with_store(work)
+    face.tell({"retired": id}, f"Key {id} is retired; clients hear of it at their next look, within seconds of use.")
 
 
 @app.command()
 def forget(
-    context: typer.Context,
+    face: Face,
     id: KeyArgument,
     now: Annotated[bool, typer.Option("--now", help="Also where it was retired less than an hour ago.")] = False,
-    output: OutputOption = None,
 ) -> None:
     """Delete a retired key that no call under way needs, with its private half on this machine."""
     settings = Settings.load()
     with_store(lambda store: _forget(store, id, is_patient=not now), settings)
     KeyFolder(settings.keys_folder).forget(id)
-    face_of(context).tell({"forgotten": id}, f"Key {id} is gone. Delete its file wherever else workers had it.")
+    face.tell({"forgotten": id}, f"Key {id} is gone. Delete its file wherever else workers had it.")
 
 
 async def _make(store: Store, settings: Settings) -> str:
     public = KeyFolder(settings.keys_folder).new()
     await store.sealing.publish(key_id(public), public)
     return key_id(public)
-
-
-async def _retire(store: Store, id: str) -> None:
-    await _find(store, id)
-    await store.sealing.retire([id])
 
 
 async def _forget(store: Store, id: str, *, is_patient: bool) -> None:

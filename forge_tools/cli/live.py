@@ -5,10 +5,9 @@ import signal
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager
+from contextlib import aclosing, contextmanager
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import typer
 from rich.console import Group
@@ -105,7 +104,7 @@ async def awaited(
 async def _watch_until(waiting: "asyncio.Future[ToolResult]", face: Face, handle: "Handle", waited: float) -> None:
     """Show what there is to see until the result is there, and what was told before it."""
     keeps_output = face.is_json or not face.out.is_terminal  # where it would not come again as the result
-    with view_of(face, keeps_output=keeps_output, waited=waited) as view:
+    with View(face, keeps_output=keeps_output, waited=waited) as view:
         watching = asyncio.ensure_future(watch(view, handle.events(), handle.record))
         try:
             await asyncio.wait([waiting])
@@ -127,14 +126,93 @@ async def _cancel(face: Face, handle: "Handle") -> None:
         face.note(f"Cancelled {handle.id}", style="yellow")
 
 
-class View(AbstractContextManager["View"], Protocol):
-    """Shows what it hears, from `with` to its end; from any thread."""
+class View:
+    """Shows a call from `with` to its end; what it hears may come from any thread.
+
+    On a terminal that is a line that moves, with the last lines of output above it, which go with it unless they are to be kept;
+    elsewhere lines, for logs and pipes. Nothing is shown before there is something to say. `waited` is how many seconds the call
+    has taken already.
+    """
+
+    def __init__(self, face: Face, *, keeps_output: bool = True, waited: float = 0.0) -> None:
+        self._face = face
+        self._began = time.monotonic() - waited
+        self._state = ""
+        self._progress: Progress | None = None
+        self._told_at = 0.0
+        self._begun = ""
+        """What was put out of a line that has not ended."""
+        self._spinner = Spinner("dots")
+        self._tail: deque[str] | None = None
+        if face.err.is_terminal and not keeps_output:
+            self._tail = deque(maxlen=TAIL_LINES)
+        self._live: Live | None = None
+        if face.err.is_terminal:
+            how: dict[str, Any] = {"refresh_per_second": 8, "transient": True, "redirect_stdout": False}
+            self._live = Live(console=face.err, get_renderable=self._render, **how)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._put(self._rest())
+        if self._live is not None:
+            self._live.stop()
+        elif self._progress is not None:
+            self._face.note(measured(self._progress))
 
     def say(self, state: str) -> None:
         """Say where the call is."""
+        if self._live is None:
+            self._put(self._rest())
+            self._face.note(state)
+        else:
+            self._state, self._progress = state, None
+            self._live.start(refresh=True)
 
     def hear(self, event: Note | Report) -> None:
         """Show what it reports, or what was done to it."""
+        if isinstance(event, Output):
+            self._put(self._lines(event))
+        elif isinstance(event, Progress):
+            self._progress = event
+            if self._live is None and time.monotonic() - self._told_at >= PLAIN_SECONDS:
+                self._told_at, self._progress = time.monotonic(), None
+                self._face.note(measured(event))
+        elif self._live is None:
+            self.say(noted(event))
+        else:
+            self._put([*self._rest(), noted(event)])
+        if self._live is not None:
+            self._live.start(refresh=True)
+
+    def _lines(self, output: Output) -> list[str]:
+        """Whole lines out of parts; what was left out is said where it is missing."""
+        lines = [*self._rest(), f"... {output.left_out:,} bytes left out ..."] if output.left_out else []
+        *whole, self._begun = (self._begun + output.text).split("\n")
+        return [*lines, *map(printable, whole)]
+
+    def _rest(self) -> list[str]:
+        begun, self._begun = self._begun, ""
+        return [printable(begun)] if begun else []
+
+    def _put(self, lines: list[str]) -> None:
+        if self._tail is not None:
+            self._tail.extend(lines)
+            return
+        for line in lines:
+            self._face.note(line, style="")
+
+    def _render(self) -> Group:
+        row = Table.grid(padding=(0, 1))
+        elapsed = Text(f"{took((time.monotonic() - self._began) * 1000):>7}", style="dim")
+        progress = self._progress
+        if progress is not None and progress.share is not None:
+            row.add_row(elapsed, ProgressBar(1.0, progress.share, width=BAR_WIDTH), Text(measured(progress)))
+        else:
+            row.add_row(self._spinner, elapsed, Text(measured(progress) if progress is not None else self._state))
+        tail = (Text(one_line(line), "dim", no_wrap=True, overflow="ellipsis") for line in self._tail or ())
+        return Group(*tail, row)
 
 
 async def watch(
@@ -147,120 +225,6 @@ async def watch(
                 view.say(describe(await read(), event.reason))
             elif not isinstance(event, Ended):
                 view.hear(event)
-
-
-def view_of(face: Face, *, keeps_output: bool, waited: float = 0.0) -> View:
-    """Choose: on a terminal a line that moves, with the output above it, which goes with it unless it is to be kept.
-
-    `waited` is how many seconds the call has taken already.
-    """
-    return Screen(face, keeps_output=keeps_output, waited=waited) if face.err.is_terminal else Plain(face)
-
-
-class Plain(View):
-    """Lines, for logs and pipes."""
-
-    def __init__(self, face: Face) -> None:
-        self._face = face
-        self._lines = _Lines()
-        self._told_at = 0.0
-        self._untold: Progress | None = None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._write(self._lines.rest())
-        if self._untold is not None:
-            self._face.note(measured(self._untold))
-
-    def say(self, state: str) -> None:
-        self._write(self._lines.rest())
-        self._face.note(state)
-
-    def hear(self, event: Note | Report) -> None:
-        if isinstance(event, Output):
-            self._write(self._lines.add(event))
-        elif isinstance(event, Progress):
-            self._untold = event
-            if time.monotonic() - self._told_at >= PLAIN_SECONDS:
-                self._told_at, self._untold = time.monotonic(), None
-                self._face.note(measured(event))
-        else:
-            self.say(noted(event))
-
-    def _write(self, lines: list[str]) -> None:
-        for line in lines:
-            self._face.note(line, style="")
-
-
-class Screen(View):
-    """A terminal. Nothing is shown before there is something to say."""
-
-    def __init__(self, face: Face, *, keeps_output: bool, waited: float) -> None:
-        self._face = face
-        self._keeps_output = keeps_output
-        self._began = time.monotonic() - waited
-        self._lines = _Lines()
-        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._state = ""
-        self._progress: Progress | None = None
-        self._spinner = Spinner("dots")
-        self._live = Live(
-            console=face.err, get_renderable=self._render, refresh_per_second=8, transient=True, redirect_stdout=False
-        )
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._show(self._lines.rest())
-        self._live.stop()
-
-    def say(self, state: str) -> None:
-        self._state, self._progress = state, None
-        self._live.start(refresh=True)
-
-    def hear(self, event: Note | Report) -> None:
-        if isinstance(event, Output):
-            self._show(self._lines.add(event))
-        elif isinstance(event, Progress):
-            self._progress = event
-        else:
-            self._show([*self._lines.rest(), noted(event)])
-        self._live.start(refresh=True)
-
-    def _show(self, lines: list[str]) -> None:
-        if self._keeps_output:
-            for line in lines:
-                self._face.note(line, style="")
-        else:
-            self._tail.extend(lines)
-
-    def _render(self) -> Group:
-        row = Table.grid(padding=(0, 1))
-        elapsed = Text(f"{took((time.monotonic() - self._began) * 1000):>7}", style="dim")
-        progress = self._progress
-        if progress is not None and progress.share is not None:
-            row.add_row(elapsed, ProgressBar(1.0, progress.share, width=BAR_WIDTH), Text(measured(progress)))
-        else:
-            row.add_row(self._spinner, elapsed, Text(measured(progress) if progress is not None else self._state))
-        tail = (Text(one_line(line), "dim", no_wrap=True, overflow="ellipsis") for line in self._tail)
-        return Group(*tail, row)
-
-
-class _Lines:
-    """Whole lines out of parts; what was left out is said where it is missing."""
-
-    def __init__(self) -> None:
-        self._begun = ""
-
-    def add(self, output: Output) -> list[str]:
-        lines = [*self.rest(), f"... {output.left_out:,} bytes left out ..."] if output.left_out else []
-        *whole, self._begun = (self._begun + output.text).split("\n")
-        return [*lines, *map(printable, whole)]
-
-    def rest(self) -> list[str]:
-        begun, self._begun = self._begun, ""
-        return [printable(begun)] if begun else []
 
 
 def measured(progress: Progress) -> str:

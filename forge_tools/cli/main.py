@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from forge_tools import __version__
-from forge_tools.cli.face import EXIT_CODES, FAILED, OK, Face, OutputOption, command_app, exit_code, face_of
+from forge_tools.cli.face import EXIT_CODES, FAILED, OK, App, Face, OutputOption, exit_code, face_of
 from forge_tools.errors import ForgeError
 
 
@@ -74,7 +74,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-app = command_app(cls=Commands, no_args_is_help=True, epilog=EXIT_CODES)
+app = App(cls=Commands, no_args_is_help=True, epilog=EXIT_CODES)
 
 
 @app.callback()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from forge_tools.cli.face import Face, command_app, face_of
+from forge_tools.cli.face import App, Face, face_of
 from forge_tools.cli.local import local_executor, local_tools
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
@@ -24,7 +24,7 @@ SERVING = "forge_tools.mcp.serving"
 
 SCRATCH = "forge-mcp-"
 
-app = command_app()
+app = App()
 
 
 @app.command()
@@ -106,10 +106,7 @@ def _serve_here(serving: Any, transport: Any, settings: Settings, offer: Offer, 
     tools = local_tools(references)  # once nothing printed does harm
     with scratch_folder(SCRATCH) as folder:
         kept = FolderArtifacts(
-            folder,
-            max_bytes=settings.artifact_max_bytes,
-            quota=settings.artifact_quota,
-            ttl=settings.artifact_ttl,
+            folder, max_bytes=settings.artifact_max_bytes, quota=settings.artifact_quota, ttl=settings.artifact_ttl
         )
         serving.serve_here(transport, local_executor(tools, settings, kept), offer, kept)
     sys.stderr.flush()

@@ -65,13 +65,28 @@ def _whole(text: str | None) -> dict[str, Any]:
 
 def _value(name: str, sign: str, text: str, parameter: ToolParameter | None) -> Any:
     text = _content(text, name)
-    if sign == ":=":
-        return _json(text, name)
     kind = parameter.type if parameter else "string"
-    if kind == "array" and not text.lstrip().startswith("["):
-        of = ((parameter.items if parameter else None) or {}).get("type", "string")
-        return [[text] if of == "array" else _READERS.get(of if isinstance(of, str) else "string", _text)(text, name)]
-    return _READERS.get(kind, _text)(text, name)
+    if sign == ":=" or kind == "object":
+        return _json(text, name)
+    if kind != "array":
+        return _scalar(text, name, kind)
+    if text.lstrip().startswith("["):
+        return _json(text, name)
+    of = ((parameter and parameter.items) or {}).get("type", "string")
+    if of == "object":
+        return [_json(text, name)]
+    return [[text] if of == "array" else _scalar(text, name, of)]
+
+
+def _scalar(text: str, name: str, kind: Any) -> Any:
+    if not isinstance(kind, str) or kind not in _SCALARS:
+        return text
+    what, read = _SCALARS[kind]
+    try:
+        return read(text.strip())
+    except (KeyError, ValueError):
+        shown = text if len(text) <= 40 else f"{text[:39]}…"
+        raise ValueError(f"{name}={shown!r}: {name} takes {what}.") from None
 
 
 def _joined(name: str, before: Any, value: Any) -> Any:
@@ -103,41 +118,21 @@ def _json(text: str, name: str) -> Any:
         raise ValueError(f"{name}: not JSON ({reason}). Text needs quotes: {name}:='\"text\"'.") from error
 
 
-def _text(text: str, _name: str) -> Any:
-    return text
-
-
-def _integer(text: str, name: str) -> Any:
-    if not re.fullmatch(r"[+-]?\d{1,4000}", text.strip(), re.ASCII):
-        raise ValueError(f"{name}={_shown(text)}: {name} takes an integer.")
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,4000}", text, re.ASCII):
+        raise ValueError(text)
     return int(text)
 
 
-def _number(text: str, name: str) -> Any:
-    try:
-        return int(text) if re.fullmatch(r"[+-]?\d{1,300}", text.strip(), re.ASCII) else float(text)
-    except ValueError:
-        raise ValueError(f"{name}={_shown(text)}: {name} takes a number.") from None
+def _number(text: str) -> float:
+    return int(text) if re.fullmatch(r"[+-]?\d{1,300}", text, re.ASCII) else float(text)
 
 
-def _boolean(text: str, name: str) -> Any:
-    value = _BOOLEANS.get(text.strip().lower())
-    if value is None:
-        raise ValueError(f"{name}={_shown(text)}: {name} takes true or false.")
-    return value
-
-
-_READERS: Mapping[str, Callable[[str, str], Any]] = {
-    "integer": _integer,
-    "number": _number,
-    "boolean": _boolean,
-    "array": _json,
-    "object": _json,
+_SCALARS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "integer": ("an integer", _integer),
+    "number": ("a number", _number),
+    "boolean": ("true or false", lambda text: _BOOLEANS[text.lower()]),
 }
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
 
 def _kind(value: Any) -> str:

@@ -9,7 +9,7 @@ from rich.progress import SpinnerColumn, TextColumn
 
 from forge_tools.cli.audit import seal_all, signing_key
 from forge_tools.cli.database import whoami, with_store
-from forge_tools.cli.face import OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import Chosen, filtered, moment
 from forge_tools.cli.live import moving_line
 from forge_tools.config import Settings
@@ -18,7 +18,7 @@ from forge_tools.records.audit import Pruned, Pruning
 from forge_tools.storage import Store
 from forge_tools.storage.retention import PruneRun
 
-app = command_app()
+app = App()
 
 
 def _past(text: str) -> datetime:
@@ -31,7 +31,7 @@ def _past(text: str) -> datetime:
 @app.command()
 @filtered("tool", "category", "status")
 def prune(
-    context: typer.Context,
+    face: Face,
     *,
     older_than: Annotated[
         str,
@@ -43,14 +43,13 @@ def prune(
     keep_failed: Annotated[bool, typer.Option("--keep-failed", help="Only what succeeded.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     batch: Annotated[int, typer.Option(min=1, max=5000, help="Executions a transaction, at most.")] = 5000,
-    output: OutputOption = None,
 ) -> None:
     """Delete executions that are over, with attempts, events, reports and artifacts, a few at a time beside live traffic.
 
     What waits or runs is never touched. It may be stopped and run again. Where history is sealed, checkpoints in the audit
     chain say what went.
     """
-    settings, face = Settings.load(), face_of(context)
+    settings = Settings.load()
     kept = tuple(sorted(TERMINAL - {ExecutionStatus.SUCCEEDED})) if keep_failed else ()
     before: Any = older_than  # its callback has read it
     what = Pruning(ended_before=before, keep=kept, **chosen)

@@ -6,19 +6,19 @@ import typer
 
 import forge_tools
 from forge_tools.cli.database import whoami
-from forge_tools.cli.face import OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.live import awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.run import left_alone, report
 from forge_tools.config import Settings
 from forge_tools.records import ToolResult
 
-app = command_app()
+app = App()
 
 
 @app.command()
-def replay(  # noqa: PLR0913 one option each
-    context: typer.Context,
+def replay(
+    face: Face,
     execution_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
     words: Annotated[
         list[str] | None,
@@ -34,10 +34,9 @@ def replay(  # noqa: PLR0913 one option each
     background: Annotated[bool, typer.Option("--background", help="Print the id and return.")] = False,
     queue: Annotated[str | None, typer.Option(help="Where to wait; else as it was.")] = None,
     reason: Annotated[str, typer.Option(help="Why; kept with both executions.")] = "",
-    output: OutputOption = None,
 ) -> None:
     """Run an execution of the past again and print the result. Both are linked to each other. Ctrl-C cancels the call."""
-    face, settings = face_of(context), Settings.load()
+    settings = Settings.load()
 
     async def again() -> ToolResult | None:
         async with forge_tools.ExecutorClient(settings) as client:

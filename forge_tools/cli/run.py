@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import forge_tools
-from forge_tools.cli.face import FAILED, Face, OutputOption, command_app, face_of
-from forge_tools.cli.live import awaited, cancellable, view_of
+from forge_tools.cli.face import FAILED, App, Face
+from forge_tools.cli.live import View, awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.text import took
 from forge_tools.config import Settings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOCAL = "forge_tools.cli.local"
 """What loads tools; calls on workers do without, and calls in this process without a client."""
 
-app = command_app()
+app = App()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Call:
 
 @app.command()
 def run(  # noqa: PLR0913 one option each
-    context: typer.Context,
+    face: Face,
     name: Annotated[str, typer.Argument(help="The tool, or an alias of it.")],
     words: Annotated[
         list[str] | None,
@@ -86,13 +86,12 @@ def run(  # noqa: PLR0913 one option each
     ] = None,
     agent: Annotated[str | None, typer.Option(help="Who asks, for the history.")] = None,
     session: Annotated[str | None, typer.Option(help="On behalf of which session.")] = None,
-    output: OutputOption = None,
 ) -> None:
     """Run a tool and print its result. Ctrl-C cancels the call, unless it has an idempotency key.
 
     Exit code 1 says that the tool failed; its error is on the error stream.
     """
-    settings, face = Settings.load(), face_of(context)
+    settings = Settings.load()
     says_more = (idempotency_scope, idempotency_ttl) != (None, None)
     key = IdempotencyKey(idempotency_key, idempotency_scope, idempotency_ttl) if idempotency_key is not None else None
     for is_wrong, said in (
@@ -171,7 +170,7 @@ def _run_here(
     if not (face.err.is_terminal if is_live is None else is_live):
         result = here.stoppable(body(), timeout)
         return result
-    with view_of(face, keeps_output=face.is_json or not face.out.is_terminal) as view:
+    with View(face, keeps_output=face.is_json or not face.out.is_terminal) as view:
         result = here.stoppable(body(on_report=view.hear), timeout)
         return result
 

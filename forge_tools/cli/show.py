@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import FAILED, Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.history import document, styled
-from forge_tools.cli.live import measured, view_of, watch
+from forge_tools.cli.live import View, measured, watch
 from forge_tools.cli.text import as_text, compact, facts, limit, one_line, took
 from forge_tools.cli.tools import known_format
 from forge_tools.client.handle import follow
@@ -42,7 +42,7 @@ _SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default"
 _SAID = frozenset({"agent_id", "session_id", "working_dir", "timeout"})
 """What the facts at the top have of the context."""
 
-app = command_app()
+app = App()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Story:
 
 @app.command()
 def show(
-    context: typer.Context,
+    face: Face,
     execution_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it is over.")] = False,
@@ -81,13 +81,12 @@ def show(
             callback=known_format,
         ),
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """Show everything about one execution: limits and where they come from, parameters, context, what happened when, result.
 
     With --wait or --follow the exit code says whether it succeeded.
     """
-    face, waits = face_of(context), wait or follow or timeout is not None
+    waits = wait or follow or timeout is not None
 
     async def read(store: Store) -> _Story:
         if waits:
@@ -135,7 +134,7 @@ async def _until_over(store: Store, execution_id: str, timeout: float | None, fa
             if face is None:
                 await rows.wait(found)
                 return
-            with view_of(face, keeps_output=True) as view:
+            with View(face, keeps_output=True) as view:
                 await watch(view, follow(rows, found, None), lambda: store.history.get(found))
     except TimeoutError as error:
         raise ResultTimeoutError(f"Execution {found} is not over after {timeout:g}s. It goes on.") from error

@@ -9,14 +9,14 @@ from rich.table import Table
 
 from forge_tools.cli import attention
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import Chosen, filtered
 from forge_tools.cli.text import WIDE, age, flexible, number, table, took
 from forge_tools.config import Settings
 from forge_tools.records import CallFigures, Grouping, QueueDepth, StuckCalls, WorkerRecord
 from forge_tools.storage import Store
 
-app = command_app()
+app = App()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,13 @@ class _Numbers:
 @app.command()
 @filtered("tool", "category", "agent", "session", "since", "until")
 def stats(
-    context: typer.Context,
+    face: Face,
     *,
     by: Annotated[Grouping, typer.Option(help="What calls are told apart by.")] = Grouping.TOOL,
     chosen: Chosen,
     from_rows: Annotated[
         bool, typer.Option("--from-rows", help="Count every call anew, also in hours that are rolled up.")
     ] = False,
-    output: OutputOption = None,
 ) -> None:
     """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""
     settings = Settings.load()
@@ -53,7 +52,6 @@ def stats(
             silent=[one for one in workers if one.silent_seconds > settings.lease],
         )
 
-    face = face_of(context)
     numbers = with_store(read, settings)
     if face.is_json:
         face.document(_document(numbers, by))

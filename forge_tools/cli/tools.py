@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.differences import Difference, differences
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.local import local_tools
 from forge_tools.cli.text import compact, facts, flexible, limit, one_line, table
 from forge_tools.errors import ToolNotFoundError
@@ -32,7 +32,7 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args if args and args[0] in self.commands else ["list", *args])
 
 
-app = command_app(cls=_Commands)
+app = App(cls=_Commands)
 
 
 @app.callback()
@@ -53,9 +53,8 @@ def known_format(format: str | None) -> str | None:
 
 
 @app.command("versions")
-def list_versions(context: typer.Context, name: NameArgument, output: OutputOption = None) -> None:
+def list_versions(face: Face, name: NameArgument) -> None:
     """List every definition of a tool that a worker ever published; the one that counts comes first."""
-    face = face_of(context)
     found = _versions(name)
     if face.is_json:
         face.document([_document(one) for one in found])
@@ -69,17 +68,15 @@ def list_versions(context: typer.Context, name: NameArgument, output: OutputOpti
 
 @app.command()
 def diff(
-    context: typer.Context,
+    face: Face,
     name: NameArgument,
     before: Annotated[str | None, typer.Argument(metavar="[A", help="A version or digest.")] = None,
     after: Annotated[str | None, typer.Argument(metavar="B]", help="Another.")] = None,
-    output: OutputOption = None,
 ) -> None:
     """Show what differs from definition A to B of a tool; without them, from the one published before the default to it.
 
     With A alone, from it to the default. `!` marks what refuses calls that were accepted before.
     """
-    face = face_of(context)
     found = _versions(name)
     old, new = _pair(found, before, after)
     changes = list(differences(old.spec, new.spec))
@@ -97,10 +94,9 @@ def diff(
 
 @app.command()
 def pin(
-    context: typer.Context,
+    face: Face,
     name: NameArgument,
     definition: Annotated[str, typer.Argument(metavar="DIGEST", help="A digest, its beginning, or a version.")],
-    output: OutputOption = None,
 ) -> None:
     """Let one definition of a tool be the default, and no other be run, whatever workers publish, until `unpin`."""
 
@@ -108,7 +104,6 @@ def pin(
         one = await store.catalogue.pin(name, definition)
         return one, await store.catalogue.hosts_of(one.spec.name, one.digest)
 
-    face = face_of(context)
     one, hosts = with_store(work)
     face.tell({**_document(one), "hosted_by": hosts}, f"{one.spec.name} is pinned to {_label(one)}.")
     if not hosts and not face.is_json:
@@ -116,19 +111,18 @@ def pin(
 
 
 @app.command()
-def unpin(context: typer.Context, name: NameArgument, output: OutputOption = None) -> None:
+def unpin(face: Face, name: NameArgument) -> None:
     """Let the definition that a worker published last be the default again."""
     one = with_store(lambda store: store.catalogue.unpin(name))
     said = f"{one.spec.name} is not pinned. The default is the one seen last, {_label(one)}."
-    face_of(context).tell(_document(one), said)
+    face.tell(_document(one), said)
 
 
 @app.command(
-    "list",
-    epilog="Other commands: versions NAME, diff NAME, pin NAME DIGEST, unpin NAME, disable NAME, enable NAME.",
+    "list", epilog="Other commands: versions NAME, diff NAME, pin NAME DIGEST, unpin NAME, disable NAME, enable NAME."
 )
 def list_tools(
-    context: typer.Context,
+    face: Face,
     name: Annotated[str | None, typer.Argument(help="Only this tool, with its parameters.")] = None,
     *,
     category: Annotated[
@@ -145,10 +139,9 @@ def list_tools(
     load: Annotated[
         list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: these too.")
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """List the tools that workers have published, or their schemas for a model."""
-    face, servers = face_of(context), tuple[ServerState, ...]()
+    servers = tuple[ServerState, ...]()
     is_local = local or bool(load)
     if version is not None and (name is None or is_local):
         raise typer.BadParameter("it needs the NAME of a tool that workers have published.", param_hint="--version")
@@ -181,18 +174,18 @@ def list_tools(
 
 
 @app.command()
-def enable(context: typer.Context, name: NameArgument, output: OutputOption = None) -> None:
+def enable(face: Face, name: NameArgument) -> None:
     """Have a disabled tool offered and run again, within a second and without a restart."""
     tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=True))
-    face_of(context).tell({"tool": tool, "enabled": True}, f"{tool} is enabled.")
+    face.tell({"tool": tool, "enabled": True}, f"{tool} is enabled.")
 
 
 @app.command()
-def disable(context: typer.Context, name: NameArgument, output: OutputOption = None) -> None:
+def disable(face: Face, name: NameArgument) -> None:
     """Have a tool refused by clients and claimed by no worker, within a second and without a restart."""
     tool = with_store(lambda store: store.catalogue.switch(name, is_enabled=False))
     said = f"{tool} is disabled. What runs may finish; calls that wait stay until it is enabled, or expire."
-    face_of(context).tell({"tool": tool, "enabled": False}, said)
+    face.tell({"tool": tool, "enabled": False}, said)
 
 
 def _versions(name: str) -> list[ToolVersion]:

@@ -17,7 +17,7 @@ from rich.terminal_theme import TerminalTheme
 
 from forge_tools.cli.attention import BEATS, Concern, concerns
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.screen import Frame, Screen
 from forge_tools.cli.text import age
 from forge_tools.config import Settings
@@ -62,12 +62,12 @@ _SVG = """\
 """
 """It names only fonts that are there: a page that fetches nothing shows it too."""
 
-app = command_app()
+app = App()
 
 
 @app.command()
 def top(
-    context: typer.Context,
+    face: Face,
     *,
     interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
     window: Annotated[
@@ -77,14 +77,12 @@ def top(
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Look once, and write what there is to see as a picture.")
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """Watch workers, queues, rates and what needs attention, from SQL alone, until Ctrl-C.
 
     Without a terminal, and with --output json, it looks once.
     """
     settings = Settings.load()
-    face = face_of(context)
     where = place(settings.database)
 
     async def read(store: Store) -> Overview:

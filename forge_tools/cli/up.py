@@ -20,7 +20,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import Face, OutputOption, command_app, face_of
+from forge_tools.cli.face import App, Face
 from forge_tools.cli.local import local_tools
 from forge_tools.cli.text import took
 from forge_tools.cli.worker import worker_argv
@@ -40,19 +40,18 @@ MOST_RUNNING = 500
 START_SECONDS = 45.0
 POLL_SECONDS = 0.1
 
-app = command_app()
+app = App()
 
 
 @app.command()
 def up(
-    context: typer.Context,
+    face: Face,
     tools: Annotated[
         list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="Offer these tools too.")
     ] = None,
     concurrency: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Processes of each process lane; one a CPU if not given.")
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """Run broker, database and workers on this machine until Ctrl-C or SIGTERM.
 
@@ -62,7 +61,7 @@ def up(
     references = tuple(tools or ())
     if references:
         local_tools(references)  # a reference that is wrong ends here, not in three logs
-    stack = _AnnouncedStack(face_of(context), settings, references, concurrency)
+    stack = _AnnouncedStack(face, settings, references, concurrency)
     stack.run(stack.announce)
 
 

@@ -10,15 +10,13 @@ from typing import NoReturn
 import typer
 
 import forge_tools
-from forge_tools.cli.face import command_app
+from forge_tools.cli.face import App
 from forge_tools.errors import ConfigurationError
 
-app = command_app()
+app = App()
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-)
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def worker(context: typer.Context) -> NoReturn:
     """Run one worker; every argument is the worker's own."""
     argv = worker_argv(context.args)
@@ -60,13 +58,10 @@ def require_own_workers() -> None:
 def _found() -> ModuleSpec | None:
     # -P leaves out the folder that Python puts first: the script's, or the current one for `python -m`.
     path = sys.path if sys.flags.safe_path else sys.path[1:]
-    return PathFinder.find_spec("workers", path) or _found_by_hook()
-
-
-def _found_by_hook() -> ModuleSpec | None:
-    """Editable installs of some tools are no path but a finder."""
-    finders = [finder for finder in sys.meta_path if finder is not PathFinder and hasattr(finder, "find_spec")]
-    return next(filter(None, (finder.find_spec("workers", None) for finder in finders)), None)
+    # Editable installs of some tools are no path but a finder.
+    others = [one for one in sys.meta_path if one is not PathFinder and hasattr(one, "find_spec")]
+    found = (one.find_spec("workers", None) for one in others)
+    return PathFinder.find_spec("workers", path) or next(filter(None, found), None)
 
 
 def _place(found: ModuleSpec) -> Path:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from forge_tools.cli import live
 from forge_tools.cli.face import Face
-from forge_tools.cli.live import Plain, Screen, measured, noted, view_of
+from forge_tools.cli.live import View, measured, noted
 from forge_tools.records import Event, Note, Output, Progress
 
 CANCEL = Note(event=Event(at=datetime.now(UTC), kind="cancel", actor="me", detail={"reason": "too \x1b[2Jslow"}))
@@ -33,7 +33,7 @@ def shown() -> Shown:
 
 
 def test_parts_of_lines_are_shown_as_lines(shown: Shown) -> None:
-    with Plain(shown.face) as view:
+    with View(shown.face) as view:
         for part in ("on", "e\ntw", "o\n", "unfinished"):
             view.hear(Output(text=part))
         assert shown.text == "one\ntwo\n"
@@ -42,7 +42,7 @@ def test_parts_of_lines_are_shown_as_lines(shown: Shown) -> None:
 
 
 def test_what_is_left_out_is_said_between_the_lines(shown: Shown) -> None:
-    with Plain(shown.face) as view:
+    with View(shown.face) as view:
         view.hear(Output(text="begun"))
         view.hear(Output(text="the end\n", left_out=1234))
 
@@ -52,7 +52,7 @@ def test_what_is_left_out_is_said_between_the_lines(shown: Shown) -> None:
 def test_progress_is_a_line_a_second_and_the_last_one_always(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
-    with Plain(shown.face) as view:
+    with View(shown.face) as view:
         for number in range(21):
             view.hear(Progress(done=number, total=20))
             now[0] += 0.3
@@ -64,7 +64,7 @@ def test_progress_is_a_line_a_second_and_the_last_one_always(shown: Shown, monke
 
 
 def test_nothing_that_a_tool_says_moves_the_cursor(shown: Shown) -> None:
-    with Plain(shown.face) as view:
+    with View(shown.face) as view:
         view.hear(Output(text="\x1b[2J\u202e[bold]x[/]\n"))
         view.hear(Progress(done=1, message="\x1b[2J"))
         view.hear(CANCEL)
@@ -78,11 +78,11 @@ def test_nothing_that_a_tool_says_moves_the_cursor(shown: Shown) -> None:
 @pytest.mark.parametrize("keeps_output", [True, False])
 def test_a_terminal_has_a_bar_that_goes_at_the_end(keeps_output: bool) -> None:
     shown = Shown(is_terminal=True)
-    with view_of(shown.face, keeps_output=keeps_output) as view:
+    with View(shown.face, keeps_output=keeps_output) as view:
         view.say("build runs on vm")
         view.hear(Output(text="compiling\n"))
         view.hear(Progress(done=3, total=10, message="file3.c"))
-        assert isinstance(view, Screen)
+        assert view._live is not None
         view._live.refresh()
 
     assert "build runs on vm" in shown.text
@@ -94,7 +94,7 @@ def test_a_terminal_has_a_bar_that_goes_at_the_end(keeps_output: bool) -> None:
 
 def test_a_terminal_shows_the_last_lines_alone() -> None:
     shown = Shown(is_terminal=True)
-    with view_of(shown.face, keeps_output=False) as view:
+    with View(shown.face, keeps_output=False) as view:
         view.hear(Output(text="".join(f"line {number}\n" for number in range(100))))
 
     assert "line 99" in shown.text
@@ -103,7 +103,7 @@ def test_a_terminal_shows_the_last_lines_alone() -> None:
 
 def test_a_terminal_with_nothing_to_say_stays_as_it_is() -> None:
     shown = Shown(is_terminal=True)
-    with view_of(shown.face, keeps_output=False):
+    with View(shown.face, keeps_output=False):
         pass
 
     assert shown.text == ""
