@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
@@ -21,15 +21,13 @@ app = App()
 @app.command()
 def artifact(
     face: Face,
-    handle: Annotated[str, typer.Argument(metavar="HANDLE", help="artifact://..., as a shortened output names it.")],
+    handle: Annotated[str, Argument(metavar="HANDLE", help="artifact://..., as a shortened output names it.")],
     *,
-    offset: Annotated[int | None, typer.Option(min=1, help="Begin with this line; the first is 1.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="How many lines at most.", show_default=f"{PAGE_LINES:,}")
-    ] = None,
-    byte: Annotated[int | None, typer.Option(min=0, help="Begin with this byte instead; the first is 0.")] = None,
+    offset: Annotated[int | None, Option(min=1, help="Begin with this line; the first is 1.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="How many lines at most.", show_default=f"{PAGE_LINES:,}")] = None,
+    byte: Annotated[int | None, Option(min=0, help="Begin with this byte instead; the first is 0.")] = None,
     max_bytes: Annotated[
-        int | None, typer.Option(min=1, help="How many bytes at most.", show_default=f"{PAGE_BYTES:,}")
+        int | None, Option(min=1, help="How many bytes at most.", show_default=f"{PAGE_BYTES:,}")
     ] = None,
 ) -> None:
     """Write an artifact to standard output: its bytes as they were kept, to a terminal without what could harm it.

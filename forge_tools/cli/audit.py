@@ -1,4 +1,4 @@
-"""`forge-tools audit`: whether history is still what it was when it was sealed."""
+"""`forge-tools audit`: whether history is still what the audit chain says it was."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.text import Text
+from typer import Argument, Option
 
 from forge_tools.cli.database import whoami, with_store
 from forge_tools.cli.face import App, Face
@@ -46,16 +47,13 @@ def verify(
     *,
     key: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="A key that may have signed, in PEM; again for others. Else FORGE_AUDIT_KEY."
-        ),
+        Option(metavar="FILE", help="A key that may have signed, in PEM; again for others. Else FORGE_AUDIT_KEY."),
     ] = None,
     head: Annotated[
-        str | None, typer.Option(metavar="N:HASH", help="A head kept elsewhere, which must be in the chain.")
+        str | None, Option(metavar="N:HASH", help="A head kept elsewhere, which must be in the chain.")
     ] = None,
     signed_from: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="The first batch that has to be signed, if there was no key at first."),
+        int, Option(metavar="N", min=1, help="The first batch that has to be signed, if there was no key at first.")
     ] = 1,
 ) -> None:
     """Compare every row with its hash, and the chain with its signatures. Exit code 1 if anything is not as it was."""
@@ -92,11 +90,10 @@ def head(face: Face) -> None:
 def seal(
     face: Face,
     left_out: Annotated[
-        bool,
-        typer.Option("--left-out", help="Also what ended long ago and is in no batch, which verify calls inserted."),
+        bool, Option("--left-out", help="Also what ended long ago and is in no batch, which verify calls inserted.")
     ] = False,
 ) -> None:
-    """Seal what is over now, without a worker."""
+    """Add what is over now to the audit chain, without a worker."""
     settings = Settings.load()
     signer = signing_key(settings)
     count = with_store(lambda store: seal_all(store, signer, left_out=left_out), settings)
@@ -107,9 +104,9 @@ def seal(
 def keygen(
     face: Face,
     file: Annotated[
-        Path | None, typer.Argument(help="Where to, else FORGE_AUDIT_KEY; the public key gets the same name with .pub.")
+        Path | None, Argument(help="Where to, else FORGE_AUDIT_KEY; the public key gets the same name with .pub.")
     ] = None,
-    if_none: Annotated[bool, typer.Option("--if-none", help="Only if there is none yet.")] = False,
+    if_none: Annotated[bool, Option("--if-none", help="Only if there is none yet.")] = False,
 ) -> None:
     """Make a key for FORGE_AUDIT_KEY of the workers. Whoever verifies needs only FILE.pub."""
     file = file or Settings.load().audit_key
@@ -123,7 +120,7 @@ def keygen(
 
 
 async def seal_all(store: Store, signer: Signer | None, *, left_out: bool = False) -> int:
-    """Seal all that is over; returns how many executions that were. A worker may be sealing at the same time."""
+    """Add all that is over to the chain; returns how many executions that were. A worker may do so at the same time."""
     count = 0
     for remaining in reversed(range(_TRIES)):
         try:

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from forge_tools.cli.database import whoami, with_store
 from forge_tools.cli.face import App, Face
@@ -25,8 +25,8 @@ _SAID = {
 @app.command()
 def cancel(
     face: Face,
-    execution_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
-    reason: Annotated[str, typer.Option(help="Why; kept with the execution.")] = "",
+    execution_id: Annotated[str, Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    reason: Annotated[str, Option(help="Why; kept with the execution.")] = "",
 ) -> None:
     """Cancel an execution. One that waits never starts; one that runs is stopped, its processes too."""
 

@@ -1,4 +1,4 @@
-"""What the doctor looks at beside workers: what is installed here, the broker, the keys, connections. Nothing is mended."""
+"""What the doctor checks beside workers: what is installed here, the broker, the keys, connections. Nothing is mended."""
 
 import math
 import os
@@ -64,7 +64,7 @@ ok, note, problem = (partial(Finding, level) for level in Level)
 
 
 def check_machine(settings: Settings) -> Iterator[Finding]:
-    """Look at this installation; nothing is connected to."""
+    """Check this installation; nothing is connected to."""
     yield ok("forge-tools", __version__)
     yield ok("python", f"{platform.python_version()} ({sys.executable})")
     for package in PACKAGES:
@@ -225,7 +225,7 @@ def _pooled(found: Connections, settings: Settings) -> Finding:
 
 
 async def check_keys(store: Store, settings: Settings) -> list[Finding]:
-    """Look at what is sealed with, what identifies repeated calls, and what history is signed with."""
+    """Check what encrypts secrets, what identifies repeated calls, and what history is signed with."""
     held = KeyFolder(settings.keys_folder).ids()
     return [
         _sealing(await store.sealing.current(), held, settings.keys_folder),
@@ -238,13 +238,13 @@ def _sealing(key: SealingKey | None, held: list[str], folder: Path) -> Finding:
     if key is None:
         return note(
             "secrets",
-            "no key to seal them with: calls with a secret parameter are refused",
+            "no key to encrypt them with: calls with a secret parameter are refused",
             "Where workers read it (FORGE_SEALING_KEYS): forge-tools keys new",
         )
     where = (
-        f"opened with {folder}" if key.id in held else "opened where workers have its private half, not on this host"
+        f"decrypted with {folder}" if key.id in held else "decrypted where workers have its private half, not on this host"
     )
-    return ok("secrets", f"sealed with key {key.id}, {where}")
+    return ok("secrets", f"encrypted with key {key.id}, {where}")
 
 
 def _digests(dialect: str, settings: Settings) -> Iterator[Finding]:
@@ -262,7 +262,7 @@ def _digests(dialect: str, settings: Settings) -> Iterator[Finding]:
 
 
 def _signature(head: Head | None, settings: Settings) -> Iterator[Finding]:
-    """What was sealed last says more than the settings of this host, which may have no key on purpose."""
+    """The last batch says more than the settings of this host, which may have no key on purpose."""
     path = settings.audit_key
     if path is not None and not path.exists():
         yield problem("audit", f"FORGE_AUDIT_KEY names {path}, which is not there", f"forge-tools audit keygen {path}")

@@ -4,6 +4,7 @@ import sys
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from forge_tools.cli.face import App, Face
 from forge_tools.config import Settings
@@ -20,9 +21,7 @@ def _db() -> None:
 
 
 @app.command()
-def upgrade(
-    face: Face, revision: Annotated[str, typer.Argument(help="Where to; the newest if not given.")] = "head"
-) -> None:
+def upgrade(face: Face, revision: Annotated[str, Argument(help="Where to; the newest if not given.")] = "head") -> None:
     """Bring the database to this version's tables, making them if there are none."""
     settings = Settings.load()
     database = settings.migration_database
@@ -39,8 +38,8 @@ def upgrade(
 @app.command()
 def downgrade(
     face: Face,
-    revision: Annotated[str, typer.Argument(help="Where to; base removes every table.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    revision: Annotated[str, Argument(help="Where to; base removes every table.")],
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Bring the database back to an older version. What newer tables hold is lost."""
     if not yes:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 from rich.text import Text
+from typer import Option
 
 from forge_tools import __version__
 from forge_tools.cli import attention
@@ -70,7 +71,7 @@ class Fleet:
 def doctor(
     face: Face,
     worker: Annotated[
-        bool, typer.Option("--worker", help="Only say by the exit code whether a worker of this host is alive.")
+        bool, Option("--worker", help="Only say by the exit code whether a worker of this host is alive.")
     ] = False,
 ) -> None:
     """Say what is wrong with broker, database, workers and versions, and the way out of each.
@@ -110,7 +111,7 @@ def _table(findings: Sequence[Finding]) -> Table:
 
 
 async def check_fleet(settings: Settings) -> list[Finding]:
-    """Open the database and look at it, and at what it says about workers."""
+    """Check the database, and what it says about workers."""
     try:
         async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
             return await _check(store, settings)

@@ -14,6 +14,7 @@ from typing import Annotated, Protocol, TextIO
 
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+from typer import Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face, standard_output
@@ -40,8 +41,8 @@ def export(
     face: Face,
     *,
     of: OfOption = Rows.EXECUTIONS,
-    format: Annotated[Format, typer.Option(help="An object a line, or comma-separated values.")] = Format.JSONL,
-    to: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; by default the standard output.")] = None,
+    format: Annotated[Format, Option(help="An object a line, or comma-separated values.")] = Format.JSONL,
+    to: Annotated[Path | None, Option(metavar="FILE", help="Where to; by default the standard output.")] = None,
     chosen: Chosen,
 ) -> None:
     """Write executions with all that is kept of them, or attempts or events, oldest first; what comes meanwhile is left out.

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Option
 
 from forge_tools.cli.text import as_json, printable
 from forge_tools.errors import (
@@ -172,8 +173,7 @@ def face_of(context: typer.Context) -> Face:
 
 
 OutputOption = Annotated[
-    Output | None,
-    typer.Option("--output", "-o", callback=_choose, help="For people (text, the default) or programs (json)."),
+    Output | None, Option("--output", "-o", callback=_choose, help="For people (text, the default) or programs (json).")
 ]
 """It may stand before the name of a command or after."""
 

@@ -9,6 +9,7 @@ from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from forge_tools.cli.text import parse_since
 from forge_tools.records import ExecutionStatus, ToolCategory
@@ -65,7 +66,7 @@ def filtered(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
         options = []
         for name in names:
             _, kind, said, form = _OPTIONS[name]
-            option: Any = Annotated[kind | None, typer.Option(help=said, **form)]
+            option: Any = Annotated[kind | None, Option(help=said, **form)]
             options.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option))
         own = signature(command)
         at = list(own.parameters).index("chosen")

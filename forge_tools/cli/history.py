@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 from rich.text import Text
+from typer import Option
 
 from forge_tools.cli.database import with_history
 from forge_tools.cli.face import App, Face
@@ -46,7 +47,7 @@ class Rows(StrEnum):
     EVENTS = "events"
 
 
-OfOption = Annotated[Rows, typer.Option("--of", help="What to list: calls, each start of a body, or what was done.")]
+OfOption = Annotated[Rows, Option("--of", help="What to list: calls, each start of a body, or what was done.")]
 
 
 @app.command()
@@ -57,10 +58,9 @@ def history(
     *,
     of: OfOption = Rows.EXECUTIONS,
     chosen: Chosen,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 50,
+    limit: Annotated[int, Option(min=1, max=10_000, help="How many.")] = 50,
     before: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Only older ones: the next page, as the last line of this one says."),
+        str | None, Option(metavar="ID", help="Only older ones: the next page, as the last line of this one says.")
     ] = None,
 ) -> None:
     """List executions, newest first, or attempts or events. As JSON it is one object a line, without outputs.

@@ -1,12 +1,12 @@
-"""`forge-tools keys`: the keys that secrets are sealed with."""
+"""`forge-tools keys`: the keys that secrets are encrypted with."""
 
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import typer
 from rich.table import Column
+from typer import Argument, Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
@@ -21,22 +21,21 @@ PATIENCE_SECONDS = 3600.0
 """For so long after its retirement a client that has not heard of it may still use a key."""
 
 _ID = re.compile(r"[0-9a-f]{16}")
-KeyArgument = Annotated[str, typer.Argument(help="The key's id, as `forge-tools keys list` shows it.")]
+KeyArgument = Annotated[str, Argument(help="The key's id, as `forge-tools keys list` shows it.")]
 
 app = App(no_args_is_help=True)
 
 
 @app.callback()
 def _keys() -> None:
-    """Make, list and retire the keys that secrets are sealed with. Private halves are files in FORGE_SEALING_KEYS."""
+    """Make, list and retire the keys that secrets are encrypted with. Private halves are files in FORGE_SEALING_KEYS."""
 
 
 @app.command()
 def new(
-    face: Face,
-    if_none: Annotated[bool, typer.Option("--if-none", help="Only if clients have none to seal with.")] = False,
+    face: Face, if_none: Annotated[bool, Option("--if-none", help="Only if clients have none to encrypt with.")] = False
 ) -> None:
-    """Make a key, keep its private half in this machine's folder, and have clients seal with it."""
+    """Make a key, keep its private half in this machine's folder, and have clients encrypt with it."""
     settings = Settings.load()
 
     async def work(store: Store) -> str | None:
@@ -50,7 +49,7 @@ def new(
 
 @app.command()
 def rotate(face: Face) -> None:
-    """Make a key and retire all others. Calls under way are still opened with theirs."""
+    """Make a key and retire all others. Calls under way are still decrypted with theirs."""
     settings = Settings.load()
 
     async def work(store: Store) -> tuple[str, list[str]]:
@@ -66,7 +65,7 @@ def rotate(face: Face) -> None:
 
 @app.command("list")
 def list_keys(face: Face) -> None:
-    """List the keys, with how many calls under way each is needed for, and whether this machine can open with it."""
+    """List the keys, with how many calls under way each is needed for, and whether this machine can decrypt with it."""
     settings = Settings.load()
     keys, held = with_store(lambda store: store.sealing.list(), settings), KeyFolder(settings.keys_folder).ids()
     if face.is_json:
@@ -77,27 +76,27 @@ def list_keys(face: Face) -> None:
         columns: list[str | Column] = ["key", "made (UTC)", "retired", number("calls"), "here"]
         face.out.print(table(columns, [_row(key, held) for key in keys]))
         face.say(
-            f"calls: under way and sealed with it. here: its private half is in {settings.keys_folder}.", style="dim"
+            f"calls: under way and encrypted with it. here: its private half is in {settings.keys_folder}.", style="dim"
         )
 
 
 @app.command()
 def retire(face: Face, id: KeyArgument) -> None:
-    """Have clients use a key no more. Workers go on opening what was sealed with it."""
+    """Have clients use a key no more. Workers go on decrypting what was encrypted with it."""
 
     async def work(store: Store) -> None:
         await _find(store, id)
         await store.sealing.retire([id])
 
     with_store(work)
-    face.tell({"retired": id}, f"Key {id} is retired; clients hear of it at their next look, within seconds of use.")
+    face.tell({"retired": id}, f"Key {id} is retired; clients hear of it within seconds of use.")
 
 
 @app.command()
 def forget(
     face: Face,
     id: KeyArgument,
-    now: Annotated[bool, typer.Option("--now", help="Also where it was retired less than an hour ago.")] = False,
+    now: Annotated[bool, Option("--now", help="Also where it was retired less than an hour ago.")] = False,
 ) -> None:
     """Delete a retired key that no call under way needs, with its private half on this machine."""
     settings = Settings.load()
@@ -117,7 +116,7 @@ async def _forget(store: Store, id: str, *, is_patient: bool) -> None:
     lasted = 0.0 if key.retired_at is None else (datetime.now(UTC) - key.retired_at).total_seconds()
     if is_patient and key.retired_at is not None and lasted < PATIENCE_SECONDS:
         raise ConfigurationError(
-            f"Key {id} was retired {lasted:.0f} s ago, and clients that were idle since may still seal with it. "
+            f"Key {id} was retired {lasted:.0f} s ago, and clients that were idle since may still encrypt with it. "
             f"Wait until {PATIENCE_SECONDS:.0f} s have passed, or say --now."
         )
     await store.sealing.forget(id)

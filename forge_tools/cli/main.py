@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Annotated, Any, ClassVar
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -33,10 +34,10 @@ class Commands(TyperGroup):
         "stats": "How calls ended, how long they took, what waits, who works.",
         "top": "Watch workers, queues, rates and what needs attention.",
         "export": "Write history to a file, as JSON lines or CSV.",
-        "audit": "Prove that history is what it was when it was sealed.",
+        "audit": "Prove that history is what it was.",
         "prune": "Delete old history, gently.",
         "mcp": "Serve the tools to clients of the Model Context Protocol.",
-        "keys": "Make, list and retire the keys that secrets are sealed with.",
+        "keys": "Make, list and retire the keys that secrets are encrypted with.",
         "db": "Migrate the database.",
         "doctor": "Say what is wrong, and the way out.",
     }
@@ -81,9 +82,9 @@ app = App(cls=Commands, no_args_is_help=True, epilog=EXIT_CODES)
 def _forge_tools(
     context: typer.Context,
     output: OutputOption = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where errors come from.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show where errors come from.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+        bool, Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Run tools for AI agents: Celery workers execute them, a SQL database holds every call."""

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Option
 
 from forge_tools.cli.face import App, Face, face_of
 from forge_tools.cli.local import local_executor, local_tools
@@ -32,31 +33,26 @@ def mcp(  # noqa: PLR0913 one option each
     context: typer.Context,
     *,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve over HTTP there instead of on the standard streams.")
+        str | None, Option(metavar="HOST:PORT", help="Serve over HTTP there instead of on the standard streams.")
     ] = None,
-    categories: Annotated[str | None, typer.Option(metavar="A,B", help="Offer only tools of these categories.")] = None,
-    tags: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Offer only tools that have one of these tags.")
-    ] = None,
-    names: Annotated[str | None, typer.Option(metavar="A,B", help="Offer only these tools.")] = None,
-    local: Annotated[bool, typer.Option("--local", help="Run them in this process: no stack, no record.")] = False,
+    categories: Annotated[str | None, Option(metavar="A,B", help="Offer only tools of these categories.")] = None,
+    tags: Annotated[str | None, Option(metavar="A,B", help="Offer only tools that have one of these tags.")] = None,
+    names: Annotated[str | None, Option(metavar="A,B", help="Offer only these tools.")] = None,
+    local: Annotated[bool, Option("--local", help="Run them in this process: no stack, no record.")] = False,
     tools: Annotated[
-        list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
+        list[str] | None, Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
     ] = None,
     background_tools: Annotated[
-        bool, typer.Option("--background-tools", help="Offer submit_tool, poll_execution and cancel_execution too.")
+        bool, Option("--background-tools", help="Offer submit_tool, poll_execution and cancel_execution too.")
     ] = False,
     task_after: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="Calls that last longer become tasks where clients can take them."),
+        float, Option(min=0, metavar="SECONDS", help="Calls that last longer become tasks where clients can take them.")
     ] = 5.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tools only say what they would do.")] = False,
-    working_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Folder of the calls in the workspace.")
-    ] = None,
-    session_id: Annotated[str | None, typer.Option(metavar="ID", help="Record calls as this session's.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Tools only say what they would do.")] = False,
+    working_dir: Annotated[str | None, Option(metavar="DIR", help="Folder of the calls in the workspace.")] = None,
+    session_id: Annotated[str | None, Option(metavar="ID", help="Record calls as this session's.")] = None,
     refresh: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to look for tools that came or went.")
+        float, Option(min=0.1, metavar="SECONDS", help="How often to look for tools that came or went.")
     ] = 5.0,
 ) -> None:
     """Serve the tools to clients of the Model Context Protocol.

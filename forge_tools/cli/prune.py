@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import SpinnerColumn, TextColumn
+from typer import Option
 
 from forge_tools.cli.audit import seal_all, signing_key
 from forge_tools.cli.database import whoami, with_store
@@ -34,15 +35,12 @@ def prune(
     face: Face,
     *,
     older_than: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="What ended 90d, 12h ago or before, or before a date in ISO.", callback=_past
-        ),
+        str, Option(metavar="TIME", help="What ended 90d, 12h ago or before, or before a date in ISO.", callback=_past)
     ],
     chosen: Chosen,
-    keep_failed: Annotated[bool, typer.Option("--keep-failed", help="Only what succeeded.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
-    batch: Annotated[int, typer.Option(min=1, max=5000, help="Executions a transaction, at most.")] = 5000,
+    keep_failed: Annotated[bool, Option("--keep-failed", help="Only what succeeded.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only count.")] = False,
+    batch: Annotated[int, Option(min=1, max=5000, help="Executions a transaction, at most.")] = 5000,
 ) -> None:
     """Delete executions that are over, with attempts, events, reports and artifacts, a few at a time beside live traffic.
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 import forge_tools
 from forge_tools.cli.database import whoami
@@ -19,21 +19,19 @@ app = App()
 @app.command()
 def replay(
     face: Face,
-    execution_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    execution_id: Annotated[str, Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE", help="Parameters in place of its own; what was secret is to be given again."
-        ),
+        Argument(metavar="KEY=VALUE", help="Parameters in place of its own; what was secret is to be given again."),
     ] = None,
     *,
-    json: Annotated[str | None, typer.Option("--json", metavar="JSON|@FILE", help="The same as one object.")] = None,
+    json: Annotated[str | None, Option("--json", metavar="JSON|@FILE", help="The same as one object.")] = None,
     dry_run: Annotated[
-        bool | None, typer.Option("--dry-run/--no-dry-run", help="Say what it would do, or do it. Else as it was.")
+        bool | None, Option("--dry-run/--no-dry-run", help="Say what it would do, or do it. Else as it was.")
     ] = None,
-    background: Annotated[bool, typer.Option("--background", help="Print the id and return.")] = False,
-    queue: Annotated[str | None, typer.Option(help="Where to wait; else as it was.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; kept with both executions.")] = "",
+    background: Annotated[bool, Option("--background", help="Print the id and return.")] = False,
+    queue: Annotated[str | None, Option(help="Where to wait; else as it was.")] = None,
+    reason: Annotated[str, Option(help="Why; kept with both executions.")] = "",
 ) -> None:
     """Run an execution of the past again and print the result. Both are linked to each other. Ctrl-C cancels the call."""
     settings = Settings.load()

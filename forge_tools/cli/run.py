@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 import forge_tools
 from forge_tools.cli.face import FAILED, App, Face
@@ -40,52 +41,44 @@ class _Call:
 @app.command()
 def run(  # noqa: PLR0913 one option each
     face: Face,
-    name: Annotated[str, typer.Argument(help="The tool, or an alias of it.")],
+    name: Annotated[str, Argument(help="The tool, or an alias of it.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Parameters. key:=JSON for any value, key=@FILE for a file's text."),
+        Argument(metavar="KEY=VALUE", help="Parameters. key:=JSON for any value, key=@FILE for a file's text."),
     ] = None,
     *,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="JSON|@FILE", help="All parameters as one object.")
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the tool after that time.")] = None,
-    background: Annotated[bool, typer.Option("--background", help="Print the id and return.")] = False,
-    queue: Annotated[str | None, typer.Option(help="Where to wait; `background` is for long work.")] = None,
+    json: Annotated[str | None, Option("--json", metavar="JSON|@FILE", help="All parameters as one object.")] = None,
+    timeout: Annotated[float | None, Option(metavar="SECONDS", help="Stop the tool after that time.")] = None,
+    background: Annotated[bool, Option("--background", help="Print the id and return.")] = False,
+    queue: Annotated[str | None, Option(help="Where to wait; `background` is for long work.")] = None,
     retry: Annotated[
-        int,
-        typer.Option(
-            min=0, max=99, metavar="N", help="After a failure try again, N times at most, if that is harmless."
-        ),
+        int, Option(min=0, max=99, metavar="N", help="After a failure try again, N times at most, if that is harmless.")
     ] = 0,
     retry_delay: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="Wait before the first of them; each next wait doubles.")
+        float, Option(min=0, metavar="SECONDS", help="Wait before the first of them; each next wait doubles.")
     ] = 1.0,
     idempotency_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="The same call under the same key is run once; repeats get its result."),
+        str | None, Option(metavar="KEY", help="The same call under the same key is run once; repeats get its result.")
     ] = None,
     idempotency_scope: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where the key holds, instead of for one agent.")
+        str | None, Option(metavar="NAME", help="Where the key holds, instead of for one agent.")
     ] = None,
     idempotency_ttl: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="How long the key holds after the end, instead of a day.")
+        float | None, Option(metavar="SECONDS", help="How long the key holds after the end, instead of a day.")
     ] = None,
     live: Annotated[
         bool | None,
-        typer.Option(help="Show progress and output while it runs, on the error stream; by default on a terminal."),
+        Option(help="Show progress and output while it runs, on the error stream; by default on a terminal."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")] = False,
-    local: Annotated[bool, typer.Option("--local", help="In this process: no stack, no record.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what it would do.")] = False,
+    local: Annotated[bool, Option("--local", help="In this process: no stack, no record.")] = False,
     tools: Annotated[
-        list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
+        list[str] | None, Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
     ] = None,
-    working_dir: Annotated[str | None, typer.Option(metavar="DIR", help="Folder of the call in the workspace.")] = None,
-    workspace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The workspace, where several are known.")
-    ] = None,
-    agent: Annotated[str | None, typer.Option(help="Who asks, for the history.")] = None,
-    session: Annotated[str | None, typer.Option(help="On behalf of which session.")] = None,
+    working_dir: Annotated[str | None, Option(metavar="DIR", help="Folder of the call in the workspace.")] = None,
+    workspace: Annotated[str | None, Option(metavar="NAME", help="The workspace, where several are known.")] = None,
+    agent: Annotated[str | None, Option(help="Who asks, for the history.")] = None,
+    session: Annotated[str | None, Option(help="On behalf of which session.")] = None,
 ) -> None:
     """Run a tool and print its result. Ctrl-C cancels the call, unless it has an idempotency key.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
+from typer import Argument, Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
@@ -61,20 +62,18 @@ class _Story:
 @app.command()
 def show(
     face: Face,
-    execution_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    execution_id: Annotated[str, Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is over.")] = False,
-    timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait at most; it goes on.")] = None,
+    wait: Annotated[bool, Option("--wait", help="Wait until it is over.")] = False,
+    timeout: Annotated[float | None, Option(min=0, help="Seconds to wait at most; it goes on.")] = None,
     follow: Annotated[
         bool,
-        typer.Option(
-            "--follow", "-f", help="Show progress and output while it runs, on the error stream; then as ever."
-        ),
+        Option("--follow", "-f", help="Show progress and output while it runs, on the error stream; then as ever."),
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="The whole output, however long.")] = False,
+    full: Annotated[bool, Option("--full", help="The whole output, however long.")] = False,
     schema: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--schema",
             metavar="FORMAT",
             help="Print only the schema that the call was checked by.",

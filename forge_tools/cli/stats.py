@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Option
 
 from forge_tools.cli import attention
 from forge_tools.cli.database import with_store
@@ -33,10 +33,10 @@ class _Numbers:
 def stats(
     face: Face,
     *,
-    by: Annotated[Grouping, typer.Option(help="What calls are told apart by.")] = Grouping.TOOL,
+    by: Annotated[Grouping, Option(help="What calls are told apart by.")] = Grouping.TOOL,
     chosen: Chosen,
     from_rows: Annotated[
-        bool, typer.Option("--from-rows", help="Count every call anew, also in hours that are rolled up.")
+        bool, Option("--from-rows", help="Count every call anew, also in hours that are rolled up.")
     ] = False,
 ) -> None:
     """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""

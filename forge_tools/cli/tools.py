@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.text import Text
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from forge_tools.cli.database import with_store
@@ -20,7 +21,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.catalogue import LIVE_SECONDS
 from forge_tools.storage.definitions import chosen
 
-NameArgument = Annotated[str, typer.Argument(help="The tool, by its name or an alias.")]
+NameArgument = Annotated[str, Argument(help="The tool, by its name or an alias.")]
 
 _MARKS = {"added": ("+", "green"), "removed": ("-", "red"), "changed": ("~", "yellow")}
 
@@ -70,8 +71,8 @@ def list_versions(face: Face, name: NameArgument) -> None:
 def diff(
     face: Face,
     name: NameArgument,
-    before: Annotated[str | None, typer.Argument(metavar="[A", help="A version or digest.")] = None,
-    after: Annotated[str | None, typer.Argument(metavar="B]", help="Another.")] = None,
+    before: Annotated[str | None, Argument(metavar="[A", help="A version or digest.")] = None,
+    after: Annotated[str | None, Argument(metavar="B]", help="Another.")] = None,
 ) -> None:
     """Show what differs from definition A to B of a tool; without them, from the one published before the default to it.
 
@@ -96,7 +97,7 @@ def diff(
 def pin(
     face: Face,
     name: NameArgument,
-    definition: Annotated[str, typer.Argument(metavar="DIGEST", help="A digest, its beginning, or a version.")],
+    definition: Annotated[str, Argument(metavar="DIGEST", help="A digest, its beginning, or a version.")],
 ) -> None:
     """Let one definition of a tool be the default, and no other be run, whatever workers publish, until `unpin`."""
 
@@ -123,21 +124,19 @@ def unpin(face: Face, name: NameArgument) -> None:
 )
 def list_tools(
     face: Face,
-    name: Annotated[str | None, typer.Argument(help="Only this tool, with its parameters.")] = None,
+    name: Annotated[str | None, Argument(help="Only this tool, with its parameters.")] = None,
     *,
     category: Annotated[
-        ToolCategory | None, typer.Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")
+        ToolCategory | None, Option(metavar="CATEGORY", help=f"One of {', '.join(ToolCategory)}.")
     ] = None,
-    version: Annotated[
-        str | None, typer.Option(metavar="VERSION|DIGEST", help="With NAME: as it was defined then.")
-    ] = None,
+    version: Annotated[str | None, Option(metavar="VERSION|DIGEST", help="With NAME: as it was defined then.")] = None,
     format: Annotated[
         str | None,
-        typer.Option(metavar="FORMAT", help=f"Print schemas for a model: {', '.join(FORMATS)}.", callback=known_format),
+        Option(metavar="FORMAT", help=f"Print schemas for a model: {', '.join(FORMATS)}.", callback=known_format),
     ] = None,
-    local: Annotated[bool, typer.Option("--local", help="Those of this machine, without a stack.")] = False,
+    local: Annotated[bool, Option("--local", help="Those of this machine, without a stack.")] = False,
     load: Annotated[
-        list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: these too.")
+        list[str] | None, Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: these too.")
     ] = None,
 ) -> None:
     """List the tools that workers have published, or their schemas for a model."""

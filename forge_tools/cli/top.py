@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.terminal_theme import TerminalTheme
+from typer import Option
 
 from forge_tools.cli.attention import BEATS, Concern, concerns
 from forge_tools.cli.database import with_store
@@ -69,13 +69,13 @@ app = App()
 def top(
     face: Face,
     *,
-    interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, Option(min=0.2, max=60, help="Seconds between two looks.")] = 1.0,
     window: Annotated[
-        float, typer.Option(min=1, max=LONGEST_WINDOW, help="Figures are of calls that ended in so many seconds.")
+        float, Option(min=1, max=LONGEST_WINDOW, help="Figures are of calls that ended in so many seconds.")
     ] = 60.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, print all of it, and end.")] = False,
+    once: Annotated[bool, Option("--once", help="Look once, print all of it, and end.")] = False,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Look once, and write what there is to see as a picture.")
+        Path | None, Option(metavar="FILE", help="Look once, and write what there is to see as a picture.")
     ] = None,
 ) -> None:
     """Watch workers, queues, rates and what needs attention, from SQL alone, until Ctrl-C.

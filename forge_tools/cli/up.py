@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Column, Table
 from rich.text import Text
+from typer import Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
@@ -47,10 +47,10 @@ app = App()
 def up(
     face: Face,
     tools: Annotated[
-        list[str] | None, typer.Option("--tools", metavar="MODULE:ATTRIBUTE", help="Offer these tools too.")
+        list[str] | None, Option("--tools", metavar="MODULE:ATTRIBUTE", help="Offer these tools too.")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Processes of each process lane; one a CPU if not given.")
+        int | None, Option(min=1, max=1000, help="Processes of each process lane; one a CPU if not given.")
     ] = None,
 ) -> None:
     """Run broker, database and workers on this machine until Ctrl-C or SIGTERM.
