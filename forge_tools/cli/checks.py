@@ -242,7 +242,9 @@ def _sealing(key: SealingKey | None, held: list[str], folder: Path) -> Finding:
             "Where workers read it (FORGE_SEALING_KEYS): forge-tools keys new",
         )
     where = (
-        f"decrypted with {folder}" if key.id in held else "decrypted where workers have its private half, not on this host"
+        f"decrypted with {folder}"
+        if key.id in held
+        else "decrypted where workers have its private half, not on this host"
     )
     return ok("secrets", f"encrypted with key {key.id}, {where}")
 

@@ -1,7 +1,7 @@
 """`forge-tools stats`: how calls ended and how long they took, what waits in queues, who works."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from rich.table import Table
@@ -19,15 +19,6 @@ from forge_tools.storage import Store
 app = App()
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    calls: list[CallFigures]
-    queues: list[QueueDepth]
-    stuck: list[StuckCalls]
-    workers: list[WorkerRecord]
-    silent: list[WorkerRecord]
-
-
 @app.command()
 @filtered("tool", "category", "agent", "session", "since", "until")
 def stats(
@@ -42,21 +33,30 @@ def stats(
     """Show how calls ended and how long they took, the backlog per queue, calls that do not move, and workers."""
     settings = Settings.load()
 
-    async def read(store: Store) -> _Numbers:
+    async def read(store: Store) -> dict[str, list[Any]]:
         workers = [one for one in await store.workers.list() if one.stopped_at is None]
-        return _Numbers(
-            calls=await store.history.figures(by, from_rows=from_rows, **chosen),
-            queues=await store.history.backlog(),
-            stuck=await store.history.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
-            workers=[one for one in workers if one.silent_seconds <= settings.lease],
-            silent=[one for one in workers if one.silent_seconds > settings.lease],
-        )
+        return {
+            "calls": await store.history.figures(by, from_rows=from_rows, **chosen),
+            "queues": await store.history.backlog(),
+            "stuck": await store.history.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
+            "workers": [one for one in workers if one.silent_seconds <= settings.lease],
+            "silent": [one for one in workers if one.silent_seconds > settings.lease],
+        }
 
     numbers = with_store(read, settings)
     if face.is_json:
-        face.document(_document(numbers, by))
+        rows = {name: [asdict(one) | _derived(one) for one in some] for name, some in numbers.items()}
+        face.document({"by": by.value, **rows})
     else:
-        _print(face, numbers, by)
+        _print(face, by, **numbers)
+
+
+def _derived(one: object) -> dict[str, Any]:
+    if isinstance(one, CallFigures):
+        return {"success_rate": one.success_rate}
+    if isinstance(one, StuckCalls):
+        return {"said": attention.sentence(one), "way_out": attention.way_out(one)}
+    return {}
 
 
 def figures_table(figures: Sequence[CallFigures], by: Grouping = Grouping.TOOL, width: int = 80) -> Table:
@@ -77,32 +77,28 @@ def _figures(one: CallFigures, waits: Sequence[str]) -> list[str]:
     return [one.key or "-", str(one.calls), ok, str(one.failed + one.rejected), *map(took, (*ran, *waited))]
 
 
-def _document(numbers: _Numbers, by: Grouping) -> dict[str, Any]:
-    stuck = [{"said": attention.sentence(one), "way_out": attention.way_out(one)} for one in numbers.stuck]
-    return {
-        "by": by.value,
-        "calls": [asdict(one) | {"success_rate": one.success_rate} for one in numbers.calls],
-        "queues": [asdict(one) for one in numbers.queues],
-        "stuck": [asdict(one) | said for one, said in zip(numbers.stuck, stuck, strict=True)],
-        "workers": [asdict(one) for one in numbers.workers],
-        "silent": [asdict(one) for one in numbers.silent],
-    }
-
-
-def _print(face: Face, numbers: _Numbers, by: Grouping) -> None:
-    calls = figures_table(numbers.calls, by, face.out.width)
-    _section(face, f"Calls by {by.value}", numbers.calls, calls, "Nothing was run yet.")
-    _section(face, "\nQueues", numbers.queues, _queues(numbers.queues), "Nothing waits, nothing runs.")
-    if numbers.stuck:
+def _print(
+    face: Face,
+    by: Grouping,
+    *,
+    calls: Sequence[CallFigures],
+    queues: Sequence[QueueDepth],
+    stuck: Sequence[StuckCalls],
+    workers: Sequence[WorkerRecord],
+    silent: Sequence[WorkerRecord],
+) -> None:
+    _section(face, f"Calls by {by.value}", calls, figures_table(calls, by, face.out.width), "Nothing was run yet.")
+    _section(face, "\nQueues", queues, _queues(queues), "Nothing waits, nothing runs.")
+    if stuck:
         face.say("\nStuck", style="bold red")
-    for one in numbers.stuck:
+    for one in stuck:
         face.say(attention.sentence(one))
         face.say(f"  {attention.way_out(one)}", style="cyan")
     nobody = "No worker is alive. Start one with: forge-tools up"
-    _section(face, "\nWorkers", numbers.workers, _workers(numbers.workers), nobody)
-    if numbers.silent:
+    _section(face, "\nWorkers", workers, _workers(workers), nobody)
+    if silent:
         face.say("\nSilent workers", style="bold yellow")
-        face.out.print(_workers(numbers.silent))
+        face.out.print(_workers(silent))
 
 
 def _section(face: Face, title: str, rows: Sequence[object], shown: Table, nothing: str) -> None:
