@@ -106,3 +106,27 @@ def test_the_command_that_lists_history_loads_no_other_part_of_the_store() -> No
     assert "forge_tools.storage.history" in loaded
     others = ("store", "queue", "audit", "artifacts", "catalogue", "postgres", "sqlite")
     assert among(loaded, tuple(f"forge_tools.storage.{one}" for one in others)) == []
+
+
+def test_the_command_that_runs_a_tool_loads_no_client_before_it_needs_one_and_no_tool_at_all() -> None:
+    loaded = fresh("import json, sys\nimport forge_tools.cli.run\nprint(json.dumps(sorted(sys.modules)))")
+
+    assert "forge_tools.cli.run" in loaded
+    assert among(loaded, (*TOOLS, *CELERY, "forge_tools.client", "sqlalchemy", "redis")) == []
+
+
+LOCAL_CALL = """
+import json, sys
+from contextlib import redirect_stdout, suppress
+from forge_tools.cli import main
+with redirect_stdout(sys.stderr), suppress(SystemExit):
+    assert main(["run", "ListShells", "--local"]) is None
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_a_call_in_the_process_of_the_command_line_loads_no_client() -> None:
+    loaded = fresh(LOCAL_CALL)
+
+    assert "forge_tools.executor" in loaded
+    assert among(loaded, (*CELERY, "forge_tools.client", "sqlalchemy", "redis")) == []

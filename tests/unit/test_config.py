@@ -1,6 +1,8 @@
 """Settings: what the environment says, and what it says wrongly."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -207,3 +209,10 @@ def test_a_url_with_half_a_password_for_a_port_is_refused_without_a_word_of_it(
         Settings.load()
     assert "hush" not in str(refused.value)
     assert "tail" not in str(refused.value)
+
+
+def test_the_name_of_a_machine_that_cannot_be_one_of_a_queue_is_refused() -> None:
+    named = "import socket; socket.gethostname = lambda: 'my host'\n"
+    load = "from forge_tools.config import Settings; Settings.load()"
+    done = subprocess.run([sys.executable, "-c", named + load], capture_output=True, text=True, check=False)
+    assert "ConfigurationError: FORGE_HOSTNAME" in done.stderr

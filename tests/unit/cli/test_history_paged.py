@@ -1,5 +1,6 @@
 """`forge-tools history` a page at a time: how to go on is said wherever there is more, and holds whatever is pruned."""
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,13 @@ def test_a_page_goes_on_behind_an_execution_that_was_pruned(run: Run) -> None:
 
     assert (code, page.count("Grep")) == (0, 2)
     assert run("--before", "01a2")[0] == 1
+
+
+def test_programs_get_a_line_a_call_without_what_may_be_large(run: Run) -> None:
+    lines = [json.loads(line) for line in run("--output", "json")[1].splitlines()]
+
+    assert [line["status"] for line in lines] == ["queued"] * 3
+    assert lines[0].keys().isdisjoint({"output", "context", "metadata", "error_details"})
 
 
 def test_behind_the_oldest_there_is_nothing_older(run: Run) -> None:
