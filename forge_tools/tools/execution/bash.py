@@ -1,23 +1,27 @@
-"""Bash: one command, its output and how it ended."""
+"""Bash: one command, its output and how it ended; in the background, a shell that others read and stop."""
 
 import asyncio
 import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from forge_tools.base import BaseTool
-from forge_tools.errors import ErrorCode, InvalidCallError
-from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.errors import ErrorCode, ForgeError, InvalidCallError
+from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
 from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.names import MAX_PATH_CHARS
+from forge_tools.sandbox.journal import EXECUTION_ID
 from forge_tools.sandbox.output import HeadTail, TerminalText
 from forge_tools.sandbox.paths import Handle
 from forge_tools.sandbox.process import Completed, run
 from forge_tools.sandbox.programs import find_shell
 from forge_tools.sandbox.reach import REACH
+from forge_tools.sandbox.shells.starting import NewShell, start
+from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.tools.builtin import PATH, BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.execution.background import start_shell
-from forge_tools.tools.execution.wording import counted, signal_name
+from forge_tools.tools.execution.shells import Shells, signal_name
 
 _MAX_ARGUMENT_BYTES = 131_071  # what Linux lets one argument of a process hold
 _NOTES_ROOM = 160  # characters of the output kept free for how the command ended
@@ -26,7 +30,31 @@ _PARTING_SECONDS = 0.5  # what a call that is being cancelled may take to keep i
 _SHOWN_COMMAND = 500
 
 
-class Bash(BaseTool):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run, and how."""
+
+    command: str = option(
+        "Command line for bash. Nothing can be typed into it while it runs.", min_length=1, max_length=100_000
+    )
+    timeout: int = option(
+        "Milliseconds after which the command and all it started are stopped; not where it runs in background.",
+        120_000, minimum=1, maximum=600_000,
+    )  # fmt: skip
+    cwd: str = option("Folder to run in, inside the workspace; by default the working directory.", ".", **PATH)
+    description: str | None = option(
+        "What the command is for, in a few words, for people who read the history.", None, max_length=200
+    )
+    run_in_background: bool = option(
+        "Return at once with a bash_id, for BashOutput and KillShell; the command goes on.", default=False
+    )
+    env: Mapping[str, Any] | None = option("Further environment variables, names and texts.", None)
+    stdin: str | None = option(
+        "Text the command can read from standard input, which is empty otherwise.", None, max_length=1_000_000
+    )
+
+
+class Bash(BuiltinTool):
     """Run a command line in bash and return what it writes; a non-zero exit code is an answer, not a failure.
 
     Each call is a shell of its own in a scrubbed environment, without a terminal; what it leaves running is stopped, unless
@@ -37,135 +65,51 @@ class Bash(BaseTool):
     aliases = ("run_command",)
     category = ToolCategory.EXECUTION
     capabilities = Capabilities(writes_files=True, executes_commands=True, accesses_network=True)
-    lane = "async"
-    parameters = (
-        ToolParameter(
-            name="command",
-            type="string",
-            description="Command line for bash. Nothing can be typed into it while it runs.",
-            min_length=1,
-            max_length=100_000,
-        ),
-        ToolParameter(
-            name="timeout",
-            type="integer",
-            description="Milliseconds after which the command and all it started are stopped; not where it runs in background.",
-            required=False,
-            default=120_000,
-            minimum=1,
-            maximum=600_000,
-        ),
-        ToolParameter(
-            name="cwd",
-            type="string",
-            description="Folder to run in, inside the workspace; by default the working directory.",
-            required=False,
-            default=".",
-            min_length=1,
-            max_length=MAX_PATH_CHARS,
-        ),
-        ToolParameter(
-            name="description",
-            type="string",
-            description="What the command is for, in a few words, for people who read the history.",
-            required=False,
-            max_length=200,
-        ),
-        ToolParameter(
-            name="run_in_background",
-            type="boolean",
-            description="Return at once with a bash_id, for BashOutput and KillShell; the command goes on.",
-            required=False,
-            default=False,
-        ),
-        ToolParameter(
-            name="env",
-            type="object",
-            description="Further environment variables, names and texts.",
-            required=False,
-        ),
-        ToolParameter(
-            name="stdin",
-            type="string",
-            description="Text the command can read from standard input, which is empty otherwise.",
-            required=False,
-            max_length=1_000_000,
-        ),
-    )
+    parameters = parameters_of(Command)
 
-    async def _execute(
-        self,
-        context: ExecutionContext,
-        command: str,
-        *,
-        timeout: int = 120_000,
-        cwd: str = ".",
-        description: str | None = None,
-        run_in_background: bool = False,
-        env: dict[str, Any] | None = None,
-        stdin: str | None = None,
-    ) -> ToolResult:
-        call = _Call(context, command, timeout / 1000, env, stdin)
-        with self.workspace(context).open_folder(cwd) as folder:
-            if run_in_background:
-                return await call.start(folder, description)
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        call = _Call(context, Command(**options))
+        with self.workspace(context).open_folder(call.asked.cwd) as folder:
+            if call.asked.run_in_background:
+                return await call.start(folder)
             kept, completed = await call.run(folder)
-            facts = {"cwd": folder.name, "description": description, **await call.keep(kept)}
-            return call.answer(kept, completed, facts)
+            return call.answer(kept, completed, folder, await call.keep(kept))
 
-    async def _dry_run(
-        self,
-        context: ExecutionContext,
-        command: str,
-        *,
-        timeout: int = 120_000,
-        cwd: str = ".",
-        description: str | None = None,
-        run_in_background: bool = False,
-        env: dict[str, Any] | None = None,
-        stdin: str | None = None,
-    ) -> ToolResult:
-        call = _Call(context, command, timeout / 1000, env, stdin)
-        with self.workspace(context).open_folder(cwd) as folder:
+    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        call = _Call(context, asked := Command(**options))
+        with self.workspace(context).open_folder(asked.cwd) as folder:
             kept, completed = await call.run(folder, "-n")
-            where = "the working directory" if folder.name == "." else f"{folder.name}/"
-        shown = command if len(command) <= _SHOWN_COMMAND else f"{command[:_SHOWN_COMMAND]}..."
+        where = "the working directory" if folder.name == "." else f"{folder.name}/"
+        shown = asked.command if len(asked.command) <= _SHOWN_COMMAND else f"{asked.command[:_SHOWN_COMMAND]}..."
         how, limit = "run", f" (timeout {round(call.seconds, 2):g}s)"
-        if run_in_background:
+        if asked.run_in_background:
             how, limit = "start in the background", ""
         text = f"[Dry Run] Would {how} in {where}: {shown}{limit}"
         is_valid = completed.exit_code == 0
         if not is_valid:
             text += f"\nThe shell would refuse it: {kept.render(_SHOWN_COMMAND)[0].strip()}"
-        return ToolResult.ok(text, cwd=folder.name, description=description, is_valid=is_valid)
+        return ToolResult.ok(text, cwd=folder.name, description=asked.description, is_valid=is_valid)
 
 
 class _Call:
     """A command with all that is checked before it starts."""
 
-    def __init__(
-        self, context: ExecutionContext, command: str, seconds: float, env: dict[str, Any] | None, stdin: str | None
-    ) -> None:
-        _check_command(command)
+    def __init__(self, context: ExecutionContext, asked: Command) -> None:
+        _check_command(asked.command)
+        self.asked = asked
         self._context = context
-        self._command = command
-        self._variables = _texts(env or {})
+        self._variables = _texts(asked.env or {})
         self._environment = child_environment(self._variables)
-        self._stdin = _encoded("stdin", stdin or "")
-        self._max_chars = context.max_output_size
-        self._deadline = Deadline(context)
-        self.seconds = min(seconds, self._deadline.remaining)
+        self._stdin = _encoded("stdin", asked.stdin or "")
+        self._room = max(0, context.max_output_size - _NOTES_ROOM)
+        self._deadline = Deadline(context.timeout)
+        self.seconds = min(asked.timeout / 1000, self._deadline.remaining)
         self._grace = min(_GRACE_SECONDS, (context.timeout - self.seconds) * 0.75)
-
-    async def start(self, folder: Handle, description: str | None) -> ToolResult:
-        return await start_shell(
-            self._context, self._command, folder, description=description, env=self._variables, stdin=self._stdin
-        )
 
     async def run(self, folder: Handle, *options: str) -> tuple[HeadTail, Completed]:
         artifacts = REACH.get().artifacts
-        room, whole_bytes = max(0, self._max_chars - _NOTES_ROOM), artifacts.max_bytes if artifacts else 0
-        kept = HeadTail(room, whole_bytes) if options else _Shown(room, whole_bytes, self._context)
+        whole_bytes = artifacts.max_bytes if artifacts else 0
+        kept = HeadTail(self._room, whole_bytes) if options else _Shown(self._room, whole_bytes, self._context)
         terminal = TerminalText(kept)
 
         def take(data: bytes) -> bool:
@@ -174,7 +118,7 @@ class _Call:
 
         try:
             completed = await run(
-                [*find_shell(), *options, "-c", self._command],
+                [*find_shell(), *options, "-c", self.asked.command],
                 folder=folder.fd,
                 environment=self._environment,
                 timeout=self.seconds,
@@ -194,8 +138,9 @@ class _Call:
         whole, left = kept.whole, self._deadline.until_the_end * 0.9
         return {} if whole is None else await keep_text(whole, self._context, min(seconds, left))
 
-    def answer(self, kept: HeadTail, completed: Completed, facts: dict[str, Any]) -> ToolResult:
-        text, shown = kept.show(max(0, self._max_chars - _NOTES_ROOM), facts.get("artifact"))
+    def answer(self, kept: HeadTail, completed: Completed, folder: Handle, artifact: dict[str, Any]) -> ToolResult:
+        facts = {"cwd": folder.name, "description": self.asked.description, **artifact}
+        text, shown = kept.show(self._room, facts.get("artifact"))
         facts |= {"exit_code": completed.exit_code, **shown}
         if completed.timed_out:
             error = f"Command timed out after {round(self.seconds, 2):g}s and was stopped with all it started."
@@ -209,6 +154,46 @@ class _Call:
         if notes and text and not text.endswith("\n"):
             text += "\n"
         return ToolResult.ok(text + "\n".join(notes) or "(no output)", **facts)
+
+    async def start(self, folder: Handle) -> ToolResult:
+        """Start the command in an open folder as a shell that outlives this call and the worker that runs it."""
+        shells, asked = Shells(self._context), self.asked
+        with await self._started(shells, folder) as shell:
+            record = shell.record()
+            with suppress(ForgeError):  # the shell runs all the same, and its host tells the book later
+                await shells.note(record)
+        text = f"Started in the background as {shell.id}.\n"
+        text += (
+            f'Read what it writes with BashOutput(bash_id="{shell.id}"), end it with KillShell(shell_id="{shell.id}").'
+        )
+        facts = {"cwd": folder.name, "description": asked.description, "status": str(record.status)}
+        return ToolResult.ok(text, bash_id=shell.id, **facts)
+
+    async def _started(self, shells: Shells, folder: Handle) -> ShellFolder:
+        context, execution_id = self._context, self._context.metadata.get(EXECUTION_ID)
+        new = NewShell(
+            command=self.asked.command,
+            cwd=folder.name,
+            description=self.asked.description,
+            session_id=context.session_id,
+            agent_id=context.agent_id,
+            execution_id=execution_id if isinstance(execution_id, str) else None,
+            env=self._variables,
+        )
+        started: list[ShellFolder] = []
+
+        def work() -> ShellFolder:
+            line, where = [*find_shell(), "-c", new.command], shells.folder(is_made=True)
+            started.append(start(where, shells.hostname, new, line, place=folder.fd, stdin=self._stdin))
+            return started[0]
+
+        try:
+            return await self._deadline.run(work)
+        except asyncio.CancelledError:
+            for shell in started:  # nobody will ever hear of it
+                shell.order("KILL", 0)
+                shell.close()
+            raise
 
 
 class _Shown(HeadTail):
@@ -228,18 +213,17 @@ def _check_command(command: str) -> None:
     if "\0" in command:
         raise InvalidCallError("command holds a NUL character, which no process can be given")
     if size > _MAX_ARGUMENT_BYTES:
-        raise InvalidCallError(
-            f"command is {size:,} bytes; the limit is {_MAX_ARGUMENT_BYTES:,}. Write it to a script and run that"
-        )
+        what = f"command is {size:,} bytes; the limit is {_MAX_ARGUMENT_BYTES:,}. Write it to a script and run that"
+        raise InvalidCallError(what)
 
 
-def _texts(env: dict[str, Any]) -> dict[str, str]:
+def _texts(env: Mapping[str, Any]) -> dict[str, str]:
     wrong = next((name for name, value in env.items() if not isinstance(value, str)), None)
     if wrong is not None:
         raise InvalidCallError(f"Invalid type for env.{wrong}: expected string")
     for name, value in env.items():
         _encoded(f"env.{name}", name + value)
-    return env
+    return dict(env)
 
 
 def _encoded(what: str, text: str) -> bytes:

@@ -1,22 +1,13 @@
 """BashOutput: what a shell in the background has written, from a position on."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from forge_tools.base import BaseTool
-from forge_tools.records import (
-    Capabilities,
-    ExecutionContext,
-    ShellRecord,
-    ShellStatus,
-    ToolCategory,
-    ToolParameter,
-    ToolResult,
-)
+from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
 from forge_tools.sandbox.shells.state import ShellFolder
-from forge_tools.tools.execution.following import Following, Page
-from forge_tools.tools.execution.patterns import Pattern
-from forge_tools.tools.execution.shells import Shells
-from forge_tools.tools.execution.wording import state_of
+from forge_tools.tools.builtin import ReadingTool, option, parameters_of
+from forge_tools.tools.execution.reader import Page, Pattern, ShellReader
+from forge_tools.tools.execution.shells import Shells, state_of
 
 _NOTES_ROOM = 500
 _MAX_SHOWN_LINE = 200
@@ -24,7 +15,32 @@ _WAIT_FOR_MS = 30_000
 _MAX_POSITION = 1 << 62
 
 
-class BashOutput(BaseTool):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Which shell is read, and what of it."""
+
+    bash_id: str = option(
+        "The id that Bash gave when it started the shell.",
+        min_length=1, max_length=256, names_host=True, aliases=("shell_id",),
+    )  # fmt: skip
+    since: int | None = option(
+        "Read from this byte on: next_cursor of the answer before. Else from the last since you gave, or 0.",
+        None, minimum=0, maximum=_MAX_POSITION,
+    )  # fmt: skip
+    filter: str | None = option(
+        "Show only lines that match this regular expression (Rust syntax).", None, min_length=1, max_length=4096
+    )
+    wait_ms: int = option(
+        "Wait so many milliseconds for output behind since, or for the shell to end.", 0, minimum=0, maximum=60_000
+    )
+    wait_for: str | None = option(
+        "Wait until a line behind since matches this regular expression; 30 s where wait_ms is 0.",
+        None, min_length=1, max_length=4096,
+    )  # fmt: skip
+    tail_lines: int | None = option("Show only so many lines, the last ones.", None, minimum=1, maximum=5000)
+
+
+class BashOutput(ReadingTool):
     """Read what a shell that runs in the background has written; wait for more, or for a line, if asked.
 
     The same call gives the same lines again: only `since` moves on, so that an answer which got lost loses nothing.
@@ -33,103 +49,34 @@ class BashOutput(BaseTool):
     name = "BashOutput"
     aliases = ("bash_output",)
     category = ToolCategory.EXECUTION
-    capabilities = Capabilities(idempotent=True, retryable=True)
-    lane = "async"
-    parameters = (
-        ToolParameter(
-            name="bash_id",
-            type="string",
-            description="The id that Bash gave when it started the shell.",
-            min_length=1,
-            max_length=256,
-            names_host=True,
-            aliases=("shell_id",),
-        ),
-        ToolParameter(
-            name="since",
-            type="integer",
-            description="Read from this byte on: next_cursor of the answer before. Else from the last since you gave, or 0.",
-            required=False,
-            minimum=0,
-            maximum=_MAX_POSITION,
-        ),
-        ToolParameter(
-            name="filter",
-            type="string",
-            description="Show only lines that match this regular expression (Rust syntax).",
-            required=False,
-            min_length=1,
-            max_length=4096,
-        ),
-        ToolParameter(
-            name="wait_ms",
-            type="integer",
-            description="Wait so many milliseconds for output behind since, or for the shell to end.",
-            required=False,
-            default=0,
-            minimum=0,
-            maximum=60_000,
-        ),
-        ToolParameter(
-            name="wait_for",
-            type="string",
-            description="Wait until a line behind since matches this regular expression; 30 s where wait_ms is 0.",
-            required=False,
-            min_length=1,
-            max_length=4096,
-        ),
-        ToolParameter(
-            name="tail_lines",
-            type="integer",
-            description="Show only so many lines, the last ones.",
-            required=False,
-            minimum=1,
-            maximum=5000,
-        ),
-    )
+    parameters = parameters_of(Reading)
 
-    async def _execute(
-        self,
-        context: ExecutionContext,
-        bash_id: str,
-        *,
-        since: int | None = None,
-        filter: str | None = None,
-        wait_ms: int = 0,
-        wait_for: str | None = None,
-        tail_lines: int | None = None,
-    ) -> ToolResult:
-        shells = Shells(context)
-        shell = shells.open(bash_id)
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        asked, shells = Reading(**options), Shells(context)
+        shell = shells.open(asked.bash_id)
         if shell is None:
-            raise await shells.refusal(bash_id)
+            raise await shells.refusal(asked.bash_id)
         with shell:
             if not context.dry_run:
                 shell.renew()
-                if since is not None:
-                    shell.keep_cursor(context.agent_id, since)
-            begin = shell.cursor(context.agent_id) if since is None else since
-            following = Following(shell, context)
+                if asked.since is not None:
+                    shell.keep_cursor(context.agent_id, asked.since)
+            begin = shell.cursor(context.agent_id) if asked.since is None else asked.since
+            reader = ShellReader(shell, context)
             facts: dict[str, Any] = {}
-            if wait_ms or wait_for:
-                awaited = Pattern(wait_for, shell.fd) if wait_for else None
-                line = await following.wait(begin, (wait_ms or _WAIT_FOR_MS) / 1000, awaited)
-                if wait_for:
-                    facts = {"matched": line is not None, "matched_line": line, "searched_to": following.left_at}
-            record = await following.status()
+            if asked.wait_ms or asked.wait_for:
+                awaited = Pattern(asked.wait_for, shell.fd) if asked.wait_for else None
+                line = await reader.wait(begin, (asked.wait_ms or _WAIT_FOR_MS) / 1000, awaited)
+                if asked.wait_for:
+                    facts = {"matched": line is not None, "matched_line": line, "searched_to": reader.left_at}
+            record = await reader.status()
             room = max(1, context.max_output_size - min(_NOTES_ROOM, context.max_output_size // 2))
-            chosen = Pattern(filter, shell.fd) if filter else None
-            if tail_lines is None:
-                page = await following.page(begin, room, chosen)
+            chosen = Pattern(asked.filter, shell.fd) if asked.filter else None
+            if asked.tail_lines is None:
+                page = await reader.page(begin, room, chosen)
             else:
-                page = await following.tail(begin, room, tail_lines, chosen)
+                page = await reader.tail(begin, room, asked.tail_lines, chosen)
             return _answer(shell, record, begin, page, facts)
-
-    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        result = await self._execute(context, **options)
-        if result.success:
-            result.output = f"[Dry Run] {result.output}"
-        return result
 
 
 def _answer(shell: ShellFolder, record: ShellRecord, since: int, page: Page, facts: dict[str, Any]) -> ToolResult:
@@ -156,9 +103,8 @@ def _answer(shell: ShellFolder, record: ShellRecord, since: int, page: Page, fac
     notes = _notes(facts)
     is_done = record.status is not ShellStatus.RUNNING and not page.has_more
     how = _how(record, runtime)
-    notes.append(
-        f"[{how}]" if is_done else f"[{how}; {'more follows' if page.has_more else 'go on'} with since={page.next}]"
-    )
+    on = f"; {'more follows' if page.has_more else 'go on'} with since={page.next}"
+    notes.append(f"[{how}{'' if is_done else on}]")
     return ToolResult.ok((text or "(no new output)\n") + "\n".join(notes), **facts)
 
 

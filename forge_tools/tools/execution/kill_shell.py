@@ -2,106 +2,76 @@
 
 import asyncio
 import time
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from forge_tools.base import BaseTool
 from forge_tools.errors import ErrorCode
-from forge_tools.records import (
-    Capabilities,
-    ExecutionContext,
-    ShellRecord,
-    ShellStatus,
-    ToolCategory,
-    ToolParameter,
-    ToolResult,
-)
+from forge_tools.records import Capabilities, ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
 from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.sandbox.shells.usage import usage_of
+from forge_tools.tools.builtin import BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.execution.shells import Shells
-from forge_tools.tools.execution.wording import counted, exit_of, named, state_of
-from forge_tools.tools.file.effort import Effort
+from forge_tools.tools.execution.shells import Shells, exit_of, named, state_of
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.02
 _PATIENCE_SECONDS = 12.0  # behind the grace: for processes that are stuck in the kernel, which KILL reaches late
 
 
-class KillShell(BaseTool):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Which shell is ended, and how."""
+
+    shell_id: str = option(
+        "The id that Bash gave when it started the shell.",
+        min_length=1, max_length=256, names_host=True, aliases=("bash_id",),
+    )  # fmt: skip
+    signal: Literal["TERM", "INT", "KILL"] = option(
+        "What it is asked to end with: TERM, INT as from a terminal; or KILL, which asks nobody.", "TERM"
+    )
+    grace_ms: int = option("Milliseconds after which what has not ended is killed.", 2000, minimum=0, maximum=30_000)
+
+
+class KillShell(BuiltinTool):
     """End a shell that runs in the background, with every process it has started."""
 
     name = "KillShell"
     aliases = ("kill_shell",)
     category = ToolCategory.EXECUTION
     capabilities = Capabilities(executes_commands=True, idempotent=True, retryable=True)
-    lane = "async"
-    parameters = (
-        ToolParameter(
-            name="shell_id",
-            type="string",
-            description="The id that Bash gave when it started the shell.",
-            min_length=1,
-            max_length=256,
-            names_host=True,
-            aliases=("bash_id",),
-        ),
-        ToolParameter(
-            name="signal",
-            type="string",
-            description="What it is asked to end with: TERM, INT as from a terminal; or KILL, which asks nobody.",
-            required=False,
-            default="TERM",
-            enum=["TERM", "INT", "KILL"],
-        ),
-        ToolParameter(
-            name="grace_ms",
-            type="integer",
-            description="Milliseconds after which what has not ended is killed.",
-            required=False,
-            default=2000,
-            minimum=0,
-            maximum=30_000,
-        ),
-    )
+    parameters = parameters_of(Order)
 
-    async def _execute(
-        self, context: ExecutionContext, shell_id: str, *, signal: str = "TERM", grace_ms: int = 2000
-    ) -> ToolResult:
-        shells = Shells(context)
-        shell = shells.open(shell_id)
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        asked, shells, deadline = Order(**options), Shells(context), Deadline(context.timeout)
+        shell = shells.open(asked.shell_id)
         if shell is None:
-            return await self._elsewhere(shells, shell_id)
+            return await self._elsewhere(shells, asked.shell_id)
         with shell:
-            before = await Effort(context).run(shell.record)
+            before = await deadline.run(shell.record)
             if before.status is not ShellStatus.RUNNING:
                 return _over(before)
-            deadline = Deadline(context)
-            grace = min(grace_ms / 1000, deadline.remaining / 2)
-            shell.order(signal, grace)
-            after = await _ended(shell, context, min(grace + _PATIENCE_SECONDS, deadline.remaining))
-            if after.status is ShellStatus.RUNNING:
-                what = (
-                    f"{named(after)} has been told to end, and has not yet. Call KillShell again to see whether it has"
-                )
-                return ToolResult.fail(what, error_code=ErrorCode.TIMEOUT, bash_id=after.id, status=str(after.status))
-            return _stopped(after, shell.facts())
+            grace = min(asked.grace_ms / 1000, deadline.remaining / 2)
+            shell.order(asked.signal, grace)
+            await _ended(shell, min(grace + _PATIENCE_SECONDS, deadline.remaining))
+            after = await deadline.run(shell.record)
+            if after.status is not ShellStatus.RUNNING:
+                return _stopped(after, shell.facts())
+        what = f"{named(after)} has been told to end, and has not yet. Call KillShell again to see whether it has"
+        return ToolResult.fail(what, error_code=ErrorCode.TIMEOUT, bash_id=after.id, status=str(after.status))
 
-    async def _dry_run(
-        self, context: ExecutionContext, shell_id: str, *, signal: str = "TERM", grace_ms: int = 2000
-    ) -> ToolResult:
-        shells = Shells(context)
-        shell = shells.open(shell_id)
+    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        asked, shells, deadline = Order(**options), Shells(context), Deadline(context.timeout)
+        shell = shells.open(asked.shell_id)
         if shell is None:
-            return await self._elsewhere(shells, shell_id)
+            return await self._elsewhere(shells, asked.shell_id)
         with shell:
-            record = await Effort(context).run(shell.record)
-        usage = (await Effort(context).run(lambda: usage_of([record]))).get(record.id)
+            record = await deadline.run(shell.record)
+        usage = (await deadline.run(lambda: usage_of([record]))).get(record.id)
         if usage is None:
             return _over(record)
-        processes = usage.processes
-        how = "kill" if signal == "KILL" else f"send SIG{signal} to"
-        text = f"[Dry Run] Would {how} {named(record)}: {counted(processes, 'process', 'processes')}"
-        text += "" if signal == "KILL" else f", and kill what is left after {grace_ms / 1000:g}s"
-        return ToolResult.ok(text, bash_id=record.id, status=str(record.status), processes=processes)
+        how = "kill" if asked.signal == "KILL" else f"send SIG{asked.signal} to"
+        text = f"[Dry Run] Would {how} {named(record)}: {counted(usage.processes, 'process', 'processes')}"
+        text += "" if asked.signal == "KILL" else f", and kill what is left after {asked.grace_ms / 1000:g}s"
+        return ToolResult.ok(text, bash_id=record.id, status=str(record.status), processes=usage.processes)
 
     async def _elsewhere(self, shells: Shells, handle: str) -> ToolResult:
         """What is over needs no one to end it, wherever it was."""
@@ -111,14 +81,13 @@ class KillShell(BaseTool):
         raise await shells.refusal(handle)
 
 
-async def _ended(shell: ShellFolder, context: ExecutionContext, seconds: float) -> ShellRecord:
+async def _ended(shell: ShellFolder, seconds: float) -> None:
     """Wait until it is over, at most so long."""
     until, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while shell.is_going_on() and time.monotonic() < until:
         shell.rouse()
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)
-    return await Effort(context).run(shell.record)
 
 
 def _facts(record: ShellRecord, **more: Any) -> dict[str, Any]:
@@ -140,6 +109,5 @@ def _stopped(record: ShellRecord, facts: dict[str, Any]) -> ToolResult:
     text = f"Stopped {named(record)}: {', '.join(parts)}, after {seconds:.1f} s"
     if left := facts.get("left"):
         text += f". {counted(left, 'process', 'processes')} could not be ended"
-    return ToolResult.ok(
-        text, **_facts(record, already_exited=False, processes=processes, took_s=seconds, left=left or 0)
-    )
+    facts = _facts(record, already_exited=False, processes=processes, took_s=seconds, left=left or 0)
+    return ToolResult.ok(text, **facts)

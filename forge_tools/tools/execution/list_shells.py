@@ -3,31 +3,27 @@
 import asyncio
 from typing import Any
 
-from forge_tools.base import BaseTool
-from forge_tools.records import Capabilities, ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
+from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
 from forge_tools.sandbox.shells.usage import Usage, usage_of
-from forge_tools.tools.execution.shells import Shells
-from forge_tools.tools.execution.wording import counted, label, state_of
+from forge_tools.tools.builtin import ReadingTool, counted
+from forge_tools.tools.execution.shells import Shells, label, state_of
 
 _NOTE_ROOM = 150
 _SHOWN_PORTS = 10
 
 
-class ListShells(BaseTool):
+class ListShells(ReadingTool):
     """List the shells that this session has started in the background, those that are over included."""
 
     name = "ListShells"
     aliases = ("list_shells",)
     category = ToolCategory.EXECUTION
-    capabilities = Capabilities(idempotent=True, retryable=True)
-    lane = "async"
     parameters = ()
 
     async def _execute(self, context: ExecutionContext) -> ToolResult:
         shells = Shells(context)
         found = await shells.all()
-        here = [shell for shell in found if shell.hostname == shells.hostname]
-        usage = await asyncio.to_thread(usage_of, here)
+        usage = await asyncio.to_thread(usage_of, [shell for shell in found if shell.hostname == shells.hostname])
         facts = [_facts(shell, usage.get(shell.id)) for shell in found]
         lines = [_line(shell, usage.get(shell.id)) for shell in found]
         running = sum(shell.status is ShellStatus.RUNNING for shell in found)
@@ -35,11 +31,6 @@ class ListShells(BaseTool):
         more = {"unknown": shells.unknown} if shells.unknown else {}
         text += f"\n[shells of other hosts are not known: {shells.unknown}]" if shells.unknown else ""
         return ToolResult.ok(text, shells=facts, running=running, total=len(found), **more)
-
-    async def _dry_run(self, context: ExecutionContext) -> ToolResult:
-        result = await self._execute(context)
-        result.output = f"[Dry Run] {result.output}"
-        return result
 
 
 def _facts(shell: ShellRecord, usage: Usage | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The shells that a call may know of: those of its session, on this host by their folders, elsewhere by the book."""
 
 import asyncio
+import signal
 from pathlib import Path
 
 from forge_tools.errors import ForgeError, SandboxError
@@ -9,12 +10,12 @@ from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.shells.keeping import find, survey
 from forge_tools.sandbox.shells.starting import hostname_of, shells_folder
 from forge_tools.sandbox.shells.state import ShellFolder
-from forge_tools.tools.execution.wording import named
 
 SHELL_NOT_FOUND = "SHELL_NOT_FOUND"
 SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
 
 _MAX_NAMED = 3
+_MAX_LABEL = 60
 
 
 class Shells:
@@ -81,6 +82,42 @@ class Shells:
         more = f" and {len(running) - _MAX_NAMED} more; see ListShells" if len(running) > _MAX_NAMED else ""
         tail = f"Running: {shown}{more}" if running else "None is running"
         return SandboxError(f"No shell {_brief(handle)} in this session. {tail}", SHELL_NOT_FOUND)
+
+
+def label(shell: ShellRecord) -> str:
+    """What a person would call it: its description, else the start of its command."""
+    text = " ".join((shell.description or shell.command).split())
+    return text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 3]}..."
+
+
+def named(shell: ShellRecord) -> str:
+    """Its id, and what it is."""
+    return f"{shell.id} ({label(shell)})"
+
+
+def exit_of(shell: ShellRecord) -> str | None:
+    """How its command ended, where that is known: `exit code 1`, `SIGTERM`."""
+    if shell.signal is not None:
+        return signal_name(shell.signal)
+    return None if shell.exit_code is None else f"exit code {shell.exit_code}"
+
+
+def state_of(shell: ShellRecord) -> str:
+    """`running`, `exited with exit code 1`, ..."""
+    how = exit_of(shell)
+    if shell.status is ShellStatus.LOST:
+        return "lost: what supervised it vanished, so how it ended is unknown"
+    if shell.status is ShellStatus.RUNNING:
+        return f"the command itself ended with {how}, what it started is running" if how else "running"
+    return f"{shell.status} with {how}" if how else str(shell.status)
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM`; `signal 40` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _brief(handle: str) -> str:

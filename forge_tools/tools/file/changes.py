@@ -1,19 +1,29 @@
-"""One change of one file: found, locked, planned, journaled and done, or only told of in a dry run."""
+"""A change of one file: planned, journaled and done, or only told of in a dry run; and the difference that it makes."""
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from difflib import SequenceMatcher
+from typing import Any, ClassVar, Protocol
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.records import Capabilities, ExecutionContext, ToolResult
 from forge_tools.sandbox.etags import etag_of
 from forge_tools.sandbox.journal import Journal
-from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.places import Check, Place
 from forge_tools.sandbox.refusals import STALE
 from forge_tools.sandbox.replacing import Replacement, replace_file, set_executable, temporary_name
 from forge_tools.sandbox.snapshots import Snapshot, etag_at, take_snapshot
-from forge_tools.tools.file.effort import Effort
+from forge_tools.tools.builtin import BuiltinTool
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.text import visible
+
+MAX_LINES = 200
+_CONTEXT = 3
+_MAX_COMPARED = 2000  # lines of each side between the first and the last that differ: the comparison may be quadratic
+_MAX_WINDOW = 1 << 20
+_MAX_CHARS = 500
+_STEP = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,75 +36,59 @@ class Change:
     is_executable: bool | None = None
 
 
-Planner = Callable[[Place, Snapshot | None, Check], Change]
-"""Decides what becomes of a file that is so; raises what is to be refused or that nobody waits any more, and touches nothing."""
+class Planner(Protocol):
+    """The options of a tool that changes a file."""
+
+    @property
+    def file_path(self) -> str: ...
+
+    def plan(self, place: Place, seen: Snapshot | None, check: Check) -> Change:
+        """Decide what becomes of a file that is so; touch nothing.
+
+        Raises:
+            SandboxError: what is to be refused, or that nobody waits any more.
+        """
 
 
-class Changing:
-    """One call of a tool that changes a file, done on a thread of its own.
+class ChangingTool(BuiltinTool):
+    """A tool that changes one file as its options plan."""
 
-    Raises:
-        SandboxError: from every method, with a sentence and a code for the caller of the tool.
-    """
+    capabilities = Capabilities(writes_files=True, idempotent=True, retryable=True)
+    options: ClassVar[Callable[..., Planner]]
 
-    def __init__(
-        self, context: ExecutionContext, workspace: Workspace, tool: str, parameters: Mapping[str, Any]
-    ) -> None:
-        self._context = context
-        self._workspace = workspace
-        self._effort = Effort(context)
-        self._call = (tool, parameters)
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        planner, deadline, workspace = self.options(**options), Deadline(context.timeout), self.workspace(context)
+        check = deadline.check
 
-    async def apply(self, path: str, planner: Planner) -> ToolResult:
-        """Do it, or return what this very execution did before a crash."""
-        return await self._effort.run(lambda: self._find_and_apply(path, planner))
+        def work() -> ToolResult:
+            with workspace.place(planner.file_path) as place:
+                if place.missing:
+                    planner.plan(place, None, check)  # where this refuses, no folder is made
+                    place.require_writable(None)
+                    place.make_folders()
+                try:
+                    with place.locked(check):
+                        journal = Journal.for_call(context, place.root, self.name, options)
+                        done = journal.recall(place, lambda: etag_at(place, check))
+                        return done or _apply(place, planner, journal, check)
+                except BaseException:
+                    place.unmake_folders()
+                    raise
 
-    async def preview(self, path: str, planner: Planner) -> ToolResult:
-        """Say what `apply` would do, or fail as it would."""
-        return await self._effort.run(lambda: self._find_and_preview(path, planner))
+        return await deadline.run(work)
 
-    def _find_and_apply(self, path: str, planner: Planner) -> ToolResult:
-        with self._workspace.place(path) as place:
-            if place.missing:
-                planner(place, None, self._effort.check)  # where this refuses, no folder is made
-                place.require_writable(None)
-                place.make_folders()
-            try:
-                return self._locked_and_applied(place, planner)
-            except BaseException:
-                place.unmake_folders()
-                raise
+    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        planner, deadline, workspace = self.options(**options), Deadline(context.timeout), self.workspace(context)
 
-    def _locked_and_applied(self, place: Place, planner: Planner) -> ToolResult:
-        check = self._effort.check
-        with place.locked(check):
-            journal = Journal.for_call(self._context, place.root, *self._call)
-            if done := journal.recall(place, lambda: etag_at(place, check)):
-                return done
-            seen = take_snapshot(place, check)
-            return self._apply(place, seen, planner(place, seen, check), journal)
+        def work() -> ToolResult:
+            with workspace.place(planner.file_path) as place:
+                seen = take_snapshot(place, deadline.check)
+                change = planner.plan(place, seen, deadline.check)
+                if change.data is not None:
+                    place.require_writable(seen.status if seen else None)
+                return ToolResult.ok(f"[Dry Run] {change.preview}", **change.result.metadata)
 
-    def _find_and_preview(self, path: str, planner: Planner) -> ToolResult:
-        with self._workspace.place(path) as place:
-            seen = take_snapshot(place, self._effort.check)
-            change = planner(place, seen, self._effort.check)
-            if change.data is not None:
-                place.require_writable(seen.status if seen else None)
-            return ToolResult.ok(f"[Dry Run] {change.preview}", **change.result.metadata)
-
-    def _apply(self, place: Place, seen: Snapshot | None, change: Change, journal: Journal) -> ToolResult:
-        status = seen.status if seen else None
-        replacement = Replacement(data=change.data or b"", seen=status, is_executable=change.is_executable)
-        if change.data is None:
-            if change.is_executable is not None:
-                set_executable(place, replacement)
-            return change.result
-        place.require_writable(status)
-        temporary = temporary_name(place.name)
-        journal.plan(seen.etag if seen else None, change.result.metadata["etag"], temporary, change.result)
-        replace_file(place, replacement, temporary, self._effort.check)
-        journal.done()
-        return change.result
+        return await deadline.run(work)
 
 
 def require_match(place: Place, seen: Snapshot | None, if_match: str | None) -> None:
@@ -123,3 +117,100 @@ def facts_of(seen: Snapshot | None, data: bytes) -> dict[str, Any]:
     if seen is not None and seen.status.st_nlink > 1 and facts["changed"]:
         facts["hardlink_broken"] = True  # its other names keep the old bytes
     return facts
+
+
+def _apply(place: Place, planner: Planner, journal: Journal, check: Check) -> ToolResult:
+    seen = take_snapshot(place, check)
+    change, status = planner.plan(place, seen, check), seen.status if seen else None
+    replacement = Replacement(data=change.data or b"", seen=status, is_executable=change.is_executable)
+    if change.data is None:
+        if change.is_executable is not None:
+            set_executable(place, replacement)
+        return change.result
+    place.require_writable(status)
+    temporary = temporary_name(place.name)
+    journal.plan(seen.etag if seen else None, change.result.metadata["etag"], temporary, change.result)
+    replace_file(place, replacement, temporary, check)
+    journal.done()
+    return change.result
+
+
+def unified(old: str, new: str, readable: Callable[[str], str] = str, max_lines: int = MAX_LINES) -> str | None:
+    """Render the difference, or None where it is longer than `max_lines`, or too much to compare.
+
+    `readable` turns a line into what people see.
+    """
+    start, end = _window(old, new)
+    if max(len(old), len(new)) - end - start > _MAX_WINDOW:
+        return None
+    parts = old[start : len(old) - end], new[start : len(new) - end]
+    if max(part.count("\n") for part in parts) > _MAX_COMPARED:
+        return None
+    if all(part.count("\r\n") == part.count("\n") for part in parts):
+        parts = parts[0].replace("\r\n", "\n"), parts[1].replace("\r\n", "\n")
+    before, after = (_lines(part, is_last=not end) for part in parts)
+    first, lines = old.count("\n", 0, start), []
+    for group in SequenceMatcher(None, before, after).get_grouped_opcodes(_CONTEXT):
+        lines.append(_header(first, group))
+        for tag, i1, i2, j1, j2 in group:
+            if tag == "equal":
+                lines += [f" {line}" for line in before[i1:i2]]
+            else:
+                lines += [f"-{line}" for line in before[i1:i2]] + [f"+{line}" for line in after[j1:j2]]
+    if len(lines) > max_lines:
+        return None
+    return "\n".join(_short(visible(readable(line[: 4 * _MAX_CHARS]))) for line in lines)
+
+
+def line_count(text: str) -> int:
+    """How many lines a text has; the last one counts with or without its end."""
+    return text.count("\n") + (not text.endswith("\n") and bool(text))
+
+
+def _window(old: str, new: str) -> tuple[int, int]:
+    """How many characters at the start and at the end are the same in both, but for some lines of context."""
+    start = _common(old, new, min(len(old), len(new)))
+    end = _common_end(old, new, min(len(old), len(new)) - start)
+    for _ in range(_CONTEXT + 1):
+        start = old.rfind("\n", 0, max(0, start)) if start > 0 else -1
+    start += 1
+    position = len(old) - end
+    if end and position and old[position - 1] == "\n" == (new[len(new) - end - 1] if len(new) > end else "\n"):
+        position -= 1  # what differs ends with its line, so the context begins right after it
+    for _ in range(_CONTEXT + 1):
+        position = old.find("\n", position) + 1 or len(old)
+    return start, min(end, len(old) - position)
+
+
+def _common(old: str, new: str, most: int) -> int:
+    return _first_difference(lambda start, end: old[start:end] == new[start:end], most)
+
+
+def _common_end(old: str, new: str, most: int) -> int:
+    def is_same(start: int, end: int) -> bool:
+        return old[len(old) - end : len(old) - start] == new[len(new) - end : len(new) - start]
+
+    return _first_difference(is_same, most)
+
+
+def _first_difference(is_same: Callable[[int, int], bool], most: int) -> int:
+    """Find how many of the first `most` are the same, by asking about pieces, and then about parts of the one that differs."""
+    steps = range(0, most, _STEP)
+    start = next((at for at in steps if not is_same(at, min(at + _STEP, most))), most)
+    part = range(start, min(start + _STEP, most))
+    return start + bisect_left(part, True, key=lambda at: not is_same(start, at + 1))  # noqa: FBT003  what is looked for
+
+
+def _lines(text: str, *, is_last: bool) -> list[str]:
+    """Split at line ends, and let a missing last one show as a difference."""
+    *lines, last = text.split("\n")
+    return [*lines, f"{last} [no newline at the end]" if is_last else last] if last else lines
+
+
+def _header(first: int, group: list[tuple[str, int, int, int, int]]) -> str:
+    (_, i1, _, j1, _), (_, _, i2, _, j2) = group[0], group[-1]
+    return f"@@ -{first + i1 + 1},{i2 - i1} +{first + j1 + 1},{j2 - j1} @@"
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}…"

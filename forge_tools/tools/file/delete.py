@@ -1,64 +1,138 @@
 """Delete: a file, a link or a folder, and never what a link leads to."""
 
+import stat
+from dataclasses import dataclass
 from typing import Any
 
-from forge_tools.base import BaseTool
-from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.sandbox.names import MAX_PATH_CHARS
-from forge_tools.tools.file.deleting import Deleting
-from forge_tools.tools.file.effort import Effort
+from forge_tools.errors import InvalidCallError, SandboxError
+from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.sandbox.journal import Journal
+from forge_tools.sandbox.places import Check, Place
+from forge_tools.sandbox.refusals import NOT_A_DIRECTORY
+from forge_tools.sandbox.removal import Survey, remove_file, remove_tree, survey
+from forge_tools.sandbox.snapshots import take_snapshot
+from forge_tools.tools.builtin import PATH, BuiltinTool, counted, option, parameters_of
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.changes import require_match
+
+NOT_EMPTY = "DIRECTORY_NOT_EMPTY"
 
 
-class Delete(BaseTool):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """What is deleted, and under which conditions."""
+
+    file_path: str = option("What to delete, relative to the working directory or absolute.", aliases=("path",), **PATH)
+    recursive: bool = option("Delete a folder with all that is in it.", default=False)
+    missing_ok: bool = option("Succeed where there is nothing to delete.", default=False)
+    if_match: str | None = option(
+        "Delete a file only if it still has this etag, which Read and the last write returned.", None, max_length=64
+    )
+
+    def planned(self, place: Place, check: Check) -> tuple[Survey | None, str]:
+        """Return what is deleted, None for nothing, and how it is called; refuse what may not be."""
+        status = place.status()
+        if status is None:
+            if self.if_match is not None:
+                require_match(place, None, self.if_match)
+            if not self.missing_ok:
+                raise place.not_found()
+            return None, place.shown
+        place.require_writable_folder(status)
+        if stat.S_ISDIR(status.st_mode):
+            return self._planned_folder(place, check)
+        if place.shown.endswith("/"):
+            what = "a link" if stat.S_ISLNK(status.st_mode) else "a file"
+            raise SandboxError(f"{place.shown.rstrip('/')} is {what}; pass it without the slash", NOT_A_DIRECTORY)
+        if stat.S_ISLNK(status.st_mode):
+            self._refuse_match("a link")
+            return Survey(files=1), f"the link {place.shown}; what it leads to stays"
+        if self.if_match is not None:
+            require_match(place, take_snapshot(place, check), self.if_match)
+        return Survey(files=1, bytes=status.st_size), f"{place.shown} ({status.st_size:,} bytes)"
+
+    def _planned_folder(self, place: Place, check: Check) -> tuple[Survey, str]:
+        self._refuse_match("a directory")
+        found = survey(place, check)
+        shown, what = place.shown.rstrip("/"), counted(found.files, "file")
+        if found.folders:
+            what += f", {counted(found.folders, 'folder')}"
+        if (found.files or found.folders) and not self.recursive:
+            raise SandboxError(f"{shown} is a directory with {what}; pass recursive=true to delete it", NOT_EMPTY)
+        return found, f"{shown}/ ({what}, {found.bytes:,} bytes)"
+
+    def _refuse_match(self, what: str) -> None:
+        if self.if_match is not None:
+            raise InvalidCallError(f"if_match is for files; this is {what}. Leave it out")
+
+
+class Delete(BuiltinTool):
     """Delete a file, a symbolic link (not what it leads to) or, with recursive, a folder in the workspace, for good."""
 
     name = "Delete"
     aliases = ("delete_file",)
     category = ToolCategory.FILE
     capabilities = Capabilities(writes_files=True, idempotent=True)
-    lane = "async"
-    parameters = (
-        ToolParameter(
-            name="file_path",
-            type="string",
-            description="What to delete, relative to the working directory or absolute.",
-            min_length=1,
-            max_length=MAX_PATH_CHARS,
-            aliases=("path",),
-        ),
-        ToolParameter(
-            name="recursive",
-            type="boolean",
-            description="Delete a folder with all that is in it.",
-            required=False,
-            default=False,
-        ),
-        ToolParameter(
-            name="missing_ok",
-            type="boolean",
-            description="Succeed where there is nothing to delete.",
-            required=False,
-            default=False,
-        ),
-        ToolParameter(
-            name="if_match",
-            type="string",
-            description="Delete a file only if it still has this etag, which Read and the last write returned.",
-            required=False,
-            max_length=64,
-        ),
-    )
+    parameters = parameters_of(Deletion)
 
-    async def _execute(self, context: ExecutionContext, file_path: str, **options: Any) -> ToolResult:
-        effort, deleting = Effort(context), self._deleting(context, file_path, options)
-        return await effort.run(lambda: deleting.apply(effort.check))
+    async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        asked, deadline, workspace = Deletion(**options), Deadline(context.timeout), self.workspace(context)
+        call = {"file_path": asked.file_path, "recursive": asked.recursive, "if_match": asked.if_match}
 
-    async def _dry_run(self, context: ExecutionContext, file_path: str, **options: Any) -> ToolResult:
-        effort, deleting = Effort(context), self._deleting(context, file_path, options)
-        return await effort.run(lambda: deleting.preview(effort.check))
+        def work() -> ToolResult:
+            with workspace.place(asked.file_path, follow=False) as place, place.locked(deadline.check):
+                journal = Journal.for_call(context, place.root, self.name, call)
+                if done := journal.recall(place, lambda: _identity(place)):
+                    return done  # what this very execution did before a crash
+                found, told = asked.planned(place, deadline.check)
+                if found is None:
+                    return _nothing(place)
+                result = _result(f"Deleted {told}", found)
+                journal.plan(_identity(place), None, None, result)
+                if _is_folder(place):
+                    remove_tree(place, deadline.check)
+                else:
+                    remove_file(place)
+                journal.done()
+                return result
 
-    def _takes_extra(self) -> bool:
-        return False  # `**options` only keeps the names from being written three times
+        return await deadline.run(work)
 
-    def _deleting(self, context: ExecutionContext, file_path: str, options: dict[str, Any]) -> Deleting:
-        return Deleting(context=context, workspace=self.workspace(context), file_path=file_path, **options)
+    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
+        asked, deadline, workspace = Deletion(**options), Deadline(context.timeout), self.workspace(context)
+
+        def work() -> ToolResult:
+            with workspace.place(asked.file_path, follow=False) as place:
+                found, told = asked.planned(place, deadline.check)
+                if found is None:
+                    nothing = _nothing(place)
+                    return ToolResult.ok(f"[Dry Run] {nothing.output}", **nothing.metadata)
+                more = f"\n… and {found.files - len(found.first):,} more" if len(found.first) < found.files != 1 else ""
+                paths = "".join(f"\n{path}" for path in found.first)
+                return _result(f"[Dry Run] Would delete {told}{paths}{more}", found)
+
+        return await deadline.run(work)
+
+
+def _result(text: str, found: Survey | None) -> ToolResult:
+    counts = found or Survey()
+    facts = {"files": counts.files, "folders": counts.folders, "bytes": counts.bytes}
+    return ToolResult.ok(text, changed=found is not None, **facts)
+
+
+def _nothing(place: Place) -> ToolResult:
+    return _result(f"Nothing to delete: there is no {place.shown}", None)
+
+
+def _identity(place: Place) -> str | None:
+    """Which file or folder is there; a file that was written anew is another one."""
+    status = place.status()
+    if status is None:
+        return None
+    identity = f"{status.st_dev}:{status.st_ino}"
+    return identity if stat.S_ISDIR(status.st_mode) else f"{identity}:{status.st_ctime_ns}"
+
+
+def _is_folder(place: Place) -> bool:
+    status = place.status()
+    return status is not None and stat.S_ISDIR(status.st_mode)

@@ -1,30 +1,52 @@
-"""Glob: files and folders whose paths match a pattern."""
+"""Glob: files and folders whose paths match a pattern, in an order that is the same on every host."""
 
-import asyncio
-import re
-import threading
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.sandbox.names import MAX_PATH_CHARS
+from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths import Handle, Workspace
+from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.arguments import check_text
-from forge_tools.tools.file.finding import Finding, Found, Wanted
-from forge_tools.tools.file.hits import Page
-from forge_tools.tools.file.notes import Notes, counted, room_for_records
+from forge_tools.tools.file.globs import WILD, Pattern, by_path, check_text
+from forge_tools.tools.file.hits import Notes, Page, room_for_records
+from forge_tools.tools.file.ignore import Names, Rules, excluding
+from forge_tools.tools.file.walk import Level, Walk
 from forge_tools.validation import clean_text
 
 MAX_EXCLUDED = 50
-_SPECIAL = re.compile(r"[\\*?\[{]")
 _HINT_SECONDS = 0.3  # for each way to find more, where nothing was found
 _KINDS = {"file": ("file", "files"), "directory": ("folder", "folders"), "any": ("path", "paths")}
 
 
-class Glob(BaseTool):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to find."""
+
+    pattern: str = option(
+        "Pattern for paths relative to path: **/*.py in all folders, *.py in that folder alone.",
+        min_length=1, max_length=1024,
+    )  # fmt: skip
+    path: str = option("Folder to start from, by default the working directory.", ".", **PATH)
+    exclude: Sequence[str] | None = option(
+        "What to leave out, as lines of a .gitignore: node_modules, *.min.js, /dist.",
+        None, items={"type": "string", "minLength": 1, "maxLength": 1024},
+    )  # fmt: skip
+    respect_ignore: bool = option(
+        "Leave out what .gitignore and .ignore files name, tracked files excepted.", default=True
+    )
+    hidden: bool = option("Find hidden files too; .git is always left out.", default=True)
+    type: Literal["file", "directory", "any"] = option(
+        "file: files and links; directory: folders; any: whatever there is.", "file"
+    )
+    case_sensitive: bool = option("Tell upper from lower case.", default=True)
+    sort: Literal["path", "mtime"] = option("path: the same order on every host; mtime: newest first.", "path")
+    limit: int = option("Paths shown at most.", 1000, minimum=1, maximum=10_000, aliases=("head_limit",))
+    offset: int = option("Paths to skip, to see the next page.", 0, minimum=0)
+
+
+class Glob(ReadingTool):
     """Find files by name in the workspace: src/**/*.py, *.{ts,tsx}; what git ignores is left out, links are not followed.
 
     Paths are sorted, so that pages fit together. `*` and `?` stay within a name, `**` as a whole name stands for any
@@ -34,88 +56,7 @@ class Glob(BaseTool):
     name = "Glob"
     aliases = ("glob",)
     category = ToolCategory.FILE
-    capabilities = Capabilities(idempotent=True, retryable=True)
-    lane = "async"
-    parameters = (
-        ToolParameter(
-            name="pattern",
-            type="string",
-            description="Pattern for paths relative to path: **/*.py in all folders, *.py in that folder alone.",
-            min_length=1,
-            max_length=1024,
-        ),
-        ToolParameter(
-            name="path",
-            type="string",
-            description="Folder to start from, by default the working directory.",
-            required=False,
-            default=".",
-            min_length=1,
-            max_length=MAX_PATH_CHARS,
-        ),
-        ToolParameter(
-            name="exclude",
-            type="array",
-            description="What to leave out, as lines of a .gitignore: node_modules, *.min.js, /dist.",
-            required=False,
-            items={"type": "string", "minLength": 1, "maxLength": 1024},
-        ),
-        ToolParameter(
-            name="respect_ignore",
-            type="boolean",
-            description="Leave out what .gitignore and .ignore files name, tracked files excepted.",
-            required=False,
-            default=True,
-        ),
-        ToolParameter(
-            name="hidden",
-            type="boolean",
-            description="Find hidden files too; .git is always left out.",
-            required=False,
-            default=True,
-        ),
-        ToolParameter(
-            name="type",
-            type="string",
-            description="file: files and links; directory: folders; any: whatever there is.",
-            required=False,
-            default="file",
-            enum=["file", "directory", "any"],
-        ),
-        ToolParameter(
-            name="case_sensitive",
-            type="boolean",
-            description="Tell upper from lower case.",
-            required=False,
-            default=True,
-        ),
-        ToolParameter(
-            name="sort",
-            type="string",
-            description="path: the same order on every host; mtime: newest first.",
-            required=False,
-            default="path",
-            enum=["path", "mtime"],
-        ),
-        ToolParameter(
-            name="limit",
-            type="integer",
-            description="Paths shown at most.",
-            required=False,
-            default=1000,
-            minimum=1,
-            maximum=10_000,
-            aliases=("head_limit",),
-        ),
-        ToolParameter(
-            name="offset",
-            type="integer",
-            description="Paths to skip, to see the next page.",
-            required=False,
-            default=0,
-            minimum=0,
-        ),
-    )
+    parameters = parameters_of(Wanted)
 
     async def _execute(self, context: ExecutionContext, **options: Any) -> ToolResult:
         wanted = _relative(Wanted(**options))
@@ -124,31 +65,58 @@ class Glob(BaseTool):
             raise InvalidCallError(f"exclude has {len(exclude)} globs; the limit is {MAX_EXCLUDED}")
         for glob in (wanted.pattern, *exclude):
             check_text("A glob", glob)
-        workspace, deadline, is_cancelled = self.workspace(context), Deadline(context), threading.Event()
+        workspace, deadline = self.workspace(context), Deadline(context.timeout)
         page = Page(offset=wanted.offset, limit=wanted.limit, room=room_for_records(context.max_output_size))
 
-        def find() -> ToolResult:
+        def work() -> ToolResult:
             with workspace.open_folder(wanted.path) as target:
-                finding = Finding(workspace, target, is_cancelled)
-                found = finding.run(wanted, deadline)
-                result = _result(workspace, target, found, page)
+                found = find(workspace, target, wanted, deadline)
+                result = _result(workspace, target, wanted, found, page)
                 if not found.paths and not found.is_partial:
-                    result.output = " ".join([result.output, *_hints(finding, wanted, context)])
+                    seconds = min(_HINT_SECONDS, context.timeout / 10)
+                    for before, wider, after in _wider(wanted):
+                        if number := len(find(workspace, target, wider, deadline.within(seconds)).paths):
+                            result.output += f" {before}{counted(number, *_KINDS[wider.type])}{after}"
                 return result
 
-        try:
-            return await asyncio.to_thread(find)
-        finally:
-            is_cancelled.set()
+        return await deadline.look(work)
 
-    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        result = await self._execute(context, **options)
-        if result.success:
-            result.output = f"[Dry Run] {result.output}"
-        return result
 
-    def _takes_extra(self) -> bool:
-        return False  # `**options` only keeps the ten names from being written twice
+@dataclass(slots=True)
+class Found:
+    """The matches, as paths relative to the folder that was searched; `faults` are folders that could not be looked into."""
+
+    paths: list[str] = field(default_factory=list)
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    is_partial: bool = False
+
+
+def find(workspace: Workspace, target: Handle, wanted: Wanted, deadline: Deadline) -> Found:
+    """Find all that matches below a folder, or what there is time for.
+
+    Raises:
+        SandboxError: the pattern is no glob (INVALID_GLOB).
+    """
+    pattern = Pattern(wanted.pattern, case_sensitive=wanted.case_sensitive)
+    excluded = excluding(wanted.exclude or ())
+    walk = Walk(workspace, target, deadline, respect_ignore=wanted.respect_ignore, hidden=wanted.hidden)
+    states, paths = {"": pattern.start}, list[str]()
+    times: dict[str, int] = {}
+    for level in walk.levels():
+        if excluded is not None:
+            _leave_out(level, excluded)
+        state = states.pop(level.path)
+        matching = [level.path + name for name in pattern.match(state, _candidates(level, wanted.type))]
+        paths += matching
+        if wanted.sort == "mtime":
+            times |= {path: _modified(level, path) for path in matching}
+        inner = [(name, pattern.enter(state, name)) for name in level.folders]
+        level.folders[:] = [name for name, reached in inner if reached]
+        states |= {f"{level.path}{name}/": reached for name, reached in inner if reached}
+    paths.sort(key=by_path)
+    if wanted.sort == "mtime":
+        paths.sort(key=times.__getitem__, reverse=True)
+    return Found(paths, walk.faults, walk.is_partial)
 
 
 def _relative(wanted: Wanted) -> Wanted:
@@ -156,12 +124,33 @@ def _relative(wanted: Wanted) -> Wanted:
     if not wanted.pattern.startswith("/"):
         return wanted
     names = [name for name in wanted.pattern.split("/") if name]
-    plain = next((index for index, name in enumerate(names) if _SPECIAL.search(name)), len(names) - 1)
-    return replace(wanted, path="/" + "/".join(names[: max(plain, 0)]), pattern="/".join(names[max(plain, 0) :]))
+    plain = max(0, next((index for index, name in enumerate(names) if WILD.search(name)), len(names) - 1))
+    return replace(wanted, path="/" + "/".join(names[:plain]), pattern="/".join(names[plain:]))
 
 
-def _result(workspace: Workspace, target: Handle, found: Found, page: Page) -> ToolResult:
-    inside, unit = workspace.inside(target), _KINDS[found.wanted.type]
+def _candidates(level: Level, kind: str) -> list[str]:
+    folders = [name for name in level.folders if name not in level.ignored_folders]
+    if kind == "directory":
+        return folders
+    return [*level.files, *level.links] if kind == "file" else [*level.files, *level.links, *level.others, *folders]
+
+
+def _modified(level: Level, path: str) -> int:
+    try:
+        return level.folder.stat(path[len(level.path) :]).st_mtime_ns
+    except OSError:  # gone since it was listed
+        return 0
+
+
+def _leave_out(level: Level, excluded: Rules) -> None:
+    for names in (level.files, level.links, level.others, level.folders):
+        out, _ = excluded.decide(Names(names), level.path, are_folders=names is level.folders)
+        if out:
+            names[:] = [name for name in names if name not in out]
+
+
+def _result(workspace: Workspace, target: Handle, wanted: Wanted, found: Found, page: Page) -> ToolResult:
+    inside, unit = workspace.inside(target), _KINDS[wanted.type]
     for path in found.paths:
         if not page.add(workspace.shown(path if inside == "." else f"{inside}/{path}", target)):
             break
@@ -169,26 +158,20 @@ def _result(workspace: Workspace, target: Handle, found: Found, page: Page) -> T
     total = None if found.is_partial else len(found.paths)
     notes = Notes(page=page, unit=unit, total=total, is_partial=found.is_partial, warnings=warnings)
     where = "the working directory" if target.name == "." else target.name
-    none = [] if found.paths else [f"No {unit[1]} match '{clean_text(found.wanted.pattern)}' in {where}."]
+    none = [] if found.paths else [f"No {unit[1]} match '{clean_text(wanted.pattern)}' in {where}."]
     return ToolResult.ok("\n".join([*page.records, *notes.lines(), *none]), **notes.facts())
 
 
-def _hints(finding: Finding, wanted: Wanted, context: ExecutionContext) -> list[str]:
-    """Say which wider search would find something."""
-    ways: list[tuple[str, Wanted]] = []
+def _wider(wanted: Wanted) -> Iterator[tuple[str, Wanted, str]]:
+    """Searches that may find something where this one finds nothing, and what to say before and after how much."""
+    wanted = replace(wanted, sort="path")
     if not wanted.pattern.startswith("**/"):
         deep = f"**/{wanted.pattern}"
-        ways.append((f"'{clean_text(deep)}' would match {{}}.", replace(wanted, pattern=deep)))
+        yield f"'{clean_text(deep)}' would match ", replace(wanted, pattern=deep), "."
     if wanted.respect_ignore:
-        hidden = "{} hidden by ignore rules (respect_ignore=false shows them)."
-        ways.append((hidden, replace(wanted, respect_ignore=False)))
+        hidden = " hidden by ignore rules (respect_ignore=false shows them)."
+        yield "", replace(wanted, respect_ignore=False), hidden
     if wanted.case_sensitive:
-        ways.append(("case_sensitive=false would match {}.", replace(wanted, case_sensitive=False)))
+        yield "case_sensitive=false would match ", replace(wanted, case_sensitive=False), "."
     if wanted.type == "file":
-        ways.append(("type=directory would match {}.", replace(wanted, type="directory")))
-    hints = []
-    for sentence, wider in ways:
-        deadline = Deadline(context.model_copy(update={"timeout": min(_HINT_SECONDS, context.timeout / 10)}))
-        if number := finding.count(wider, deadline):
-            hints.append(sentence.format(counted(number, *_KINDS[wider.type])))
-    return hints
+        yield "type=directory would match ", replace(wanted, type="directory"), "."

@@ -1,39 +1,38 @@
-"""Grep: lines, files or counts that match a pattern, searched by ripgrep."""
+"""Grep: lines, files or counts that match a pattern, searched by ripgrep, and what to say when nothing is found."""
 
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from forge_tools.base import BaseTool
-from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.sandbox.names import MAX_PATH_CHARS
-from forge_tools.tools.file.arguments import check_text
-from forge_tools.tools.file.ripgrep import Ripgrep, Search
-from forge_tools.tools.file.searching import Searching
+from forge_tools.errors import ErrorCode, SandboxError
+from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.sandbox.artifacts import is_handle, open_artifact
+from forge_tools.sandbox.environment import child_environment
+from forge_tools.sandbox.paths import Handle, Workspace
+from forge_tools.sandbox.process import Completed, Sink, run
+from forge_tools.tools.builtin import ReadingTool, counted, parameters_of
+from forge_tools.tools.deadline import Deadline
+from forge_tools.tools.file.globs import check_text
+from forge_tools.tools.file.hits import MatchSink, NameSink, Notes, Page, room_for_records
+from forge_tools.tools.file.ripgrep import Complaints, Search, find_ripgrep, needs_pcre2, refusal
+from forge_tools.tools.file.scope import File, Folder, Recheck
+from forge_tools.tools.file.text import visible
+from forge_tools.tools.file.walk import Walk
 
-
-def _flag(name: str, description: str, *, default: bool = False, aliases: tuple[str, ...] = ()) -> ToolParameter:
-    return ToolParameter(
-        name=name, type="boolean", description=description, required=False, default=default, aliases=aliases
-    )
-
-
-def _count(
-    name: str, description: str, *, low: int = 0, high: int | None = None, default: int | None = 0,
-    aliases: tuple[str, ...] = (),
-) -> ToolParameter:  # fmt: skip
-    return ToolParameter(
-        name=name,
-        type="integer",
-        description=description,
-        required=False,
-        default=default,
-        minimum=low,
-        maximum=high,
-        aliases=aliases,
-    )
+_HINT_SECONDS = (0.05, 0.3)  # a fifth of what the search took, within these
+_COUNT_SECONDS = 2.0
+_COUNTED = 10_000  # lines beyond those of the page; how many more there are is worth no search of all
+_GRACE_SECONDS = 0.5
+_FILES = ("file", "files")
+_RECORDS = ("record", "records")
 
 
-class Grep(BaseTool):
+class Grep(ReadingTool):
     """Search files in the workspace for a regular expression (Rust syntax); .gitignore is honoured, binary files are skipped.
 
     Results are sorted by path, so that pages fit together.
@@ -42,75 +41,7 @@ class Grep(BaseTool):
     name = "Grep"
     aliases = ("grep",)
     category = ToolCategory.FILE
-    capabilities = Capabilities(idempotent=True, retryable=True)
-    lane = "async"
-    parameters = (
-        ToolParameter(
-            name="pattern",
-            type="string",
-            description="Regular expression to search for.",
-            min_length=1,
-            max_length=4096,
-        ),
-        ToolParameter(
-            name="path",
-            type="string",
-            description="File or folder to search, by default the working directory; or artifact://..., a long output.",
-            required=False,
-            default=".",
-            min_length=1,
-            max_length=MAX_PATH_CHARS,
-            aliases=("file_path",),
-        ),
-        ToolParameter(
-            name="glob",
-            type="string",
-            description="Only files that match, relative to path: *.py (in every folder), src/**/*.{ts,tsx}.",
-            required=False,
-            min_length=1,
-            max_length=1024,
-        ),
-        ToolParameter(
-            name="type",
-            type="string",
-            description="Only files of this ripgrep type: py, ts, rust, ...",
-            required=False,
-            min_length=1,
-            max_length=64,
-        ),
-        ToolParameter(
-            name="output_mode",
-            type="string",
-            description="content: path:line:text; files_with_matches: paths; count: path:matching lines.",
-            required=False,
-            default="files_with_matches",
-            enum=["content", "files_with_matches", "count"],
-        ),
-        _flag("ignore_case", "Let letters match in either case.", aliases=("-i",)),
-        _count("before", "Lines shown before each match (content).", high=50, aliases=("-B",)),
-        _count("after", "Lines shown after each match (content).", high=50, aliases=("-A",)),
-        _count("context_lines", "Lines shown around each match (content).", high=50, aliases=("-C", "context")),
-        _flag("line_numbers", "Show line numbers (content).", default=True, aliases=("-n",)),
-        _flag("multiline", "Let patterns span lines, and the dot match line ends."),
-        _flag("fixed_strings", "Search for the pattern as plain text.", aliases=("-F",)),
-        _flag("word", "Match whole words only.", aliases=("-w",)),
-        ToolParameter(
-            name="engine",
-            type="string",
-            description="auto: rust, or pcre2 where the pattern needs look-around or back-references.",
-            required=False,
-            default="auto",
-            enum=["auto", "rust", "pcre2"],
-        ),
-        _count(
-            "max_per_file", "Matching lines per file at most.", low=1, high=1_000_000_000, default=None, aliases=("-m",)
-        ),
-        _count("head_limit", "Records (lines or files) shown at most.", low=1, high=5000, default=250),
-        _count("offset", "Records to skip, to see the next page."),
-        _flag("respect_ignore", "Leave out what .gitignore and .ignore files name.", default=True),
-        _flag("hidden", "Search hidden files too; .git is always left out.", default=True),
-        _count("max_columns", "Longer lines are cut around the match.", low=20, high=10_000, default=500),
-    )
+    parameters = parameters_of(Search)
 
     def __init__(self, ripgrep: Path | None = None) -> None:
         self._ripgrep = str(ripgrep) if ripgrep else None
@@ -119,13 +50,242 @@ class Grep(BaseTool):
         search = Search(**options)
         for name in ("pattern", "glob", "type"):
             check_text(name, getattr(search, name) or "")
-        return await Searching(Ripgrep.find(self._ripgrep), self.workspace(context), context).run(search)
+        return await _Call(find_ripgrep(self._ripgrep), self.workspace(context), context).run(search)
 
-    async def _dry_run(self, context: ExecutionContext, **options: Any) -> ToolResult:
-        result = await self._execute(context, **options)
-        if result.success:
-            result.output = f"[Dry Run] {result.output}"
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    sink: NameSink | MatchSink
+    completed: Completed
+    complaints: Complaints
+    lost: list[str]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it tells of everything there is."""
+        return not (self.completed.stopped or self.completed.timed_out) and self.sink.is_sure
+
+
+class _Total(NamedTuple):
+    """All matching lines and the files they are in; without `is_all` at least so many."""
+
+    matches: int
+    files: int
+    is_all: bool = True
+
+
+class _Call:
+    """Runs one search and words its result."""
+
+    def __init__(self, program: str, workspace: Workspace, context: ExecutionContext) -> None:
+        self._program = program
+        self._workspace = workspace
+        self._deadline = Deadline(context.timeout)
+        self._context = context
+        self._started = time.monotonic()
+
+    async def run(self, search: Search) -> ToolResult:
+        """Search, with PCRE2 where the pattern turns out to need it."""
+        with await self._target(search.path) as target, self._workspace.open_root(target) as root:
+            file = None if target.is_folder else File(target, root)
+            place = file or await self._place(search, target, self._deadline)
+            answer = await self._answer(search, place, self._deadline.remaining)
+            if search.engine == "auto" and needs_pcre2(answer.complaints.text):
+                search = replace(search, engine="pcre2")
+                answer = await self._answer(search, place, self._deadline.remaining)
+            if not answer.sink.page.seen and not answer.completed.timed_out:
+                _raise(refusal(search, answer.complaints.text))
+                return await self._nothing(search, target, place, answer)
+            return _result(search, place, answer, await self._total(search, place, answer))
+
+    async def _target(self, path: str) -> Handle:
+        if is_handle(path):
+            return await open_artifact(path, self._context, self._workspace)
+        return self._workspace.open(path)
+
+    async def _place(self, search: Search, target: Handle, deadline: Deadline) -> Folder:
+        """Settle what is left out. A folder that is itself ignored or hidden was named: it is searched by its own rules."""
+        choices = {"respect_ignore": search.respect_ignore, "hidden": search.hidden}
+        walk = Walk(self._workspace, target, deadline, **choices, keeps_sightings=True)
+        return await deadline.look(
+            lambda: Folder(self._workspace, target, walk, glob=search.glob, hidden=search.hidden)
+        )
+
+    async def _answer(
+        self, search: Search, place: File | Folder, seconds: float, *, enough: int = sys.maxsize
+    ) -> _Answer:
+        page = Page(offset=search.offset, limit=search.head_limit, room=room_for_records(self._context.max_output_size))
+        sink, complaints = _sink(search, page, place, enough=enough), Complaints(place.shown)
+        told = {"has_rules": bool(place.rules), "tells_binaries": place.tells_binaries}
+        if isinstance(place, File):
+            os.lseek(place.file.fd, 0, os.SEEK_SET)  # a search before this one may have read it
+        arguments = search.arguments(["-" if isinstance(place, File) else "."], **told)
+        stdin = place.file.fd if isinstance(place, File) else os.fsencode(place.rules)
+        feed = {"stdout": sink.feed, "stderr": complaints.feed}
+        completed = await self._ripgrep(arguments, place, seconds, **feed, stdin=stdin)
+        lost = await self._recheck(search, place, sink, complaints) if isinstance(place, Folder) else []
+        sink.finish()
+        if completed.signal is not None:
+            what = "The search program was killed; the answer would be incomplete. Try again"
+            raise SandboxError(what, ErrorCode.TOOL_ERROR)
+        return _Answer(sink, completed, complaints, lost)
+
+    async def _ripgrep(
+        self, arguments: list[str], place: File | Folder, seconds: float, *, stdout: Sink, stderr: Sink, stdin: bytes | int
+    ) -> Completed:  # fmt: skip
+        """Run the program; everything is an argument, so that nothing is ever read as something else."""
+        return await run(
+            [self._program, *arguments],
+            folder=place.folder,
+            environment=child_environment(),
+            timeout=seconds,
+            stdout=stdout,
+            stderr=stderr,
+            stdin=stdin,
+            grace=_GRACE_SECONDS,
+        )
+
+    async def _recheck(
+        self, search: Search, place: Folder, sink: NameSink | MatchSink, complaints: Complaints
+    ) -> list[str]:
+        """The program opens by path, and may have been led outside by folders that were swapped: say nothing that it saw there."""
+        changes = await asyncio.to_thread(place.changes)
+        if not changes:
+            return []
+
+        async def again(paths: Sequence[str], sink: NameSink) -> None:
+            arguments = search.arguments(paths, has_rules=False)
+            left = self._deadline.remaining
+            await self._ripgrep(arguments, place, left, stdout=sink.feed, stderr=lambda _: True, stdin=b"")
+
+        recheck = Recheck(place, changes)
+        complaints.leave_out(recheck.is_unsure)
+        await (recheck.lines(sink) if isinstance(sink, MatchSink) else recheck.names(sink, again))
+        return recheck.warnings()
+
+    async def _total(self, search: Search, place: File | Folder, answer: _Answer) -> _Total | None:
+        """Count, if need be once more and then not much further than the page; None where there is no time to."""
+        if not answer.completed.stopped or not answer.sink.is_sure:
+            return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
+        counting = replace(search, output_mode="count", offset=0, head_limit=1)
+        enough = sys.maxsize if isinstance(place, File) else (answer.sink.page.seen // _COUNTED + 1) * _COUNTED
+        seconds = min(_COUNT_SECONDS, self._deadline.remaining)
+        answer = await self._answer(counting, place, seconds, enough=enough)
+        if answer.sink.is_sure and answer.sink.matches >= enough:
+            return _Total(enough, 0, is_all=False)
+        return _Total(answer.sink.matches, answer.sink.files) if answer.is_whole else None
+
+    async def _nothing(self, search: Search, target: Handle, place: File | Folder, answer: _Answer) -> ToolResult:
+        """Say that nothing matches, and cheaply whether a wider search would find something."""
+        result = _result(search, place, answer, _Total(0, 0) if answer.sink.is_sure else None)
+        searched = _searched(place, answer)
+        many = "" if searched is None else f" ({counted(searched, *_FILES)} searched)"
+        where = "the working directory" if target.name == "." else target.name
+        text = f"No matches for '{visible(search.pattern[:100])}' in {where}{many}."
+        has_case = search.pattern.lower() != search.pattern.upper()
+        ways: dict[str, Any] = {"ignore_case": True} if has_case and not search.ignore_case else {}
+        ways |= {"respect_ignore": False} if place.has_ignored else {}
+        if ways and await self._is_found(replace(search, **ways), target, place):
+            text += f" There are some with {' or '.join(f'{k}={str(v).lower()}' for k, v in ways.items())}."
+        result.output = "\n".join(part for part in (text, result.output) if part)
         return result
 
-    def _takes_extra(self) -> bool:
-        return False  # `**options` only keeps the twenty names from being written twice
+    async def _is_found(self, wider: Search, target: Handle, place: File | Folder) -> bool:
+        least, most = _HINT_SECONDS
+        seconds = min(most, max(least, (time.monotonic() - self._started) / 5), self._deadline.remaining)
+        started = time.monotonic()
+        if not wider.respect_ignore and target.is_folder:
+            place = await self._place(wider, target, self._deadline.within(seconds))
+        probe = replace(wider, output_mode="files_with_matches", head_limit=1, offset=0)
+        left = max(0.0, seconds - (time.monotonic() - started))
+        return bool((await self._answer(probe, place, left, enough=1)).sink.files)
+
+
+def _sink(search: Search, page: Page, place: File | Folder, *, enough: int) -> NameSink | MatchSink:
+    if search.output_mode != "content":
+        has_counts = search.output_mode == "count"
+        return NameSink(page, place.wanted, place.shown, has_counts=has_counts, enough=enough)
+    width, has_numbers, has_context = search.max_columns, search.line_numbers, search.has_context
+    return MatchSink(
+        page, place.wanted, place.shown, max_columns=width, has_numbers=has_numbers, has_context=has_context
+    )
+
+
+def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total | None) -> ToolResult:
+    page, told = answer.sink.page, answer.complaints
+    notes = Notes(
+        page=page,
+        unit=_FILES if search.output_mode != "content" else _RECORDS,
+        total=_records(search, answer, total),
+        in_all=_in_all(search, total),
+        is_partial=answer.completed.timed_out or place.is_partial,
+        warnings=[*dict.fromkeys([*place.warnings(), *answer.lost, *told.warnings()])],
+    )
+    is_whole = not answer.completed.stopped  # else it depends on the moment how many it had told of
+    facts = notes.facts() | {"engine": "rust" if search.engine == "auto" else search.engine}
+    facts |= place.facts(told.binary_files if is_whole else 0, told.binaries if is_whole else [])
+    facts |= _counts(search, total) if total else {}
+    if isinstance(answer.sink, MatchSink) and answer.sink.not_utf8:
+        facts["not_utf8"] = answer.sink.not_utf8
+    searched = _searched(place, answer)
+    if searched is not None:
+        facts["files_searched"] = searched
+    return ToolResult.ok("\n".join([*page.records, *notes.lines(), *_left_out(facts)]), **facts)
+
+
+def _searched(place: File | Folder, answer: _Answer) -> int | None:
+    """Say how many files were searched: what the program counted, else what was there for it; None if it ended early."""
+    if answer.sink.searched is not None or not answer.is_whole:
+        return answer.sink.searched
+    return place.searched(answer.complaints.paths())
+
+
+def _records(search: Search, answer: _Answer, total: _Total | None) -> int | None:
+    """How many records there are in all, where that is known."""
+    if total is None or not total.is_all:
+        return None
+    if search.output_mode != "content":
+        return total.files
+    if not answer.completed.stopped:
+        return answer.sink.page.seen
+    return None if search.has_context or search.multiline else total.matches
+
+
+def _counts(search: Search, total: _Total) -> dict[str, int]:
+    if not total.is_all:
+        return {"matching_lines_at_least": total.matches}
+    lines = {} if search.output_mode == "files_with_matches" else {"matching_lines": total.matches}
+    return {"matching_files": total.files} | lines
+
+
+def _in_all(search: Search, total: _Total | None) -> str | None:
+    if search.output_mode != "content" or total is None:
+        return None
+    around = "what is around " if search.has_context else ""
+    if not total.is_all:
+        return f"{around}{total.matches:,} or more matching lines"
+    lines = counted(total.matches, "matching line", "matching lines")
+    return f"{around}{lines} in {counted(total.files, *_FILES)}"
+
+
+def _left_out(facts: dict[str, Any]) -> list[str]:
+    parts = []
+    if binary := facts.get("binary_files"):
+        parts.append(counted(binary, "binary file", "binary files"))
+    if named := facts.get("binary_names"):
+        parts.append(f"about {counted(named, 'binary file', 'binary files')}, going by names")
+    if secret := facts.get("protected"):
+        parts.append(f"{secret:,} that may hold secrets")
+    notes = [f"[left out: {', '.join(parts)}]"] if parts else []
+    if strange := facts.get("not_utf8"):
+        notes.append(f"[{counted(strange, 'line is', 'lines are')} not UTF-8, shown as Latin-1]")
+    return notes
+
+
+def _raise(error: SandboxError | None) -> None:
+    """Raise an error from a frame that lets go of it, so that they do not hold each other, and with them the workspace."""
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error

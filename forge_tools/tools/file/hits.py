@@ -1,4 +1,4 @@
-"""What ripgrep prints, as records of a page: whole ones only, within a count and a budget of characters."""
+"""What a search found, as records of a page, and what is said after them: whole records only, within a budget of characters."""
 
 import base64
 import json
@@ -6,9 +6,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from forge_tools.tools.builtin import counted
 from forge_tools.tools.file.text import visible
 
 MAX_LINE_BYTES = 4 << 20
@@ -21,6 +23,9 @@ Shown = Callable[[str], str]
 """Turns a path of the search program into the one people see."""
 
 _SPARE = 10_000
+_NOTE_ROOM = 320
+_MAX_WARNING = 100
+_MAX_WARNINGS = 20
 
 _NAME = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>)")
 _COUNT = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>\d+)\r?\n")
@@ -56,14 +61,61 @@ class Page:
         """How many records are enough to fill it and to know that more follow."""
         return self.offset + self._limit + 1
 
-    def replace_from(self, index: int, record: str) -> None:
-        """Put one record in the place of those from `index` on."""
-        self.records[index:] = [record]
-
     @property
     def next(self) -> dict[str, int] | None:
         """The arguments that show what follows."""
         return {"offset": self.seen} if self.has_more else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Notes:
+    """The end of an answer. `total` counts all records there are; None where nobody counted to the end.
+
+    `in_all` says the same in other words than a number and the unit.
+    """
+
+    page: Page
+    unit: tuple[str, str]
+    total: int | None
+    is_partial: bool
+    in_all: str | None = None
+    warnings: Sequence[str] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """The same for programs."""
+        facts: dict[str, Any] = {"shown_records": len(self.page.records), "truncated": self.page.has_more}
+        if self.total is not None:
+            facts["total_records"] = self.total
+        if self.page.has_more:
+            facts["next"] = self.page.next
+        if self.is_partial:
+            facts["partial"] = True
+        if self.warnings:
+            more = len(self.warnings) - _MAX_WARNINGS
+            facts["warnings"] = [*self.warnings[:_MAX_WARNINGS], *([f"and {more:,} more"] if more > 0 else [])]
+            facts["not_searched"] = len(self.warnings)
+        return facts
+
+    def lines(self) -> list[str]:
+        page, notes = self.page, []
+        known = "more" if self.total is None else counted(self.total, *self.unit)
+        if page.has_more:
+            first, last = page.seen - len(page.records) + 1, page.seen
+            notes.append(f"[{first:,}-{last:,} of {self.in_all or known}; continue with offset={last}]")
+        elif page.seen and not page.records:
+            are = "is" if page.seen == 1 else "are"
+            notes.append(f"[nothing after offset {page.offset}: there {are} {counted(page.seen, *self.unit)}]")
+        if self.is_partial:
+            notes.append("[stopped early: the time for this call was over; narrow path or pattern for the rest]")
+        if self.warnings:
+            more = f" and {len(self.warnings) - 1:,} more" if len(self.warnings) > 1 else ""
+            notes.append(f"[not searched: {self.warnings[0][:_MAX_WARNING]}{more}]")
+        return notes
+
+
+def room_for_records(max_chars: int) -> int:
+    """How much of an output is left for records once the notes have their part."""
+    return max(1, max_chars - min(_NOTE_ROOM, max_chars // 2))
 
 
 class NameSink:
@@ -76,15 +128,15 @@ class NameSink:
     def __init__(
         self, page: Page, wanted: Wanted, shown: Shown, *, has_counts: bool, enough: int = sys.maxsize
     ) -> None:
+        self.page = page
         self.searched: int | None = None
         self.files = 0
         self.matches = 0
-        self._page = page
+        self.is_sure = True
         self._wanted = wanted
         self._shown = shown
         self._enough = enough
         self._entry = _COUNT if has_counts else _NAME
-        self.is_sure = True
         self._rest = b""
         self._found: list[tuple[bytes, str, bytes]] = []
 
@@ -99,8 +151,8 @@ class NameSink:
                 self.matches += int(count or 1)
                 self._found.append((path.replace(b"/", b"\0"), name, count))
         self._rest = data[end:]
-        if len(self._found) > 2 * self._page.needed + _SPARE:
-            self._found = sorted(self._found)[: self._page.needed]
+        if len(self._found) > 2 * self.page.needed + _SPARE:
+            self._found = sorted(self._found)[: self.page.needed]
         return self.matches < self._enough
 
     def finish(self) -> None:
@@ -109,12 +161,12 @@ class NameSink:
             self.searched = int(found[1])
         for _, name, count in sorted(self._found):
             shown = self._shown(name)
-            if not self._page.add(f"{shown}:{int(count)}" if count else shown):
+            if not self.page.add(f"{shown}:{int(count)}" if count else shown):
                 return
 
     def first(self) -> list[str]:
         """The names that the page may need, in its order."""
-        return [name for _, name, _ in sorted(self._found)[: self._page.needed]]
+        return [name for _, name, _ in sorted(self._found)[: self.page.needed]]
 
     def counts(self) -> dict[str, bytes]:
         """The names found, with the number of matching lines where it was asked for."""
@@ -122,7 +174,7 @@ class NameSink:
 
     def keep(self, counts: Mapping[str, bytes]) -> None:
         """Forget all but these names; how many there are in all is not known any more."""
-        found = sorted(self._found)[: self._page.needed]
+        found = sorted(self._found)[: self.page.needed]
         self._found = [(key, name, counts[name]) for key, name, _ in found if name in counts]
         self.files, self.is_sure = len(self._found), False
 
@@ -142,6 +194,7 @@ class MatchSink:
     def __init__(
         self, page: Page, wanted: Wanted, shown: Shown, *, max_columns: int, has_numbers: bool, has_context: bool
     ) -> None:
+        self.page = page
         self.searched: int | None = None
         self.files = 0
         self.matches = 0
@@ -149,7 +202,6 @@ class MatchSink:
         self.is_sure = True
         self.origins: list[Origin] = []
         self._wanted = wanted
-        self._page = page
         self._shown = shown
         self._max_columns = max_columns
         self._has_numbers = has_numbers
@@ -179,9 +231,9 @@ class MatchSink:
 
     def keep(self, indexes: Sequence[int]) -> None:
         """Forget all records of the page but these; how many there are in all is not known any more."""
-        self._page.records[:] = [self._page.records[index] for index in indexes]
+        self.page.records[:] = [self.page.records[index] for index in indexes]
         if not indexes:
-            self._page.seen = 0
+            self.page.seen = 0
         self.is_sure, self.searched = False, None
 
     def _line(self) -> bool:
@@ -199,13 +251,13 @@ class MatchSink:
             self._name = self._shown(name) if self._wanted(name) else None
             self._raw_name = name
             self.files += self._name is not None
-            self._first = len(self._page.records)
+            self._first = len(self.page.records)
         elif kind == "summary":
             self.searched = data["stats"]["searches"]
         elif self._name is None:
             pass
         elif kind == "end" and data["binary_offset"] is not None:
-            self._page.replace_from(self._first, f"{self._name}: binary file matches")
+            self.page.records[self._first :] = [f"{self._name}: binary file matches"]
             self.origins[self._first :] = [Origin(self._raw_name)]
         elif kind in ("match", "context"):
             self.matches += kind == "match"
@@ -216,7 +268,7 @@ class MatchSink:
         number = data["line_number"] or 0
         raw = _raw(data["lines"])
         text, codec = _decoded(raw)
-        self.not_utf8 += codec != "utf-8" and self._page.seen >= self._page.offset
+        self.not_utf8 += codec != "utf-8" and self.page.seen >= self.page.offset
         column = len(raw[: data["submatches"][0]["start"]].decode(codec, "replace")) if data["submatches"] else 0
         mark = ":" if is_match else "-"
         shown = []
@@ -225,15 +277,15 @@ class MatchSink:
             shown.append(where + self._cut(line.removesuffix("\r"), column if index == 0 else 0))
         group = self._separator(name, number)
         self._last = (name, number + len(shown))
-        is_more = self._page.add(group + "\n".join(shown))
-        if len(self._page.records) > len(self.origins):
+        is_more = self.page.add(group + "\n".join(shown))
+        if len(self.page.records) > len(self.origins):
             digest = blake2b(raw, digest_size=16).digest()
             self.origins.append(Origin(self._raw_name, data.get("absolute_offset", 0), len(raw), digest))
         return is_more
 
     def _separator(self, name: str, number: int) -> str:
         is_new_group = self._has_context and self._last is not None and self._last != (name, number)
-        return "--\n" if is_new_group and self._page.records else ""
+        return "--\n" if is_new_group and self.page.records else ""
 
     def _cut(self, line: str, column: int) -> str:
         """Show at most `max_columns` characters of a line, those around the match."""
@@ -252,8 +304,8 @@ class MatchSink:
             return True
         name = self._shown(name)
         where = f"{name}:{int(number[1])}:" if number and self._has_numbers else f"{name}:"
-        is_more = self._page.add(f"{where}[matches in a line of megabytes; Read it in parts with column]")
-        self.origins += [Origin(self._raw_name)] * (len(self._page.records) - len(self.origins))
+        is_more = self.page.add(f"{where}[matches in a line of megabytes; Read it in parts with column]")
+        self.origins += [Origin(self._raw_name)] * (len(self.page.records) - len(self.origins))
         return is_more
 
 

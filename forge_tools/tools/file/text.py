@@ -1,10 +1,13 @@
-"""Bytes of a file as text for a reader: which encoding, whether text at all, what is shown in place of the unprintable."""
+"""Bytes of a file as text and back: which encoding and line ends, whether text at all, what is shown for the unprintable."""
 
 import codecs
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from forge_tools.errors import SandboxError
+
+ENCODING_ERROR = "ENCODING_ERROR"
 SAMPLE_BYTES = 1 << 18
 _BINARY_SAMPLE = 8192
 
@@ -36,6 +39,15 @@ _MAGIC = (
 )
 _ODD_BYTES = bytes(set(range(32)) - set(b"\t\n\r\f\x08\x1b"))
 _NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape")
+_WITH_MARK = {
+    "utf-8-sig": b"\xef\xbb\xbf",
+    "utf_8_sig": b"\xef\xbb\xbf",
+    "utf-16": b"\xff\xfe",
+    "utf-32": b"\xff\xfe\0\0",
+}
+_EXACT = {"utf-16": "utf-16-le", "utf-32": "utf-32-le"}
+_STATEFUL = ("iso2022", "hz", "utf-7", "utf_7", "utf7")
+_ALL_BYTES = bytes(range(256))
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
@@ -90,6 +102,136 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def encoding_for(head: bytes | None, asked: str | None) -> Encoding:
+    """Choose how new text is written: as asked, else as the file that starts with `head` is, else UTF-8.
+
+    Raises:
+        SandboxError: there is no text encoding of that name (ENCODING_ERROR).
+    """
+    if asked is None:
+        if not head:
+            return Encoding("utf-8")
+        found = sniff(head, None)
+        return Encoding("utf-8") if not found.bom and binary_kind(head) else found
+    name = asked.lower()
+    try:
+        found = sniff(head or b"", _EXACT.get(name, name))
+    except LookupError:
+        what = f"Unknown text encoding {asked!r}. Try utf-8, latin-1, cp1252 or utf-16-le"
+        raise SandboxError(what, ENCODING_ERROR) from None
+    return Encoding(found.name, found.codec, _WITH_MARK.get(name, found.bom))
+
+
+def encode(text: str, encoding: Encoding, shown: str, what: str) -> bytes:
+    """Turn the text that a parameter holds into bytes, without the byte order mark.
+
+    Raises:
+        SandboxError: it has a character that the encoding lacks (ENCODING_ERROR).
+    """
+    if encoding.name == UNKNOWN and not text.isascii():
+        sign = next(char for char in text if not char.isascii())
+        raise SandboxError(
+            f"{shown} is not UTF-8, and {what} has {sign!r}: say how it is written there, with encoding=latin-1, "
+            "cp1252, shift_jis or another",
+            ENCODING_ERROR,
+        )
+    try:
+        return text.encode(encoding.codec or "utf-8")
+    except UnicodeEncodeError as error:
+        sign, place = text[error.start], error.start + 1
+        if "\ud800" <= sign <= "\udfff":
+            why = f"{what} holds half a surrogate pair at character {place:,}, which no encoding can hold"
+            raise SandboxError(why, ENCODING_ERROR) from None
+        why = f"{what} holds {sign!r} at character {place:,}, which {encoding.name} cannot hold. Pass encoding=utf-8"
+        raise SandboxError(f"{why} to write {shown} anew in it", ENCODING_ERROR) from None
+
+
+def decoded(data: bytes, encoding: Encoding) -> str:
+    """A file's bytes as text to count and to show."""
+    return data.removeprefix(encoding.bom).decode(encoding.codec or "utf-8", "replace")
+
+
+def eol_of(text: str) -> str | None:
+    return eol_name(text.count("\n"), text.count("\r\n"))
+
+
+def eol_name(newlines: int, crlf: int) -> str | None:
+    """`lf`, `crlf` or `mixed`; None without any line end."""
+    return {0: "lf", newlines: "crlf"}.get(crlf, "mixed") if newlines else None
+
+
+def with_eol(text: str, eol: str) -> str:
+    """The text with all its line ends `lf` or `crlf`."""
+    plain = text.replace("\r\n", "\n")
+    return plain.replace("\n", "\r\n") if eol == "crlf" else plain
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Matching happens in `text`.
+
+    Where every character of the encoding is found by its bytes alone (UTF-8 and the 8-bit ones), `text` has one character
+    for each byte, and nothing is ever decoded. Elsewhere, as in UTF-16 or Shift-JIS, `text` is decoded: there the bytes of
+    one character may look like the end of another.
+    """
+
+    text: str
+    encoding: Encoding
+    is_decoded: bool
+
+    @classmethod
+    def of(cls, data: bytes, encoding: Encoding, shown: str) -> "View":
+        """View the bytes of a file.
+
+        Raises:
+            SandboxError: they are no text in that encoding, or cannot be put together again (ENCODING_ERROR).
+        """
+        if not data.startswith(encoding.bom):  # asked for with the name of the encoding, and not there
+            encoding = replace(encoding, bom=b"")
+        body = data[len(encoding.bom) :]
+        codec = encoding.codec
+        if codec is None or encoding.name == UNKNOWN or _is_8_bit(codec):
+            return cls(body.decode("latin-1"), encoding, is_decoded=False)
+        try:
+            text = body.decode(codec)
+            is_same = not codec.startswith(_STATEFUL) and text.encode(codec) == body
+        except UnicodeError:
+            is_same, text = False, ""
+        if not is_same:
+            what = f"{shown} is not wholly {encoding.name}, so it cannot be edited without changing the rest of it. "
+            raise SandboxError(f"{what}Pass another encoding, or latin-1 to edit what is ASCII in it", ENCODING_ERROR)
+        return cls(text, encoding, is_decoded=True)
+
+    def pattern(self, text: str) -> str | None:
+        """What `text` looks like in this view; None where the encoding has no such characters."""
+        try:
+            data = text.encode(self.encoding.codec or "utf-8")
+        except UnicodeEncodeError:
+            return None
+        return text if self.is_decoded else data.decode("latin-1")
+
+    def insertion(self, text: str, shown: str, what: str, known: str) -> str:
+        """What new text looks like in this view; characters that `known` has too are known to be right.
+
+        Raises:
+            SandboxError: the encoding lacks one of its characters (ENCODING_ERROR).
+        """
+        if self.encoding.name == UNKNOWN:
+            encode("".join(char for char in text if char not in known), self.encoding, shown, what)
+            encoded = encode(text, Encoding("latin-1", "latin-1"), shown, what)
+        else:
+            encoded = encode(text, self.encoding, shown, what)
+        return text if self.is_decoded else encoded.decode("latin-1")
+
+    def data(self, text: str) -> bytes:
+        """The bytes of a file whose view is `text`."""
+        return self.encoding.bom + text.encode((self.encoding.codec or "utf-8") if self.is_decoded else "latin-1")
+
+    def readable(self, text: str) -> str:
+        """A part of the view as people read it."""
+        return text if self.is_decoded else text.encode("latin-1").decode(self.encoding.codec or "utf-8", "replace")
+
+
 def _text_codec(name: str) -> str:
     try:
         codec = codecs.lookup(name)
@@ -106,3 +248,7 @@ def _is_mostly_utf8(sample: bytes) -> bool:
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(sample, is_whole)
     strays = text.count("\ufffd")
     return not strays or sum(not char.isascii() for char in text) - strays > strays
+
+
+def _is_8_bit(codec: str) -> bool:
+    return not codec.startswith(_STATEFUL) and len(_ALL_BYTES.decode(codec, "replace")) == len(_ALL_BYTES)

@@ -1,23 +1,17 @@
 """What all built-in tools have in common."""
 
-import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 
 from forge_tools.base import BaseTool
-from forge_tools.records import ExecutionContext, ToolCategory
+from forge_tools.records import ToolCategory, ToolParameter
 from forge_tools.registry import ScopedRegistry
-from forge_tools.tools import BUILTINS, Delete, Edit, Glob, Grep, ListDirectory, Write
+from forge_tools.tools import BUILTINS
+from forge_tools.tools.builtin import counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.deleting import Deleting
-from forge_tools.tools.file.editing import Editing
-from forge_tools.tools.file.finding import Wanted
-from forge_tools.tools.file.listing import Wish
-from forge_tools.tools.file.ripgrep import Search
-from forge_tools.tools.file.writing import Writing
-
-BODIES = {Glob: Wanted, Grep: Search, Write: Writing, Edit: Editing, Delete: Deleting, ListDirectory: Wish}
-"""What takes the options of a tool, where it is not `_execute` itself."""
 
 NAMES = {
     "read_file": "Read",
@@ -42,12 +36,40 @@ def test_a_built_in_is_complete(tool: type[BaseTool]) -> None:
     assert all(parameter.description.endswith(".") or ":" in parameter.description for parameter in spec.parameters)
 
 
-@pytest.mark.parametrize("tool", BUILTINS)
-def test_the_schema_and_the_body_have_the_same_defaults(tool: type[BaseTool]) -> None:
-    body = inspect.signature(BODIES.get(tool, tool._execute)).parameters
-    for parameter in tool().spec.parameters:
-        if not parameter.required:
-            assert (body[parameter.name].default or None) == (parameter.default or None)
+@dataclass(kw_only=True)
+class Options:
+    """One field of each kind."""
+
+    text: str = option("A text.", max_length=3, aliases=("t",))
+    number: int | None = option("A number.", None, minimum=1)
+    choice: Literal["a", "b"] = option("A choice.", "a")
+    maybe: Literal["*"] | None = option("A choice, or none.", None)
+    flag: bool = option("A flag.", default=True)
+    several: Sequence[str] | None = option("Texts.", None, items={"type": "string"})
+    table: Mapping[str, Any] | None = option("Names and values.", None)
+    own: int = 0
+
+
+def test_the_fields_of_a_record_are_parameters() -> None:
+    assert parameters_of(Options) == (
+        ToolParameter(name="text", type="string", description="A text.", max_length=3, aliases=("t",)),
+        ToolParameter(name="number", type="integer", description="A number.", required=False, minimum=1),
+        ToolParameter(
+            name="choice", type="string", description="A choice.", required=False, default="a", enum=["a", "b"]
+        ),
+        ToolParameter(name="maybe", type="string", description="A choice, or none.", required=False, enum=["*"]),
+        ToolParameter(name="flag", type="boolean", description="A flag.", required=False, default=True),
+        ToolParameter(name="several", type="array", description="Texts.", required=False, items={"type": "string"}),
+        ToolParameter(name="table", type="object", description="Names and values.", required=False),
+    )
+
+
+def test_things_are_counted_in_words() -> None:
+    assert [counted(1, "file"), counted(2994, "file"), counted(0, "entry", "entries")] == [
+        "1 file",
+        "2,994 files",
+        "0 entries",
+    ]
 
 
 def test_both_kinds_of_names_find_them() -> None:
@@ -71,7 +93,16 @@ def test_what_writes_says_so() -> None:
 
 @pytest.mark.parametrize(("timeout", "margin"), [(120, 2.0), (5, 0.5), (0.1, 0.01)])
 def test_a_body_ends_a_little_before_its_call(timeout: float, margin: float) -> None:
-    deadline = Deadline(ExecutionContext(working_dir=".", timeout=timeout))
+    deadline = Deadline(timeout)
     assert deadline.margin == pytest.approx(margin)
     assert 0 < deadline.remaining <= timeout - margin
     assert not deadline.is_over
+
+
+def test_the_deadline_of_a_part_passes_when_the_call_is_cancelled() -> None:
+    deadline = Deadline(60)
+    part = deadline.within(30)
+    assert not part.is_over
+    deadline.cancel()
+    assert part.is_over
+    assert deadline.is_over

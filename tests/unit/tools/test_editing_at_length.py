@@ -13,14 +13,14 @@ from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.snapshots import take_snapshot
 from forge_tools.tools.file.changes import Change
-from forge_tools.tools.file.editing import Editing
+from forge_tools.tools.file.edit import Editing
 
 Put = Callable[[str, bytes], Path]
 
 
 def plan(ws: Path, check: Callable[[], None] = lambda: None, **options: Any) -> Change:
     with closing(Workspace(ws)) as workspace, workspace.place("f") as place:
-        return Editing(**options).plan(place, take_snapshot(place, lambda: None), check)
+        return Editing(file_path="f", **options).plan(place, take_snapshot(place, lambda: None), check)
 
 
 @pytest.mark.parametrize(

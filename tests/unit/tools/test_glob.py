@@ -133,6 +133,13 @@ async def test_nothing_found_says_what_would_find_something(
     assert lines(await glob(pattern="nowhere", path="src")) == ["No files match 'nowhere' in src."]
 
 
+async def test_a_hint_may_hold_braces(glob: Call, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forge_tools.tools.file.glob._HINT_SECONDS", 30.0)  # how busy this machine is does not matter
+    (tree / "deep").mkdir()
+    (tree / "deep/only.qq").touch()
+    assert "'**/*.{qq,zz}' would match 1 file." in (await glob(pattern="*.{qq,zz}")).output
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

@@ -5,8 +5,7 @@ from itertools import product
 
 import pytest
 
-from forge_tools.tools.file.globbing import Pattern
-from forge_tools.tools.file.globs import compile_glob
+from forge_tools.tools.file.globs import Pattern, compile_glob
 
 NAMES = ("a", "b", "ab", "a.py", "b.ts", ".x")
 PATHS = ["/".join(names) for length in (1, 2, 3) for names in product(NAMES, repeat=length)]

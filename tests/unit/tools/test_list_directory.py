@@ -124,7 +124,7 @@ async def test_what_vanishes_meanwhile_is_said_to_be_gone(
         os.mkfifo(tree / "b.txt")
         return found
 
-    monkeypatch.setattr("forge_tools.tools.file.listing.scan", scan_then_delete)
+    monkeypatch.setattr("forge_tools.tools.file.list_directory.scan", scan_then_delete)
     result = await call(details=True)
     assert result.success
 

@@ -10,7 +10,7 @@ import pytest
 
 from forge_tools.records import ToolResult
 from forge_tools.sandbox.paths import Workspace
-from forge_tools.tools.file import reading
+from forge_tools.tools.file import read as reading
 from forge_tools.tools.file.read import Read
 from tests.descriptors import descriptors
 from tests.waiting import reached, within

@@ -14,8 +14,7 @@ from forge_tools.records import ToolResult
 from forge_tools.sandbox import nowait
 from forge_tools.sandbox.etags import etag_of
 from forge_tools.sandbox.paths import Workspace
-from forge_tools.tools.file.read import Read
-from forge_tools.tools.file.reading import Reading
+from forge_tools.tools.file.read import Read, Reading
 from tests.waiting import reached, within
 
 Call = Callable[..., Awaitable[ToolResult]]

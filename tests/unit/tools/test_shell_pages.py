@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forge_tools.sandbox.shells.reading import Output
 from forge_tools.sandbox.shells.segments import Segments
-from forge_tools.tools.execution.pages import Line, fitting, head_of, read_slice
+from forge_tools.tools.execution.reader import Line, fitting, head_of, read_page
 from tests.waiting import within
 
 PARTS = st.lists(
@@ -47,7 +47,7 @@ def test_slices_follow_one_another_and_are_the_whole(parts: list[bytes], limit: 
         at, has_more = 0, True
         time_left = within(60, "the pages do not end")
         while has_more and next(time_left):
-            found = read_slice(output, at, limit, len(data), is_over=True, room=room)
+            found = read_page(output, at, limit, len(data), is_over=True, room=room)
             assert found.next > at or not found.has_more
             lines += found.lines
             at, has_more = found.next, found.has_more
@@ -66,7 +66,7 @@ def test_text_that_comes_in_any_parts_is_never_torn(text: str, cuts: list[int]) 
     shown, at = "", 0
     for end in sorted({min(cut, len(data)) for cut in cuts} | {len(data)}):
         with spooled(data[:end]) as output:
-            found = read_slice(output, at, 1 << 16, end, is_over=end == len(data))
+            found = read_page(output, at, 1 << 16, end, is_over=end == len(data))
             shown += "".join(line.text for line in found.lines)
             at = found.next
     assert (shown, at) == (text, len(data))
@@ -78,7 +78,7 @@ def test_reading_may_start_inside_a_character(text: str, since: int) -> None:
     data = text.encode()
     with spooled(data) as output:
         since = min(since, len(data))
-        found = read_slice(output, since, 1 << 16, len(data), is_over=True)
+        found = read_page(output, since, 1 << 16, len(data), is_over=True)
         start = next(at for at in range(since, -1, -1) if at == len(data) or not 0x80 <= data[at] < 0xC0)
         assert "".join(line.text for line in found.lines) == data[start:].decode()
 
@@ -91,7 +91,7 @@ def test_a_line_may_be_cut_into_parts_that_are_the_whole(line: str, room: int) -
         text, at = "", 0
         time_left = within(60, "the pages do not end")
         while at < len(data) and next(time_left):
-            (rest,) = read_slice(output, at, 1 << 16, len(data), is_over=True).lines
+            (rest,) = read_page(output, at, 1 << 16, len(data), is_over=True).lines
             part = head_of(rest, output, room)
             assert at < part.end <= rest.end
             text, at = text + part.text, part.end

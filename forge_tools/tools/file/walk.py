@@ -1,16 +1,18 @@
 """What lies below a folder of the workspace, and which of it rules leave out: the one list that every search starts from."""
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import TypeVar
 
 from forge_tools.sandbox.folders import Entries, Folder
 from forge_tools.sandbox.paths import Handle, Workspace
 from forge_tools.sandbox.sightings import Look, Sighting
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file.gitindex import NOTHING, Tracked, tracked_by
-from forge_tools.tools.file.ignoring import Names, Rules, TooManyRulesError
+from forge_tools.tools.file.git_index import NOTHING, Tracked, tracked_by
+from forge_tools.tools.file.ignore import Names, Rules, TooManyRulesError
+
+Answer = TypeVar("Answer")
 
 GIT = ".git"
 MAX_DEPTH = 256
@@ -61,18 +63,18 @@ class Walk:
 
     def __init__(
         self, workspace: Workspace, target: Handle, deadline: Deadline, *, respect_ignore: bool = True, hidden: bool = True,
-        is_cancelled: threading.Event | None = None, keeps_sightings: bool = False,
+        keeps_sightings: bool = False,
     ) -> None:  # fmt: skip
         self.faults: list[tuple[str, str]] = []
         self.seen: dict[str, Sighting] = {}
-        self._look = Look() if keeps_sightings else None
         self.is_partial = False
+        self._look = Look() if keeps_sightings else None
         self._workspace = workspace
         self._target = target
         self._deadline = deadline
         self._respects = respect_ignore
         self._hidden = hidden
-        self._is_cancelled = is_cancelled or threading.Event()
+        self._above = ""
 
     def levels(self) -> Iterator[Level]:
         """Yield each folder before those in it, with paths relative to the target."""
@@ -80,7 +82,7 @@ class Walk:
         self._above = "" if inside == "." else f"{inside}/"
         todo = [_Visit(Folder(self._target.fd), ".", self._above, self._ground_above(inside))]
         while todo:
-            if self._is_cancelled.is_set() or self._deadline.is_over:
+            if self._deadline.is_over:
                 self.is_partial = True
                 return
             visit = todo.pop()
@@ -155,44 +157,31 @@ class Walk:
     def _ground_in(self, visit: _Visit, folder: Folder, entries: Entries) -> _Ground:
         """Add what the rule files of this folder say; where a repository begins, the .gitignore files above count no more."""
         ground, path = visit.ground, visit.path
-        if GIT in entries.folders or GIT in entries.files:
-            rules = self._rules(
-                lambda: self._git(folder, entries).enter("info").read("exclude"), f"{path}.git/info/exclude"
+        if GIT in entries.folders:
+            rules = self._read(
+                lambda: _rules_in(folder.enter(GIT).enter("info"), "exclude"), f"{path}.git/info/exclude"
             )
-            fresh = (((path, rules),) if rules else (), *ground.said[1:])
-            ground = _Ground(fresh, path, self._tracked(folder, entries, path))
+            tracked = self._read(lambda: tracked_by(folder.enter(GIT)), f"{path}.git/index")
+            ground = _Ground((((path, rules),) if rules else (), *ground.said[1:]), path, tracked or NOTHING)
+        elif GIT in entries.files:  # a worktree or submodule: its repository is kept elsewhere
+            ground = _Ground(((), *ground.said[1:]), path)
         for kind, name in enumerate(_RULE_FILES):
-            if name in entries.files and (rules := self._rules(lambda name=name: folder.read(name), f"{path}{name}")):  # type: ignore[misc]  # mypy cannot type a lambda with a default
+            if name in entries.files and (rules := self._read(partial(_rules_in, folder, name), f"{path}{name}")):
                 said = list(ground.said)
                 said[kind] = (*said[kind], (path, rules))
                 ground = replace(ground, said=tuple(said))
         return ground
 
-    def _git(self, folder: Folder, entries: Entries) -> Folder:
-        if GIT in entries.folders:
-            return folder.enter(GIT)
-        raise FileNotFoundError(GIT)  # a worktree or submodule: its repository is kept elsewhere
-
-    def _tracked(self, folder: Folder, entries: Entries, path: str) -> Tracked:
+    def _read(self, read: Callable[[], Answer], path: str) -> Answer | None:
         try:
-            return tracked_by(self._git(folder, entries))
-        except FileNotFoundError:
-            return NOTHING
-        except OSError as error:
-            self._fault(f"{path}.git/index", error)
-            return NOTHING
-
-    def _rules(self, read: Callable[[], bytes], path: str) -> Rules | None:
-        try:
-            return _parsed(read())
+            return read()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except TooManyRulesError as error:
             self._fault(path, OSError(f"its rules are not applied: {error}"))
-            return None
         except OSError as error:
             self._fault(path, error)
-            return None
+        return None
 
     def _fault(self, path: str, error: OSError) -> None:
         shown = self._workspace.shown(path.rstrip("/") or ".", self._target)
@@ -200,6 +189,10 @@ class Walk:
 
 
 _parsed = lru_cache(maxsize=512)(Rules)
+
+
+def _rules_in(folder: Folder, name: str) -> Rules:
+    return _parsed(folder.read(name))
 
 
 def _ignored(ground: _Ground, path: str, plain: list[str], *, are_folders: bool) -> set[str]:

@@ -2,7 +2,6 @@
 
 import os
 import struct
-import threading
 from dataclasses import dataclass
 
 from forge_tools.sandbox.folders import Folder
@@ -15,7 +14,6 @@ _EXTENDED = 0x4000
 _LENGTH = 0x0FFF
 _MAX_KEPT = 8
 
-_lock = threading.Lock()
 _kept: dict[tuple[int, ...], "Tracked"] = {}
 
 
@@ -39,9 +37,13 @@ def tracked_by(git: Folder) -> Tracked:
     try:
         facts = git.stat("index")
         key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-        if key not in _kept:
-            _keep(key, parse(git.read("index")))
-        return _kept.get(key, NOTHING)
+        tracked = _kept.get(key)
+        if tracked is None:
+            tracked = parse(git.read("index"))
+            if len(_kept) >= _MAX_KEPT:
+                _kept.clear()
+            _kept[key] = tracked
+        return tracked
     except FileNotFoundError:
         return NOTHING
 
@@ -57,13 +59,6 @@ def parse(data: bytes) -> Tracked:
         above = {name[:index] for name in folders for index, char in enumerate(name) if char == "/"}
         return Tracked(frozenset(files), frozenset(folders | above))
     return NOTHING
-
-
-def _keep(key: tuple[int, ...], tracked: Tracked) -> None:
-    with _lock:
-        if len(_kept) >= _MAX_KEPT:
-            _kept.clear()
-        _kept[key] = tracked
 
 
 def _files(data: bytes, hash_bytes: int) -> set[str]:

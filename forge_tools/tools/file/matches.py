@@ -1,13 +1,28 @@
-"""Why a text is not in a file: the place that comes closest, and in what it differs."""
+"""Where a text stands in a file: exactly, or but for line ends, or, when asked, but for blanks; else, why it does not."""
 
 import difflib
+import re
 import time
 import unicodedata
+from array import array
+from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.places import Check
+from forge_tools.sandbox.refusals import TOO_LARGE
 from forge_tools.tools.file.text import visible
 
+WAYS = ("exact", "line-endings", "whitespace")
+"""How a text can match, from the strictest on."""
+
+_LINE_END = re.compile(r"\r?\n")
+_BLANKS = " \t"
+_CHECK_EVERY = 4096
+_MAX_COMPARED = 500_000  # lines; each takes about a microsecond, and nothing can stop it meanwhile
 _SECONDS = 0.05
 _MAX_LINES = 200_000
 _MAX_CANDIDATES = 200
@@ -15,6 +30,30 @@ _LEAST_ALIKE = 0.6
 _SHOWN = 60
 _COMPARED = 800  # characters; the comparison is quadratic at best, and nothing can stop it meanwhile
 _QUOTES = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--")
+
+
+class Match(NamedTuple):
+    """A span of the text, and the indentation by which it differs: `added` in the file, or `removed` there."""
+
+    start: int
+    end: int
+    added: str = ""
+    removed: str = ""
+
+
+class Found:
+    """All places of one text, from left to right. They may be millions: none is kept, they are found again when asked for."""
+
+    def __init__(self, way: str, find: Callable[[], Iterator[Match]], count: int | None = None) -> None:
+        self.way = way
+        self._find = find
+        self._count = sum(1 for _ in find()) if count is None else count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Match]:
+        return self._find()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +64,29 @@ class Nearest:
     last: int
     alike: float
     why: str
+
+
+def find_matches(text: str, old: str, check: Check, *, with_blanks: bool) -> Found:
+    """Find all places of `old`, none overlapping another.
+
+    The first of `WAYS` that finds any counts; the last of them only where `with_blanks`. `check` is called meanwhile.
+    """
+    exact, line_endings, whitespace = WAYS
+    found = Found(exact, lambda: _places(text, old, check), text.count(old))
+    check()
+    if not found and "\n" in old:
+        found = Found(line_endings, lambda: _but_for_line_ends(text, old, check))
+    if not found and with_blanks:
+        found = Found(whitespace, lambda: _but_for_blanks(text, old, check))
+    return found
+
+
+def reindented(new: str, match: Match) -> str:
+    """New text in the indentation of the place that it goes to."""
+    if not (match.added or match.removed):
+        return new
+    lines = new.split("\n")
+    return "\n".join(match.added + line.removeprefix(match.removed) if line.strip() else line for line in lines)
 
 
 def nearest(text: str, old: str) -> Nearest | None:
@@ -44,6 +106,74 @@ def nearest(text: str, old: str) -> Nearest | None:
         return None
     found = lines[start : start + len(wanted)]
     return Nearest(start + 1, start + len(found), alike, _why(wanted, found, start + 1))
+
+
+def _places(text: str, old: str, check: Check) -> Iterator[Match]:
+    number, at = 0, text.find(old)
+    while at >= 0:
+        if number % _CHECK_EVERY == 0:
+            check()
+        yield Match(at, at + len(old))
+        number, at = number + 1, text.find(old, at + len(old))
+
+
+def _but_for_line_ends(text: str, old: str, check: Check) -> Iterator[Match]:
+    """Search where all line ends are the same, which is linear, and count back what that took away."""
+    plain, wanted = text.replace("\r\n", "\n"), old.replace("\r\n", "\n")
+    removed = array("q", (place.start - index for index, place in enumerate(_places(text, "\r\n", check))))
+    for at, end, *_ in _places(plain, wanted, check):
+        yield Match(at + bisect_left(removed, at), end + bisect_left(removed, end))
+
+
+def _but_for_blanks(text: str, old: str, check: Check) -> Iterator[Match]:
+    """Whole lines that are the same but for blanks at their ends and one indentation that all of them share."""
+    wanted = [line.rstrip(_BLANKS) for line in _LINE_END.split(old)]
+    ends_line = len(wanted) > 1 and not wanted[-1]
+    wanted = wanted[:-1] if ends_line else wanted
+    if not any(wanted):
+        return
+    anchor = next(index for index, line in enumerate(wanted) if line)
+    needle, size = wanted[anchor].strip(_BLANKS), len(wanted)
+    lines = text.split("\n")
+    index = compared = start = 0  # where line `index` begins in the text
+    while index + size <= len(lines):
+        if index % _CHECK_EVERY == 0:
+            check()
+        shift, here = None, lines[index : index + size]
+        if needle in here[anchor]:
+            compared += size
+            if compared > _MAX_COMPARED:
+                what = "old_string is too much alike at too many places for match=whitespace. Pass less of it"
+                raise SandboxError(what, TOO_LARGE)
+            shift = _shift(wanted, here)
+        taken = here if shift else here[:1]
+        after = start + sum(map(len, taken)) + len(taken)
+        if shift:
+            ends = ends_line and index + size < len(lines)
+            yield Match(start, after if ends else after - 1 - here[-1].endswith("\r"), *shift)
+        start, index = after, index + len(taken)
+
+
+def _shift(wanted: list[str], here: list[str]) -> tuple[str, str] | None:
+    """The indentation that each line of the file has more, or less; None where the lines differ in anything else."""
+    shift: tuple[str, str] | None = None
+    for line, other in zip(wanted, here, strict=True):
+        found = other.removesuffix("\r").rstrip(_BLANKS)
+        if not line and not found:
+            continue
+        one = _line_shift(line, found)
+        if one is None or (shift is not None and one != shift):
+            return None
+        shift = one
+    return shift
+
+
+def _line_shift(line: str, found: str) -> tuple[str, str] | None:
+    if found.endswith(line) and not found.removesuffix(line).strip(_BLANKS):
+        return found.removesuffix(line), ""
+    if line.endswith(found) and not line.removesuffix(found).strip(_BLANKS) and found:
+        return "", line.removesuffix(found)
+    return None
 
 
 def _lines(text: str) -> list[str]:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from forge_tools.tools.file.ignoring import Names, Rules
+from forge_tools.tools.file.ignore import Names, Rules
 
 
 def ignored(rules: str | bytes, *paths: str, are_folders: bool = False) -> list[str]:

@@ -2,27 +2,21 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, repeat
-from operator import contains
+from itertools import islice
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.places import Check
 from forge_tools.sandbox.refusals import TOO_LARGE
 from forge_tools.sandbox.snapshots import KEPT_BYTES
-from forge_tools.tools.file.matching import WAYS, Found, Match, find_matches, reindented
-from forge_tools.tools.file.nearest import nearest
-from forge_tools.tools.file.views import View
+from forge_tools.tools.file.matches import WAYS, Found, Match, find_matches, nearest, reindented
+from forge_tools.tools.file.text import View
 
 NO_MATCH = "EDIT_NO_MATCH"
 NOT_UNIQUE = "EDIT_NOT_UNIQUE"
 NO_CHANGE = "EDIT_NO_CHANGE"
 
-Spans = Iterable[tuple[int, int]]
-Fitted = Callable[[Match], str]
-
 _LISTED = 10
 _JOINED = 8192
-_MAX_PIECES = 1_000_000  # each takes some fifty bytes more than its text
 _TELLING = 8  # characters; less than that is in many files by chance
 
 
@@ -69,46 +63,51 @@ def take(step: Step, text: str, view: View, shown: str, check: Check) -> Taken:
     chosen = _chosen(step, text, old, found, shown)
     new = view.insertion(step.new, shown, step.named("new_string"), step.old)
     if len(text) + (len(new) - len(old)) * len(chosen) > KEPT_BYTES:
-        raise SandboxError(
-            f"{shown} would be larger than {KEPT_BYTES:,} bytes, where Edit stops. Nothing was changed", TOO_LARGE
-        )
+        what = f"{shown} would be larger than {KEPT_BYTES:,} bytes, where Edit stops. Nothing was changed"
+        raise SandboxError(what, TOO_LARGE)
     eol = "\r\n" if "\n" in new and 2 * text.count("\r\n") > text.count("\n") else "\n"
 
     def fitted(match: Match) -> str:
         return _fitted(step, new, match, text, eol)
 
-    if found.way == WAYS[0] and len(chosen) == len(found) <= _MAX_PIECES and "\n" not in old:
-        replaced, gained, removed = _replaced_in_lines(text, old, fitted(found[0]))
+    if chosen is found and found.way == WAYS[0]:  # places of exact matches are all the same
+        first = fitted(next(iter(found)))
+        replaced, gained = text.replace(old, first), len(found) * (first.count("\n") - old.count("\n"))
     else:
-        replaced, gained = _replaced(text, found, chosen, fitted, check)
-        removed = _lines_touched(text, found.spans(chosen), check)
-    return Taken(
-        text=replaced,
-        matched=found.way,
-        count=len(chosen),
-        lines=_lines_of(text, found.spans(chosen[:_LISTED])),
-        added=max(0, removed + gained),
-        removed=removed,
-    )
+        replaced, gained = _replaced(text, chosen, fitted, check)
+    removed = _lines_touched(text, chosen)
+    lines = list(islice(_lines(text, chosen), _LISTED))
+    added = max(0, removed + gained)
+    return Taken(text=replaced, matched=found.way, count=len(chosen), lines=lines, added=added, removed=removed)
 
 
-def _replaced_in_lines(text: str, old: str, new: str) -> tuple[str, int, int]:
-    """Replace every place of a part of a line; also return how many lines there are more, and how many held one."""
-    pieces = text.split(old)
-    held = 1 + sum(map(contains, islice(pieces, 1, len(pieces) - 1), repeat("\n")))
-    return new.join(pieces), (len(pieces) - 1) * new.count("\n"), held
+def _chosen(step: Step, text: str, old: str, found: Found, shown: str) -> Found:
+    name, occurs = step.named("old_string"), f"occurs {_times(len(found))} in {shown} ({_where(text, found)})"
+    if step.expected is not None and len(found) != step.expected:
+        what = f"{name} {occurs}, not {step.expected:,}"
+        raise SandboxError(f"{what}. Add context, or correct expected_replacements", NOT_UNIQUE)
+    if step.replaces_all or step.expected is not None:
+        return found
+    if len(found) == 1:
+        first = next(iter(found))
+        if found.way == WAYS[0] and text.find(old, first.start + 1, first.end + len(old) - 1) >= 0:
+            what = f"{name} occurs at places that overlap in {shown} ({_where(text, found)})"
+            raise SandboxError(f"{what}: which one is meant? Add context", NOT_UNIQUE)
+        return found
+    if step.near_line is not None:
+        near = step.near_line
+        _, one = min(zip(_lines(text, found), found, strict=True), key=lambda pair: abs(pair[0] - near))
+        return Found(found.way, lambda: iter([one]), 1)
+    ways = "Add context, or replace_all=true" if step.label else "Add context, set near_line, or replace_all=true"
+    raise SandboxError(f"{name} {occurs}. {ways}", NOT_UNIQUE)
 
 
-def _replaced(text: str, found: Found, chosen: range, fitted: Fitted, check: Check) -> tuple[str, int]:
+def _replaced(text: str, chosen: Found, fitted: Callable[[Match], str], check: Check) -> tuple[str, int]:
     """Return the text with the chosen places replaced, and how many lines it has more."""
-    if found.way == WAYS[0] and len(chosen) == len(found):  # places of exact matches are all the same
-        first = found[0]
-        old, new = text[first.start : first.end], fitted(first)
-        return text.replace(old, new), len(chosen) * (new.count("\n") - old.count("\n"))
     pieces: list[str] = []
     parts: list[str] = []
     at = gained = 0
-    for number, match in enumerate(map(found.__getitem__, chosen)):
+    for number, match in enumerate(chosen):
         if number % _JOINED == 0:  # a list of all pieces would take many times what they hold
             check()
             parts.append("".join(pieces))
@@ -118,27 +117,6 @@ def _replaced(text: str, found: Found, chosen: range, fitted: Fitted, check: Che
         pieces += [text[at : match.start], new]
         at = match.end
     return "".join([*parts, *pieces, text[at:]]), gained
-
-
-def _chosen(step: Step, text: str, old: str, found: Found, shown: str) -> range:
-    name, every = step.named("old_string"), range(len(found))
-    if step.expected is not None and len(found) != step.expected:
-        what = f"{name} occurs {_times(len(found))} in {shown} ({_where(text, found)}), not {step.expected:,}"
-        raise SandboxError(f"{what}. Add context, or correct expected_replacements", NOT_UNIQUE)
-    if step.replaces_all or step.expected is not None:
-        return every
-    if len(found) == 1:
-        first = found[0]
-        if found.way == WAYS[0] and text.find(old, first.start + 1, first.end + len(old) - 1) >= 0:
-            what = f"{name} occurs at places that overlap in {shown} ({_where(text, found)})"
-            raise SandboxError(f"{what}: which one is meant? Add context", NOT_UNIQUE)
-        return every
-    if step.near_line is not None:
-        near = step.near_line
-        nearest_one = min(enumerate(_lines(text, found.spans(every))), key=lambda one: abs(one[1] - near))[0]
-        return range(nearest_one, nearest_one + 1)
-    ways = "Add context, or replace_all=true" if step.label else "Add context, set near_line, or replace_all=true"
-    raise SandboxError(f"{name} occurs {_times(len(found))} in {shown} ({_where(text, found)}). {ways}", NOT_UNIQUE)
 
 
 def _fitted(step: Step, new: str, match: Match, text: str, file_eol: str) -> str:
@@ -160,45 +138,32 @@ def _no_match(step: Step, text: str, view: View, shown: str) -> SandboxError:
         what += f" The file already contains new_string, at line {text.count(chr(10), 0, at) + 1:,}."
     close = nearest(readable, step.old)
     if close is None:
-        return SandboxError(
-            f"{what} Nothing in the file is like it. Read the file and copy the text from there", NO_MATCH
-        )
+        what += " Nothing in the file is like it. Read the file and copy the text from there"
+        return SandboxError(what, NO_MATCH)
     where = f"line {close.first:,} is" if close.first == close.last else f"lines {close.first:,}-{close.last:,} are"
     return SandboxError(f"{what} Closest: {where} {close.alike:.0%} alike; {close.why}", NO_MATCH)
 
 
 def _where(text: str, found: Found) -> str:
-    lines = ", ".join(f"{line:,}" for line in _lines_of(text, found.spans(range(len(found))[:_LISTED])))
+    lines = ", ".join(f"{line:,}" for line in islice(_lines(text, found), _LISTED))
     return f"line{'s' if len(found) > 1 else ''} {lines}{', …' if len(found) > _LISTED else ''}"
 
 
-def _lines_of(text: str, spans: Spans) -> list[int]:
-    return list(_lines(text, spans))
-
-
-def _lines(text: str, spans: Spans) -> Iterator[int]:
+def _lines(text: str, places: Iterable[Match]) -> Iterator[int]:
     line, at = 1, 0
-    for start, _ in spans:
-        line += text.count("\n", at, start)
-        at = start
+    for match in places:
+        line += text.count("\n", at, match.start)
+        at = match.start
         yield line
 
 
-def _lines_touched(text: str, spans: Spans, check: Check) -> int:
+def _lines_touched(text: str, places: Found) -> int:
     """How many lines of the text hold a part of what is replaced."""
-    count, until = 0, -1
-    for number, (start, end) in enumerate(spans):
-        if number % _JOINED == 0:
-            check()
-        last = end - 1 if end > start else start
-        if start > until:
-            count += 1
-        elif last <= until:
-            continue
-        if last > start:
-            count += text.count("\n", start if start > until else until + 1, last)
-        newline = text.find("\n", last)
-        until = len(text) if newline < 0 else newline
+    count = until = 0
+    for first, match in zip(_lines(text, places), places, strict=True):
+        last = first + text.count("\n", match.start, max(match.start, match.end - 1))
+        count += max(0, last - max(first, until + 1) + 1)
+        until = last
     return count
 
 

@@ -1,18 +1,16 @@
 """A walk lists what git would list, follows no link, and says what it could not look into."""
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ExecutionContext
 from forge_tools.sandbox.folders import Folder
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.file import walking
-from forge_tools.tools.file.walking import Walk
+from forge_tools.tools.file import walk as walks
+from forge_tools.tools.file.walk import Walk
 from tests.unit.tools.repositories import git, listed_by_git, make_repository
 
 Write = Callable[[str, bytes], Path]
@@ -21,7 +19,7 @@ Write = Callable[[str, bytes], Path]
 def walked(root: Path, path: str = ".", **options: bool) -> tuple[list[str], Walk]:
     workspace = Workspace(root)
     with workspace.open_folder(path) as target:
-        walk = Walk(workspace, target, Deadline(ExecutionContext(working_dir=".")), **options)
+        walk = Walk(workspace, target, Deadline(60), **options)
         found = sorted(level.path + name for level in walk.levels() for name in (*level.files, *level.links))
     return found, walk
 
@@ -119,7 +117,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_listed(
 
 
 def test_a_tree_without_end_is_left_where_it_is_too_deep(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "MAX_DEPTH", 3)
+    monkeypatch.setattr(walks, "MAX_DEPTH", 3)
     (ws / "1/2/3/4/5").mkdir(parents=True)
     (ws / "1/2/3/x").touch()
     found, walk = walked(ws)
@@ -129,11 +127,11 @@ def test_a_tree_without_end_is_left_where_it_is_too_deep(ws: Path, monkeypatch: 
 
 def test_a_walk_nobody_waits_for_ends(ws: Path, write: Write) -> None:
     write("a/b/c", b"")
-    workspace, is_cancelled = Workspace(ws), threading.Event()
+    workspace, deadline = Workspace(ws), Deadline(60)
     with workspace.open_folder(".") as target:
-        walk = Walk(workspace, target, Deadline(ExecutionContext(working_dir=".")), is_cancelled=is_cancelled)
+        walk = Walk(workspace, target, deadline)
         for _ in walk.levels():
-            is_cancelled.set()
+            deadline.cancel()
     assert walk.is_partial
 
 
