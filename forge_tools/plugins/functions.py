@@ -1,8 +1,12 @@
 """`@tool`: a typed function as a tool."""
 
+import asyncio
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextvars import copy_context
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
 from pydantic_core import to_jsonable_python
@@ -11,7 +15,6 @@ from forge_tools.base import BaseTool
 from forge_tools.errors import ErrorCode, InvalidCallError, InvalidToolError
 from forge_tools.plugins.docstrings import read_docstring
 from forge_tools.plugins.signatures import Give, Signature
-from forge_tools.plugins.threads import in_thread
 from forge_tools.records import (
     Capabilities,
     ExecutionContext,
@@ -161,11 +164,9 @@ def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Decla
     Raises:
         InvalidToolError: naming the function, what of it cannot be told to a model, and the way out.
     """
-    return _decorator(declared) if function is None else FunctionTool(function, **declared)
-
-
-def _decorator(declared: Declaration) -> Callable[[Callable[P, R]], FunctionTool[P, R]]:
-    return lambda function: FunctionTool(function, **declared)
+    if function is None:
+        return lambda function: FunctionTool(function, **declared)
+    return FunctionTool(function, **declared)
 
 
 def _require_function(function: Any) -> None:
@@ -190,6 +191,32 @@ def _require_known(name: str, declared: Mapping[str, Any]) -> None:
 
 def _label(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
+
+
+async def in_thread(call: Callable[[], R]) -> R:
+    """Run `call` on a daemon thread of its own, in a copy of this context; a cancelled one goes on unheard.
+
+    The loop's own threads are few: calls that never return would use them up, and the end of the loop waits for them.
+    """
+    done = Future[tuple[Any, BaseException | None]]()  # an error as a value, since no future takes a StopIteration
+    done.set_running_or_notify_cancel()
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            ending: tuple[Any, BaseException | None] = context.run(call), None
+        except BaseException as error:  # noqa: BLE001 raised again where it is awaited
+            ending = None, error
+        done.set_result(ending)
+
+    threading.Thread(target=run, name="forge-function", daemon=True).start()
+    value, error = await asyncio.wrap_future(done)
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error, done  # or its traceback would keep this frame, which keeps it
+    return cast("R", value)
 
 
 def _unless_awaitable(output: Any) -> Any:

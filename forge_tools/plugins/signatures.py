@@ -1,4 +1,7 @@
-"""The signature of a function as the parameters of a tool, and calls of the one as calls of the other."""
+"""The signature of a function as the parameters of a tool, and calls of the one as calls of the other.
+
+pydantic describes what is annotated; its JSON Schema is written out in the keywords that every provider takes.
+"""
 
 import inspect
 import json
@@ -16,8 +19,7 @@ from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_p
 
 from forge_tools.errors import InvalidCallError, InvalidToolError
 from forge_tools.plugins.docstrings import Docs
-from forge_tools.plugins.fragments import RecursiveTypeError, is_secret, to_parameter
-from forge_tools.records import ExecutionContext, ToolParameter
+from forge_tools.records import ExecutionContext, Schema, ToolParameter
 from forge_tools.validation import clean_text, suggestion
 
 Give = Callable[[ExecutionContext], Any]
@@ -25,6 +27,20 @@ Give = Callable[[ExecutionContext], Any]
 
 INJECTED: Mapping[Any, Give] = {ExecutionContext: lambda context: context}
 
+_FIELDS = {
+    "enum": "enum",
+    "minLength": "min_length",
+    "maxLength": "max_length",
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "items": "items",
+    "properties": "properties",
+    "required": "required_properties",
+}
+"""Keywords that a ToolParameter has a field for."""
+
+_DROPPED = frozenset({"title", "discriminator", "writeOnly", "$defs", "oneOf", "const", "prefixItems"})
+"""Keywords that say nothing to a model, or that are said in another way here."""
 
 _WAY_OUT = "Take what JSON has (str, int, float, bool, list, dict, a pydantic model) and convert it inside."
 
@@ -36,6 +52,14 @@ def asked_types(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) in {Union, UnionType}:
         return tuple(kind for part in get_args(annotation) for kind in asked_types(part))
     return () if annotation in {None, NoneType} else (annotation,)
+
+
+class _RecursiveTypeError(ValueError):
+    """A type contains itself; `name` is that type's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +167,10 @@ class Signature:
         return _Argument(parameter, adapter, _absent(formal, field))
 
     def _parameter(self, name: str, field: FieldInfo, schema: Any, adapter: TypeAdapter[Any]) -> ToolParameter:
-        is_sensitive = name in self._sensitive or is_secret(schema)
+        is_sensitive = name in self._sensitive or _is_secret(schema)
         default = None if is_sensitive or field.is_required() else self._default(name, field, adapter)
         try:
-            return to_parameter(
+            return _to_parameter(
                 name,
                 schema,
                 description=field.description or _note(field) or self._docs.parameters.get(name, ""),
@@ -154,7 +178,7 @@ class Signature:
                 default=default,
                 sensitive=is_sensitive or None,
             )
-        except RecursiveTypeError as error:
+        except _RecursiveTypeError as error:
             raise self._refusal(
                 name,
                 f"has the type {error.name}, which contains itself; schemas for models are written out. Take "
@@ -263,3 +287,80 @@ def _problems(name: str, error: ValidationError) -> list[str]:
 
 def _step(step: int | str) -> str:
     return f"[{step}]" if isinstance(step, int) else f".{clean_text(step)}"
+
+
+def _to_parameter(name: str, schema: Schema, **declared: Any) -> ToolParameter:
+    """Build the parameter for a schema as pydantic writes it; `declared` are fields that the schema does not decide.
+
+    Raises:
+        _RecursiveTypeError: a type contains itself, which cannot be written out.
+    """
+    fragment = _written_out(schema, schema.get("$defs", {}), ())
+    if not declared["required"]:
+        fragment = _without_null(fragment)
+    fragment.pop("default", None)
+    described = fragment.pop("description", "")
+    declared["description"] = declared["description"] or described
+    kind = fragment.pop("type", "any")
+    if not isinstance(kind, str):
+        fragment["type"], kind = kind, "any"
+    known = {field: fragment.pop(keyword) for keyword, field in _FIELDS.items() if keyword in fragment}
+    return ToolParameter(name=name, type=kind, **known, keywords=fragment or None, **declared)
+
+
+def _is_secret(schema: Any) -> bool:
+    """Whether pydantic hides a value somewhere inside, as it does those of `SecretStr`."""
+    if isinstance(schema, dict):
+        return schema.get("writeOnly") is True or any(map(_is_secret, schema.values()))
+    return isinstance(schema, list) and any(map(_is_secret, schema))
+
+
+def _written_out(schema: Schema, definitions: Mapping[str, Schema], inside: tuple[str, ...]) -> Schema:
+    """Copy a schema with what its references stand for in their places, in the keywords that all providers know."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+        if name in inside:
+            raise _RecursiveTypeError(name)
+        meant = definitions[name] | {keyword: value for keyword, value in schema.items() if keyword != "$ref"}
+        return _written_out(meant, definitions, (*inside, name))
+
+    def inner(part: Any) -> Any:
+        return _written_out(part, definitions, inside) if isinstance(part, dict) else part
+
+    copy = {keyword: value for keyword, value in schema.items() if keyword not in _DROPPED}
+    copy |= _reworded(schema)
+    for keyword in ("items", "additionalProperties", "propertyNames"):
+        if keyword in copy:
+            copy[keyword] = inner(copy[keyword])
+    for keyword in ("properties", "patternProperties"):
+        if keyword in copy:
+            copy[keyword] = {name: inner(part) for name, part in copy[keyword].items()}
+    for keyword in ("anyOf", "allOf"):
+        if keyword in copy:
+            copy[keyword] = [inner(part) for part in copy[keyword]]
+    return copy
+
+
+def _reworded(schema: Schema) -> Schema:
+    """What is said in keywords that some providers refuse, in ones that all of them know."""
+    said: Schema = {}
+    if "const" in schema:
+        said["enum"] = [schema["const"]]
+    if "oneOf" in schema:
+        said["anyOf"] = schema["oneOf"]
+    if "prefixItems" in schema:
+        kinds = [
+            kind for number, kind in enumerate(schema["prefixItems"]) if kind not in schema["prefixItems"][:number]
+        ]
+        said["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return said
+
+
+def _without_null(schema: Schema) -> Schema:
+    """Leave out null: for an optional parameter it means the same as not to give it."""
+    forms = schema.get("anyOf")
+    if not isinstance(forms, list) or {"type": "null"} not in forms:
+        return schema
+    rest = {keyword: value for keyword, value in schema.items() if keyword != "anyOf"}
+    others = [form for form in forms if form != {"type": "null"}]
+    return {**others[0], **rest} if len(others) == 1 else {**rest, "anyOf": others}
