@@ -12,6 +12,9 @@ from forge_tools.sandbox.names import MAX_PATH_CHARS
 PATH: dict[str, int] = {"min_length": 1, "max_length": MAX_PATH_CHARS}
 """What every path that a caller passes is held to."""
 
+GLOBS: dict[str, Any] = {"items": {"type": "string", "minLength": 1, "maxLength": 1024}}
+"""What a list of globs holds."""
+
 _TYPES = {str: "string", int: "integer", bool: "boolean", Sequence: "array", Mapping: "object"}
 
 

@@ -7,7 +7,7 @@ from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, Tool
 from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.tools.builtin import ReadingTool, option, parameters_of
 from forge_tools.tools.execution.reader import Page, Pattern, ShellReader
-from forge_tools.tools.execution.shells import Shells, state_of
+from forge_tools.tools.execution.shells import HANDLE, Shells, state_of
 
 _NOTES_ROOM = 500
 _MAX_SHOWN_LINE = 200
@@ -19,10 +19,7 @@ _MAX_POSITION = 1 << 62
 class Reading:
     """Which shell is read, and what of it."""
 
-    bash_id: str = option(
-        "The id that Bash gave when it started the shell.",
-        min_length=1, max_length=256, names_host=True, aliases=("shell_id",),
-    )  # fmt: skip
+    bash_id: str = option("The id that Bash gave when it started the shell.", aliases=("shell_id",), **HANDLE)
     since: int | None = option(
         "Read from this byte on: next_cursor of the answer before. Else from the last since you gave, or 0.",
         None, minimum=0, maximum=_MAX_POSITION,

@@ -11,7 +11,7 @@ from forge_tools.sandbox.shells.state import ShellFolder
 from forge_tools.sandbox.shells.usage import usage_of
 from forge_tools.tools.builtin import BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
-from forge_tools.tools.execution.shells import Shells, exit_of, named, state_of
+from forge_tools.tools.execution.shells import HANDLE, Shells, exit_of, named, state_of
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.02
 _PATIENCE_SECONDS = 12.0  # behind the grace: for processes that are stuck in the kernel, which KILL reaches late
@@ -21,10 +21,7 @@ _PATIENCE_SECONDS = 12.0  # behind the grace: for processes that are stuck in th
 class Order:
     """Which shell is ended, and how."""
 
-    shell_id: str = option(
-        "The id that Bash gave when it started the shell.",
-        min_length=1, max_length=256, names_host=True, aliases=("bash_id",),
-    )  # fmt: skip
+    shell_id: str = option("The id that Bash gave when it started the shell.", aliases=("bash_id",), **HANDLE)
     signal: Literal["TERM", "INT", "KILL"] = option(
         "What it is asked to end with: TERM, INT as from a terminal; or KILL, which asks nobody.", "TERM"
     )

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, host_of
@@ -13,6 +14,9 @@ from forge_tools.sandbox.shells.state import ShellFolder
 
 SHELL_NOT_FOUND = "SHELL_NOT_FOUND"
 SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
+
+HANDLE: dict[str, Any] = {"min_length": 1, "max_length": 256, "names_host": True}
+"""What the id of a shell is held to, and that it names a host."""
 
 _MAX_NAMED = 3
 _MAX_LABEL = 60

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths import Handle, Workspace
-from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
+from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globs import WILD, Pattern, by_path, check_text
 from forge_tools.tools.file.hits import Notes, Page, room_for_records
@@ -30,9 +30,8 @@ class Wanted:
     )  # fmt: skip
     path: str = option("Folder to start from, by default the working directory.", ".", **PATH)
     exclude: Sequence[str] | None = option(
-        "What to leave out, as lines of a .gitignore: node_modules, *.min.js, /dist.",
-        None, items={"type": "string", "minLength": 1, "maxLength": 1024},
-    )  # fmt: skip
+        "What to leave out, as lines of a .gitignore: node_modules, *.min.js, /dist.", None, **GLOBS
+    )
     respect_ignore: bool = option(
         "Leave out what .gitignore and .ignore files name, tracked files excepted.", default=True
     )

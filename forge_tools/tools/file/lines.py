@@ -70,8 +70,9 @@ def lines_from(chunks: Iterable[bytes], first: int, column: int = 0) -> Iterator
             if not start:
                 continue
         last = chunk.rfind(b"\n")
-        if is_new and last >= start and max(map(len, pieces := chunk[start:last].split(b"\n"))) <= MAX_LINE_CHARS:
-            yield from _plain(pieces)
+        if is_new and last >= start and max(map(len, chunk[start:last].split(b"\n"))) <= MAX_LINE_CHARS:
+            text = chunk[start:last].decode("utf-8", "replace")  # all at once: a line end is no part of any character
+            yield from (Line(piece.removesuffix("\r")) for piece in text.split("\n"))
             start = last + 1
         while (end := chunk.find(b"\n", start)) >= 0:
             if is_new and end - start <= MAX_LINE_CHARS:  # nearly every line: nothing to assemble
@@ -109,13 +110,6 @@ def plain_lines(utf8: bytes, first: int, count: int) -> tuple[list[str], bool]:
         lines.append(rest)
     wanted = lines[first - 1 :]
     return ([], False) if max(map(len, wanted), default=0) > MAX_LINE_CHARS else (wanted, has_more)
-
-
-def _plain(pieces: list[bytes]) -> Iterator[Line]:
-    """Turn whole lines, none of them long, into text all at once; a line end is no part of any character."""
-    text = b"\n".join(pieces).decode("utf-8", "replace")
-    for line in text.split("\n"):
-        yield Line(line.removesuffix("\r"))
 
 
 def tail_start(read: Callable[[int, int], bytes], begin: int, end: int, count: int, chunk_bytes: int) -> int:

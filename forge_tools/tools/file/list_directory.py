@@ -15,7 +15,7 @@ from forge_tools.sandbox.handles import Handle
 from forge_tools.sandbox.names import escape_path
 from forge_tools.sandbox.paths import Workspace
 from forge_tools.sandbox.refusals import PROTECTED
-from forge_tools.tools.builtin import PATH, ReadingTool, counted, option, parameters_of
+from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.ignore import Names, Rules, excluding
 
@@ -32,8 +32,9 @@ class Wish:
     depth: int = option("How many levels of folders to list.", 1, minimum=1, maximum=10)
     ignore: Sequence[str] | None = option(
         "Globs of what to leave out, relative to path: node_modules, *.pyc (in every folder), docs/*.html.",
-        None, items={"type": "string", "minLength": 1, "maxLength": 1024},
-    )  # fmt: skip
+        None,
+        **GLOBS,
+    )
     hidden: bool = option("List names that start with a dot too.", default=True)
     details: bool = option("Show mode, size in bytes and time of the last change.", default=False)
     sort: Literal["name", "size", "mtime"] = option(
