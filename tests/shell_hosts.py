@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forge_tools.records import ShellStatus
-from forge_tools.sandbox.shells import keeping
-from forge_tools.sandbox.shells.starting import NewShell, start
-from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.sandbox.shells import host as keeping
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.start import NewShell, start
 from tests.waiting import wait_until
 
 

@@ -11,7 +11,7 @@ from benchmarks.agent import Agent
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.pairs import MICROSECONDS, Work, by_turns, on_loop
 from benchmarks.scene import Scene
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 
 LINE = b"x" * 490 + b" needle y\n"
 SMALL = b"one line of text\n" * 60

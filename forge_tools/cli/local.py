@@ -10,8 +10,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.plugins import load_tools
 from forge_tools.records import ToolSpec
 from forge_tools.registry import ScopedRegistry
-from forge_tools.sandbox.configured import reach_of
-from forge_tools.sandbox.reach import Artifacts
+from forge_tools.sandbox.reach import Artifacts, reach_of
 
 
 def local_tools(references: Sequence[str]) -> list[BaseTool]:

@@ -12,17 +12,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from forge_tools.artifacts.files import PartFiles
 from forge_tools.artifacts.pages import Pages, whole
-from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack, unpack_part
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack_part
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.records import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
 from forge_tools.records.artifacts import SCHEME
-from forge_tools.sandbox.handles import Handle
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.processes.output import scrubbed_chunks
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Recent, Spool
-from forge_tools.sandbox.streams import scrubbed_chunks
 
 NOT_FOUND = "ARTIFACT_NOT_FOUND"
 UNAVAILABLE = "ARTIFACTS_UNAVAILABLE"

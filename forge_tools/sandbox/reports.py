@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any
 
 from forge_tools.records import REPORTER, ExecutionContext, Output, Progress, Report, Reporter, Told
-from forge_tools.sandbox.streams import ScrubbedText, scrubbed_text
-from forge_tools.sandbox.terminals import plain
+from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_text
+from forge_tools.sandbox.processes.streams import plain
 from forge_tools.secrecy import Scrubber
 
 PART_BYTES = 16_384

@@ -24,9 +24,9 @@ from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome
-from forge_tools.sandbox.leftovers import bury_adopted, has_unmarked_descendants
-from forge_tools.sandbox.marks import Marking
-from forge_tools.sandbox.trees import adopt_orphans
+from forge_tools.sandbox.processes.endings import bury_adopted, has_unmarked_descendants
+from forge_tools.sandbox.processes.environment import Marking
+from forge_tools.sandbox.processes.trees import adopt_orphans
 from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.lanes.base import execute, outcome_of_task
 from workers.lanes.birth import Birth, fell_short, shortage

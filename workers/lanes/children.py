@@ -12,8 +12,8 @@ from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Told, Wakeup
-from forge_tools.sandbox.leftovers import Quarry, end
-from forge_tools.sandbox.marks import attempt_mark
+from forge_tools.sandbox.processes.endings import Quarry, end
+from forge_tools.sandbox.processes.environment import attempt_mark
 from workers.artifacts import from_text, to_text
 from workers.lanes import frames
 from workers.lanes.base import Body, Finished, Verdict, context_of, swept

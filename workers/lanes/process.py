@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from forge_tools.sandbox.leftovers import Quarry
+from forge_tools.sandbox.processes.endings import Quarry
 from workers.lanes.base import Body
 from workers.lanes.frames import Line
 

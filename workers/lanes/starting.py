@@ -14,9 +14,9 @@ from contextlib import closing
 from functools import partial, wraps
 from typing import Any
 
-from forge_tools.sandbox.leftovers import Quarry, bury_adopted, end
-from forge_tools.sandbox.marks import Marking, attempt_mark, listed_with_marks, mapped_with_marks
-from forge_tools.sandbox.trees import adopt_orphans, child_pids, start_ticks
+from forge_tools.sandbox.processes.endings import Quarry, bury_adopted, end
+from forge_tools.sandbox.processes.environment import Marking, attempt_mark, listed_with_marks, mapped_with_marks
+from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids, start_ticks
 from workers.lanes.base import Body, swept
 from workers.lanes.tool_loop import OWNER
 

@@ -10,11 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from forge_tools import __version__
-from forge_tools.artifacts.files import PartFiles
+from forge_tools.artifacts.parts import PartFiles
 from forge_tools.cli.doctor.finding import Finding, note, ok, problem
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
-from forge_tools.sandbox.programs import find_beside_python
+from forge_tools.sandbox.processes.commands import find_beside_python
 
 PACKAGES = ("celery", "kombu", "redis", "sqlalchemy", "pydantic")
 LEAST = {"celery": (5, 7), "kombu": (5, 7), "sqlalchemy": (2, 1)}

@@ -8,17 +8,133 @@ import base64
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 
-from forge_tools.sandbox.launcher import Status, keep_private, receive, spawn, status_of
-from forge_tools.sandbox.shells.layout import LEASE, ORDERS, STATUS, kernel_id, replace, restate
-from forge_tools.sandbox.shells.segments import Segments
-from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, reap, start_ticks
-from forge_tools.sandbox.withholding import Withholding
+from forge_tools.sandbox.processes.endings import Ending
+from forge_tools.sandbox.processes.launcher import Status, keep_private, receive, spawn, status_of
+from forge_tools.sandbox.processes.streams import Withholding
+from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
+
+RECORD = "record.json"
+STATUS = "status.json"
+LEASE = "lease"
+ORDERS = "orders"
+SEGMENT = ".out"
+
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a file of the folder is opened: a link, or a pipe that nobody feeds, must not fool us."""
+
+WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def segment(start: int) -> str:
+    """Name the file whose first byte is that one of the output."""
+    return f"{start:015d}{SEGMENT}"
+
+
+def replace(folder: int, name: str, content: Mapping[str, object]) -> None:
+    """Put a file in the place of the old one, so that readers see either."""
+    new = f"{name}.{os.getpid()}"
+    try:
+        with os.fdopen(os.open(new, WRITE, 0o600, dir_fd=folder), "w") as file:
+            json.dump(content, file)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(new, dir_fd=folder)
+        raise
+
+
+def restate(folder: int, name: str, content: Mapping[str, object]) -> None:
+    """Replace a small file, or write it anew where it lies: even a disk that is full has room for that.
+
+    It grows by a byte at least, so that whoever looks at its size sees that it is another.
+    """
+    try:
+        replace(folder, name, content)
+    except OSError:
+        fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.pwrite(fd, json.dumps(content).encode().ljust(os.fstat(fd).st_size + 1), 0)
+        finally:
+            os.close(fd)
+
+
+@cache
+def kernel_id() -> str:
+    """The boot id of this host's kernel; empty where it has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  pathlib costs 10 ms
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
+_SEGMENTS = 8
+
+
+class Segments:
+    """Keeps the head and the tail of a stream, `limit` bytes at most. `size` is what was written, kept or not.
+
+    A disk that is full costs the bytes that find no room, never the shell: it would wait for its reader.
+    """
+
+    def __init__(self, folder: int, limit: int) -> None:
+        self._folder = folder
+        self._each = max(1, limit // _SEGMENTS)
+        self._names: list[str] = []
+        self._fd = -1
+        self._room = 0
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                if self._room == 0:
+                    self._next()
+                count = os.write(self._fd, left[: self._room])
+            except OSError:
+                self._give_up()
+                self.size += len(left)
+                return
+            self.size += count
+            self._room -= count
+            left = left[count:]
+
+    def close(self) -> None:
+        """Let go of the file; what is written later gets another one."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._room = -1, 0
+
+    def _next(self) -> None:
+        self.close()
+        if len(self._names) == _SEGMENTS:  # first, for the next one may need the room
+            self._remove(1)
+        name = segment(self.size)
+        self._fd = os.open(name, _NEW, 0o600, dir_fd=self._folder)
+        self._room = self._each
+        self._names.append(name)
+
+    def _give_up(self) -> None:
+        """What follows needs a file of its own. One in which nothing found room must not count, or it would cost another."""
+        if self._fd >= 0 and self._room == self._each:
+            self._remove(-1)
+        self.close()
+
+    def _remove(self, index: int) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._names.pop(index), dir_fd=self._folder)
+
 
 _CHUNK = 1 << 20
 _PIPE_BYTES = 1 << 20

@@ -8,12 +8,11 @@ from forge_tools.base import BaseTool
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.names import MAX_PATH_CHARS
-from forge_tools.sandbox.output import HeadTail, TerminalText
-from forge_tools.sandbox.paths import Handle
-from forge_tools.sandbox.process import Completed, run
-from forge_tools.sandbox.programs import find_shell
+from forge_tools.sandbox.paths.names import MAX_PATH_CHARS
+from forge_tools.sandbox.paths.workspace import Handle
+from forge_tools.sandbox.processes.commands import Completed, find_shell, run
+from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.output import HeadTail, TerminalText
 from forge_tools.sandbox.reach import REACH
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.execution.background import start_shell

@@ -12,7 +12,7 @@ from forge_tools.records import (
     ToolParameter,
     ToolResult,
 )
-from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.tools.execution.following import Following, Page
 from forge_tools.tools.execution.patterns import Pattern
 from forge_tools.tools.execution.shells import Shells

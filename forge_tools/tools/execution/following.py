@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus
-from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.execution.pages import SLICE_BYTES, Line, fitting, head_of, read_slice
 from forge_tools.tools.execution.patterns import Pattern

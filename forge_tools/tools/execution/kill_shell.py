@@ -15,8 +15,8 @@ from forge_tools.records import (
     ToolParameter,
     ToolResult,
 )
-from forge_tools.sandbox.shells.state import ShellFolder
-from forge_tools.sandbox.shells.usage import usage_of
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.host import usage_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.execution.shells import Shells
 from forge_tools.tools.execution.wording import counted, exit_of, named, state_of

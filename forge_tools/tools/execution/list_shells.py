@@ -5,7 +5,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.records import Capabilities, ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
-from forge_tools.sandbox.shells.usage import Usage, usage_of
+from forge_tools.sandbox.shells.host import Usage, usage_of
 from forge_tools.tools.execution.shells import Shells
 from forge_tools.tools.execution.wording import counted, label, state_of
 

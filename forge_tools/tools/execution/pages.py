@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from forge_tools.sandbox.shells.reading import Output, Piece
-from forge_tools.sandbox.terminals import plain
+from forge_tools.sandbox.processes.streams import plain
+from forge_tools.sandbox.shells.folder import Output, Piece
 
 SLICE_BYTES = 1 << 20
 """How much is looked at in one go."""

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.process import run
+from forge_tools.sandbox.processes.commands import run
+from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.file.ripgrep import Ripgrep, Search, refusal
 
 _NUMBER = re.compile(rb"^(\d+):", re.MULTILINE)

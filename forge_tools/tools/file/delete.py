@@ -4,7 +4,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.sandbox.names import MAX_PATH_CHARS
+from forge_tools.sandbox.paths.names import MAX_PATH_CHARS
 from forge_tools.tools.file.deleting import Deleting
 from forge_tools.tools.file.effort import Effort
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.sandbox.names import MAX_PATH_CHARS
+from forge_tools.sandbox.paths.names import MAX_PATH_CHARS
 from forge_tools.tools.file.arguments import check_text
 from forge_tools.tools.file.ripgrep import Ripgrep, Search
 from forge_tools.tools.file.searching import Searching

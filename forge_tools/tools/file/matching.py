@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.places import Check
-from forge_tools.sandbox.refusals import TOO_LARGE
+from forge_tools.sandbox.paths.places import Check
+from forge_tools.sandbox.paths.refusals import TOO_LARGE
 
 WAYS = ("exact", "line-endings", "whitespace")
 """How a text can match, from the strictest on."""

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.paths import Handle, Workspace
-from forge_tools.sandbox.process import Completed, run
+from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.processes.commands import Completed, run
+from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.hits import MatchSink, NameSink, Page
 from forge_tools.tools.file.notes import Notes, counted, room_for_records

@@ -6,9 +6,9 @@ from itertools import islice, repeat
 from operator import contains
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.places import Check
-from forge_tools.sandbox.refusals import TOO_LARGE
-from forge_tools.sandbox.snapshots import KEPT_BYTES
+from forge_tools.sandbox.paths.files import KEPT_BYTES
+from forge_tools.sandbox.paths.places import Check
+from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.file.matching import WAYS, Found, Match, find_matches, reindented
 from forge_tools.tools.file.nearest import nearest
 from forge_tools.tools.file.views import View

@@ -5,9 +5,9 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ToolResult
-from forge_tools.sandbox.places import Check, Place
-from forge_tools.sandbox.refusals import NOT_FOUND, STALE
-from forge_tools.sandbox.snapshots import Snapshot
+from forge_tools.sandbox.paths.files import Snapshot
+from forge_tools.sandbox.paths.places import Check, Place
+from forge_tools.sandbox.paths.refusals import NOT_FOUND, STALE
 from forge_tools.tools.file.changes import Change, facts_of, require_match
 from forge_tools.tools.file.diffs import line_count, unified
 from forge_tools.tools.file.text import Encoding

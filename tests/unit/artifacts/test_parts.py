@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.artifacts.files import PartFiles
-from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, pack, unpack, unpack_part
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, PartFiles, pack, unpack, unpack_part
 
 ID = "6b" + "1f" * 15
 
@@ -78,7 +77,7 @@ def test_a_folder_that_is_open_to_others_is_not_used(files: PartFiles) -> None:
 
 
 def test_a_folder_of_another_user_is_not_used(files: PartFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.artifacts.files.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("forge_tools.artifacts.parts.os.geteuid", lambda: os.getuid() + 1)
     with pytest.raises(PermissionError, match="it belongs to user"):
         files.prepare()
 
@@ -120,7 +119,7 @@ def test_a_write_that_fails_leaves_nothing(files: PartFiles, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     files.write(ID, 0, b"old")
-    monkeypatch.setattr("forge_tools.artifacts.files.os.fsync", full)
+    monkeypatch.setattr("forge_tools.artifacts.parts.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         files.write(ID, 0, b"new")
     assert files.read(ID, 0) == b"old"

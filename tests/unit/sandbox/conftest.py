@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox import confine
+from forge_tools.sandbox.paths import confinement as confine
 from tests.waiting import wait_until
 
 _numbers = itertools.count()

@@ -3,7 +3,7 @@
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.environment import child_environment
+from forge_tools.sandbox.processes.environment import child_environment
 
 
 def test_secrets_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

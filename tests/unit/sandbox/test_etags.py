@@ -2,7 +2,7 @@
 
 import pytest
 
-from forge_tools.sandbox.etags import Digest, Hashing, etag_of
+from forge_tools.sandbox.paths.files import Digest, Hashing, etag_of
 
 
 @pytest.mark.parametrize("size", [0, 10, 3 << 20])

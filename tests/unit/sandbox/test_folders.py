@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.folders import Folder
+from forge_tools.sandbox.paths.folders import Folder
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox import launcher
-from forge_tools.sandbox.launcher import REQUEST_LENGTH, Status
+from forge_tools.sandbox.processes import launcher
+from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH, Status
 from tests.waiting import wait_until
 
 SCRIPT = launcher.__file__
 
 
-@pytest.mark.parametrize("module", ["launcher", "shells.supervisor"])
+@pytest.mark.parametrize("module", ["processes.launcher", "shells.supervisor"])
 def test_what_programs_of_their_own_load_is_little(module: str) -> None:
     root = SCRIPT.rpartition("/forge_tools/")[0]
     script = f"import sys; sys.path.append({root!r}); import forge_tools.sandbox.{module}; print(*sys.modules)"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox import leftovers
-from forge_tools.sandbox.leftovers import Quarry, end
-from forge_tools.sandbox.marks import attempt_mark, boot_mark
+from forge_tools.sandbox.processes import endings as leftovers
+from forge_tools.sandbox.processes.endings import Quarry, end
+from forge_tools.sandbox.processes.environment import attempt_mark, boot_mark
 from tests.fleet import ROOT, warm_worker
 from tests.rogue_tools import LONG, SHAPES, noted
 from tests.waiting import is_alive, wait_until
@@ -19,8 +19,8 @@ from tests.warm import Forked
 
 BODY = """
 import os, sys, time
-from forge_tools.sandbox.marks import Marking
-from forge_tools.sandbox.trees import adopt_orphans
+from forge_tools.sandbox.processes.environment import Marking
+from forge_tools.sandbox.processes.trees import adopt_orphans
 from tests.rogue_tools import start
 notes, *shapes = sys.argv[1:]
 os.setsid()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox import locks
-from forge_tools.sandbox.locks import lock_folder
+from forge_tools.sandbox.paths import places as locks
+from forge_tools.sandbox.paths.places import lock_folder
 
 
 def test_two_holders_take_turns(ws: Path) -> None:

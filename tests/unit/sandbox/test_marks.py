@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.marks import Marking, attempt_mark, boot_mark, marks_of
+from forge_tools.sandbox.processes.environment import Marking, attempt_mark, boot_mark, child_environment
+from forge_tools.sandbox.processes.trees import marks_of
 from tests.fleet import ROOT
 from tests.waiting import wait_until
 
 PROGRAM = """
 import os, subprocess, sys
 from pathlib import Path
-from forge_tools.sandbox.marks import Marking, marks_of
+from forge_tools.sandbox.processes.environment import Marking
+from forge_tools.sandbox.processes.trees import marks_of
 before = dict(os.environ)
 marking = Marking()
 marking.put("id", 1)

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox import confine, nowait, roots
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths import confinement as confine
+from forge_tools.sandbox.paths import confinement as nowait
+from forge_tools.sandbox.paths import confinement as roots
+from forge_tools.sandbox.paths.workspace import Workspace
 from tests.descriptors import descriptors
 
 CONTENT = b"some text\n" * 1000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.sandbox.output import HeadTail, TerminalText
+from forge_tools.sandbox.processes.output import HeadTail, TerminalText
 from forge_tools.secrecy import CONCEALED, Scrubber
 
 

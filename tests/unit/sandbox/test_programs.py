@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox import programs
+from forge_tools.sandbox.processes import commands as programs
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths import Root, Workspace
-from forge_tools.sandbox.protection import Protection
+from forge_tools.sandbox.paths.refusals import Protection
+from forge_tools.sandbox.paths.workspace import Root, Workspace
 
 SECRET = [
     ".env",

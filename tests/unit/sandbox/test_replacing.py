@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox import replacing
-from forge_tools.sandbox.paths import Workspace
-from forge_tools.sandbox.replacing import Replacement, replace_file, temporary_name
+from forge_tools.sandbox.paths import files as replacing
+from forge_tools.sandbox.paths.files import Replacement, replace_file, temporary_name
+from forge_tools.sandbox.paths.workspace import Workspace
 from tests.fleet import ROOT, warm_worker
 
 
@@ -142,8 +142,8 @@ def test_without_unnamed_files_the_new_bytes_get_a_name_at_once(ws: Path, monkey
 KILLED = """
 import os, sys
 from pathlib import Path
-from forge_tools.sandbox import replacing
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths import files as replacing
+from forge_tools.sandbox.paths.workspace import Workspace
 calls = 0
 def dying(real):
     def call(*arguments, **options):

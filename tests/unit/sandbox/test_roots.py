@@ -7,10 +7,10 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.paths import Root, Workspace
-from forge_tools.sandbox.protection import Protection
+from forge_tools.sandbox.paths.confinement import OpenRoot
+from forge_tools.sandbox.paths.refusals import Protection
+from forge_tools.sandbox.paths.workspace import Root, Workspace
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.sandbox.roots import OpenRoot
 from tests.descriptors import descriptors
 
 

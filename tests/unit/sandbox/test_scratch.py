@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox import scratch
-from forge_tools.sandbox.scratch import remove_leftovers, scratch_folder
+from forge_tools.sandbox import spools as scratch
+from forge_tools.sandbox.spools import remove_leftovers, scratch_folder
 
 PREFIX = "forge-test-"
 OWNER = f"""
 import sys
-from forge_tools.sandbox.scratch import scratch_folder
+from forge_tools.sandbox.spools import scratch_folder
 with scratch_folder({PREFIX!r}) as folder:
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "kept").write_text("x")
@@ -160,7 +160,7 @@ def test_a_forked_copy_that_ends_leaves_the_folder_to_its_owner() -> None:
 
 FORKING = f"""
 import os
-from forge_tools.sandbox.scratch import scratch_folder
+from forge_tools.sandbox.spools import scratch_folder
 with scratch_folder({PREFIX!r}) as folder:
     child = os.fork()
     if child:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from forge_tools.records import ShellStatus
-from forge_tools.sandbox.shells import keeping
-from forge_tools.sandbox.shells.keeping import each, find, forget, renew, survey
-from forge_tools.sandbox.shells.state import ShellFolder
-from forge_tools.sandbox.shells.usage import usage_of
-from forge_tools.sandbox.trees import start_ticks
+from forge_tools.sandbox.processes.trees import start_ticks
+from forge_tools.sandbox.shells import host as keeping
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.host import each, find, forget, renew, survey, usage_of
 from tests.shell_hosts import has_ended, is_alive, processes_of, run_shell, shell_host
 from tests.waiting import wait_until
 

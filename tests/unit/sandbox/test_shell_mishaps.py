@@ -12,9 +12,9 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ShellStatus
-from forge_tools.sandbox import spawner
-from forge_tools.sandbox.shells import starting
-from forge_tools.sandbox.shells.starting import KEEPER
+from forge_tools.sandbox.processes import spawner
+from forge_tools.sandbox.shells import start as starting
+from forge_tools.sandbox.shells.start import KEEPER
 from tests.shell_hosts import has_ended, is_alive, run_shell, shell_host
 from tests.waiting import wait_until
 

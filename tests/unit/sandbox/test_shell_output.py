@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.shells import segments
-from forge_tools.sandbox.shells.reading import Output, Piece
-from forge_tools.sandbox.shells.segments import Segments
+from forge_tools.sandbox.shells import supervisor as segments
+from forge_tools.sandbox.shells.folder import Output, Piece
+from forge_tools.sandbox.shells.supervisor import Segments
 from tests.shell_hosts import has_ended, run_shell, shell_host
 from tests.waiting import wait_until, within
 

@@ -16,12 +16,13 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ShellStatus
-from forge_tools.sandbox.leftovers import Quarry, end, has_unmarked_descendants
-from forge_tools.sandbox.marks import attempt_mark, boot_mark
+from forge_tools.sandbox.processes.endings import Quarry, end, has_unmarked_descendants
+from forge_tools.sandbox.processes.environment import attempt_mark, boot_mark
+from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.shells import keeping, starting
-from forge_tools.sandbox.shells.starting import KEEPER, hostname_of, shells_folder
-from forge_tools.sandbox.trees import descendants
+from forge_tools.sandbox.shells import host as keeping
+from forge_tools.sandbox.shells import start as starting
+from forge_tools.sandbox.shells.start import KEEPER, hostname_of, shells_folder
 from tests.shell_hosts import has_ended, output_of, run_shell, shell_host
 from tests.waiting import wait_until
 
@@ -204,7 +205,7 @@ def test_a_launcher_that_ends_its_tree_lets_shells_be(
     folder: Path, starter: list[str], marker: str, sleepers: Callable[[], list[int]]
 ) -> None:
     owner, lifeline = os.pipe()
-    script = str(ROOT / "forge_tools/sandbox/launcher.py")
+    script = str(ROOT / "forge_tools/sandbox/processes/launcher.py")
     launcher = [
         sys.executable,
         "-I",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.paths import Workspace
-from forge_tools.sandbox.sightings import Changes, Look, Sighting, changes_since, open_allowed
+from forge_tools.sandbox.paths.folders import Changes, Look, Sighting, changes_since, open_allowed
+from forge_tools.sandbox.paths.workspace import Workspace
 from tests.descriptors import descriptors
 
 

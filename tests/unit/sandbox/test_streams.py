@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.sandbox.streams import ScrubbedText, scrubbed_chunks
+from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_chunks
 from forge_tools.secrecy import CONCEALED, Scrubber
 
 PIECES = st.text("abcde[]rt1=", min_size=3, max_size=16)

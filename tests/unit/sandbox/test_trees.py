@@ -5,8 +5,8 @@ import signal
 import subprocess
 from collections.abc import Callable
 
-from forge_tools.sandbox import trees
-from forge_tools.sandbox.leftovers import Quarry, end, has_unmarked_descendants
+from forge_tools.sandbox.processes import trees
+from forge_tools.sandbox.processes.endings import Quarry, end, has_unmarked_descendants
 from tests.waiting import wait_until
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools import records
-from forge_tools.sandbox.withholding import REDACTED, Withholding
+from forge_tools.sandbox.processes.streams import REDACTED, Withholding
 from forge_tools.secrecy.readings import MOST_UNSEEN
 
 FORMS = (b"hunter2secret", b"hunter2", b"aab", b"ba")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.sandbox.streams import withholding
+from forge_tools.sandbox.processes.output import withholding
 from forge_tools.secrecy import Scrubber
 
 SECRET = 'corr3ct-h0rse "bättery" stäple\\97/+𝄞 and some more of the same'

@@ -15,8 +15,8 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionContext, ShellStatus
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.sandbox.shells import starting
-from forge_tools.sandbox.shells.keeping import find, survey
+from forge_tools.sandbox.shells import start as starting
+from forge_tools.sandbox.shells.host import find, survey
 from forge_tools.tools import Bash
 from tests.unit.tools.shell_session import Book, Session
 from tests.waiting import wait_until

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.records import ToolResult
-from forge_tools.sandbox import programs
-from forge_tools.sandbox.environment import child_environment
+from forge_tools.sandbox.processes import commands as programs
+from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.ripgrep import Complaints, Search, refusal
 from forge_tools.tools.file.walking import MAX_DEPTH

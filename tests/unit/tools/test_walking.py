@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.folders import Folder
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.folders import Folder
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file import walking
 from forge_tools.tools.file.walking import Walk

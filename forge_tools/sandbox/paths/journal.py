@@ -11,9 +11,9 @@ from typing import Any
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.sandbox.places import Place
-from forge_tools.sandbox.refusals import refusal
-from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, OpenRoot
+from forge_tools.sandbox.paths.places import Place
+from forge_tools.sandbox.paths.refusals import refusal
 
 EXECUTION_ID = "execution_id"
 """Under this name the context's `metadata` holds the id of the execution that a worker runs."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.names import escape_path
-from forge_tools.sandbox.places import Check, Place, require_own
-from forge_tools.sandbox.refusals import PERMISSION_DENIED, STALE, refusal
+from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.places import Check, Place, require_own
+from forge_tools.sandbox.paths.refusals import PERMISSION_DENIED, STALE, refusal
 
 _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = 20

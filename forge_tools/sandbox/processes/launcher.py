@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 if __name__ == "__main__":  # started with -I, which leaves even its own package out of the path
     sys.path.append(__file__.rpartition("/forge_tools/")[0])
 
-from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, kill, kill_all, prctl, reap
+from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
+from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, prctl, reap
 
 __all__ = [
     "REQUEST_LENGTH",

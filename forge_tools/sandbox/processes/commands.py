@@ -1,18 +1,43 @@
-"""Processes of tools: started under the launcher, read with bounded memory, ended with their whole tree."""
+"""Commands of tools: started under the launcher, read with bounded memory, ended with their whole tree."""
 
 import asyncio
 import errno
 import os
 import signal
 import socket
+import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.spawner import SPAWNER
+from forge_tools.sandbox.processes.spawner import SPAWNER
+
+_SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
+
+
+@cache
+def find_shell() -> list[str]:
+    """Return the command line of a shell without start-up files, bash where there is one; what to run follows `-c`."""
+    shell = next((path for path in _SHELLS if os.access(path, os.X_OK)), "/bin/sh")
+    return [shell, "--noprofile", "--norc"] if shell.endswith("bash") else [shell]
+
+
+@cache
+def find_beside_python(name: str) -> str | None:
+    """Find a program that a wheel installed for this Python, or None. `PATH` is not asked: it may lead into a workspace."""
+    folders = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))]
+    for folder in [*folders, str(Path(sys.executable).parent)]:
+        path = Path(folder) / name
+        if path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+    return None
+
 
 Sink = Callable[[bytes], bool]
 """Takes a chunk of output. False means that enough was seen: the command is ended."""

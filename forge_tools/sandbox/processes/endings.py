@@ -1,4 +1,4 @@
-"""Ends what a body or a worker left running, wherever it went; each kill first makes sure whose process it is."""
+"""Ends processes: trees step by step, and what a body or a worker left running, wherever it went. The standard library alone: launchers load little."""
 
 import contextlib
 import os
@@ -6,14 +6,18 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from forge_tools.sandbox.marks import BOOT, EXECUTION, environment_of, marks_in, marks_of
-from forge_tools.sandbox.trees import (
+from forge_tools.sandbox.processes.trees import (
+    BOOT,
+    EXECUTION,
     Process,
     child_pids,
     descendants,
+    environment_of,
     is_keeper,
+    marks_in,
+    marks_of,
     process_of,
     process_table,
     start_ticks,
@@ -31,6 +35,7 @@ QUIET_LOOKS, QUIET_SECONDS = 2, 0.01
 FORK_BOMB_LOOKS = 5
 """How often where new ones were found after all were killed: a look that takes long may miss one that lives for a moment."""
 
+_UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
 _NEWBORN_SECONDS = 0.5
 _ATTEMPT = f"{EXECUTION}=".encode()
 _KERNEL = 2  # the parent of the kernel's own threads, which have no environment either
@@ -46,6 +51,54 @@ def _can_handle() -> bool:
 
 
 _CAN_HANDLE = _can_handle()
+
+
+class Ending:
+    """Ends a tree step by step: asks the command's group, and all once that is over, then kills what is left.
+
+    Asking all at once would not let a worker end its tools, nor a shell script its children.
+    """
+
+    def __init__(self, deadline: float, number: int = signal.SIGTERM) -> None:
+        self._deadline = deadline
+        self._number = number
+        self._asked: set[int] = set()
+
+    def again(self, deadline: float, number: int) -> None:
+        """Ask once more, with another signal perhaps; a deadline never moves back."""
+        self._deadline = min(self._deadline, deadline)
+        self._number = number
+        self._asked.clear()
+
+    def step(self, tree: Sequence[Process], group: int, *, is_over: bool) -> float | None:
+        """Do what is due; return the seconds until the next step, None when it is no use to go on."""
+        now = time.monotonic()
+        if now > self._deadline + _UNKILLABLE:
+            return None
+        if now >= self._deadline:
+            kill_all(tree)
+            return 0.005
+        asking = {process.pid for process in tree if is_over or process.group == group} - self._asked
+        for pid in asking:
+            kill(pid, self._number)
+            kill(pid, signal.SIGCONT)  # a stopped process hears nothing but this and KILL
+        self._asked |= asking
+        return min(0.05, self._deadline - now)
+
+
+def kill_all(tree: Sequence[Process]) -> None:
+    """Kill processes and their groups: a group dies in one stroke, so that nothing in it can fork away."""
+    for group in {process.group for process in tree} - {os.getpgrp(), 0}:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    for process in tree:
+        kill(process.pid, signal.SIGKILL)
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone, or not ours to signal."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 class Quarry:

@@ -1,19 +1,143 @@
-"""New bytes for a file, all at once: whoever looks, and whatever dies, sees the old ones or the new ones."""
+"""A file as it was when somebody looked, and new bytes for it, all at once."""
 
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
-from forge_tools.sandbox.names import MAX_NAME_BYTES
-from forge_tools.sandbox.places import Check, Place
-from forge_tools.sandbox.refusals import refusal
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.names import MAX_NAME_BYTES
+from forge_tools.sandbox.paths.places import Check, Place
+from forge_tools.sandbox.paths.refusals import refusal
+
+_MANY_BYTES = 1 << 20
+
+
+class Digest:
+    """Takes a file piece by piece."""
+
+    def __init__(self, start: bytes = b"") -> None:
+        self._hash = blake2b(start, digest_size=16)
+
+    def update(self, data: bytes) -> None:
+        self._hash.update(data)
+
+    @property
+    def etag(self) -> str:
+        return f"b2:{self._hash.hexdigest()}"
+
+
+def etag_of(data: bytes) -> str:
+    """The etag of a file that holds these bytes."""
+    return Digest(data).etag
+
+
+class Hashing:
+    """The etag of these bytes, made on a thread of its own where they are many: who has no need of it yet can go on.
+
+    A text is taken for the etag itself.
+    """
+
+    def __init__(self, data: bytes | str) -> None:
+        self._etag = data if isinstance(data, str) else ""
+        self._thread: threading.Thread | None = None
+        if isinstance(data, bytes) and len(data) < _MANY_BYTES:
+            self._etag = etag_of(data)
+        elif isinstance(data, bytes):
+            self._thread = threading.Thread(target=self._hash, args=(data,), daemon=True)
+            self._thread.start()
+
+    @property
+    def etag(self) -> str:
+        if self._thread is not None:
+            self._thread.join()
+        return self._etag
+
+    def _hash(self, data: bytes) -> None:
+        self._etag = etag_of(data)
+
+
+KEPT_BYTES = 64 << 20
+"""Up to this size the bytes themselves are kept."""
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`data` is None where the file is larger than `KEPT_BYTES`; `head` is what it starts with."""
+
+    head: bytes
+    data: bytes | None
+    status: os.stat_result
+    hashing: Hashing
+
+    @property
+    def etag(self) -> str:
+        return self.hashing.etag
+
+
+def take_snapshot(place: Place, check: Check) -> Snapshot | None:
+    """Read the regular file of a place; None if nothing is there.
+
+    Raises:
+        SandboxError: it cannot be read, or is no regular file.
+    """
+    fd = place.open()
+    if fd is None:
+        return None
+    try:
+        return _read(fd, check)
+    except OSError as error:
+        raise refusal(error, place.shown, "read") from error
+    finally:
+        os.close(fd)
+
+
+def etag_at(place: Place, check: Check) -> str | None:
+    """The etag of what is at a place; None if nothing is, or nothing that could have one."""
+    try:
+        snapshot = take_snapshot(place, check)
+    except SandboxError:
+        return None
+    return snapshot.etag if snapshot else None
+
+
+def _read(fd: int, check: Check) -> Snapshot:
+    status = os.fstat(fd)
+    data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
+    if data is not None:
+        return Snapshot(data[:_CHUNK_BYTES], data, status, Hashing(data))
+    digest, head = Digest(), b""
+    os.lseek(fd, 0, os.SEEK_SET)
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        check()
+        digest.update(chunk)
+        head = head or chunk
+    return Snapshot(head, None, status, Hashing(digest.etag))
+
+
+def _kept(fd: int, size: int, check: Check) -> bytes | None:
+    """Read all of a file; None where it has grown beyond what is kept."""
+    # All at once, and one byte more to see the end: pieces would have to be joined.
+    data = os.read(fd, size + 1)
+    check()
+    chunks, size = [data], len(data)
+    while data and (chunk := os.read(fd, _CHUNK_BYTES)):
+        check()
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > KEPT_BYTES:
+            return None
+    return b"".join(chunks) if len(chunks) > 1 else data
+
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_CHUNK_BYTES = 1 << 20
 _EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
 _SUFFIX = ".forge-tmp"
 _OWN_FILES = "/proc/self/fd"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from pathlib import Path
 
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.launcher import REQUEST_LENGTH
-from forge_tools.sandbox.marks import EXECUTION
+from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.launcher import REQUEST_LENGTH
+from forge_tools.sandbox.processes.trees import EXECUTION
 
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 

@@ -16,17 +16,16 @@ from pathlib import Path
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import shell_id
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.launcher import Status
-from forge_tools.sandbox.marks import BOOT, EXECUTION
-from forge_tools.sandbox.process import SPAWN_FAILED
+from forge_tools.sandbox.processes.commands import SPAWN_FAILED
+from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.launcher import Status
+from forge_tools.sandbox.processes.output import forms_in_streams
+from forge_tools.sandbox.processes.spawner import UMASK, Forker
+from forge_tools.sandbox.processes.trees import BOOT, EXECUTION, KEEPS, SHELL
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.shells.keeping import find
-from forge_tools.sandbox.shells.layout import LEASE, ORDERS, RECORD, WRITE, replace
-from forge_tools.sandbox.shells.state import ShellFolder
-from forge_tools.sandbox.spawner import UMASK, Forker
-from forge_tools.sandbox.streams import forms_in_streams
-from forge_tools.sandbox.trees import KEEPS, SHELL
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.host import find
+from forge_tools.sandbox.shells.supervisor import LEASE, ORDERS, RECORD, WRITE, replace
 from forge_tools.secrecy import CONCEALED, scrubbed
 
 LEASE_SECONDS = 86_400.0

@@ -1,4 +1,4 @@
-"""Process trees: who descends from whom, and how all of it is ended. The standard library alone: launchers load little."""
+"""Process trees: who descends from whom, and whose marks each carries. The standard library alone: launchers load little."""
 
 import contextlib
 import ctypes
@@ -6,10 +6,11 @@ import os
 import select
 import signal
 import sys
-import time
 from collections import namedtuple
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 
+BOOT = "FORGE_BOOT"
+EXECUTION = "FORGE_EXECUTION"
 SHELL = "FORGE_SHELL"
 """The variable that everything of a shell carries which outlives its call."""
 
@@ -21,7 +22,6 @@ _ON_LINUX = sys.platform.startswith("linux")
 _LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # noqa: PTH110  pathlib costs the start-up 10 ms
 """Whether the kernel does (CONFIG_PROC_CHILDREN); else each question reads the whole process table."""
 _PR_SET_CHILD_SUBREAPER = 36
-_UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
 
 prctl: Callable[..., int] = ctypes.CDLL(None).prctl if _ON_LINUX else lambda *_: 0
 
@@ -34,39 +34,6 @@ class Process(namedtuple("Process", ("pid", "parent", "group", "ticks"), default
     parent: int
     group: int
     ticks: int
-
-
-class Ending:
-    """Ends a tree step by step: asks the command's group, and all once that is over, then kills what is left.
-
-    Asking all at once would not let a worker end its tools, nor a shell script its children.
-    """
-
-    def __init__(self, deadline: float, number: int = signal.SIGTERM) -> None:
-        self._deadline = deadline
-        self._number = number
-        self._asked: set[int] = set()
-
-    def again(self, deadline: float, number: int) -> None:
-        """Ask once more, with another signal perhaps; a deadline never moves back."""
-        self._deadline = min(self._deadline, deadline)
-        self._number = number
-        self._asked.clear()
-
-    def step(self, tree: Sequence[Process], group: int, *, is_over: bool) -> float | None:
-        """Do what is due; return the seconds until the next step, None when it is no use to go on."""
-        now = time.monotonic()
-        if now > self._deadline + _UNKILLABLE:
-            return None
-        if now >= self._deadline:
-            kill_all(tree)
-            return 0.005
-        asking = {process.pid for process in tree if is_over or process.group == group} - self._asked
-        for pid in asking:
-            kill(pid, self._number)
-            kill(pid, signal.SIGCONT)  # a stopped process hears nothing but this and KILL
-        self._asked |= asking
-        return min(0.05, self._deadline - now)
 
 
 class Signals:
@@ -133,21 +100,6 @@ def families() -> dict[int, list[Process]]:
     return children
 
 
-def kill_all(tree: Sequence[Process]) -> None:
-    """Kill processes and their groups: a group dies in one stroke, so that nothing in it can fork away."""
-    for group in {process.group for process in tree} - {os.getpgrp(), 0}:
-        with contextlib.suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
-    for process in tree:
-        kill(process.pid, signal.SIGKILL)
-
-
-def kill(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone, or not ours to signal."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
 def start_ticks(pid: int) -> int:
     """When a process started, in ticks since the host did; 0 where it is over, or nobody can tell."""
     process = process_of(pid)
@@ -160,17 +112,34 @@ def keeps_shells(pid: int) -> bool:
     What only carries the mark of a shell is not spared: below a supervisor nobody meets it, and elsewhere nobody watches
     it. Nor is what belongs to a worker or an attempt, whatever else it says.
     """
+    return is_keeper(marks_of(pid))
+
+
+def is_keeper(marks: Collection[bytes]) -> bool:
+    """The same, from the marks of a process."""
+    is_owned = any(mark.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")) for mark in marks)
+    return not is_owned and any(mark.startswith(_KEEPER) for mark in marks)
+
+
+def marks_of(pid: int) -> frozenset[bytes]:
+    """The marks that a process carries; none where it is gone or another user's."""
+    return marks_in(environment_of(pid))
+
+
+def marks_in(environment: bytes) -> frozenset[bytes]:
+    """The marks among the variables of a process, as its `environ` file has them."""
+    return frozenset(
+        v for v in environment.split(b"\0") if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=", b"FORGE_SHELL="))
+    )
+
+
+def environment_of(pid: int) -> bytes:
+    """What that file has, empty while the process executes a program; a question mark where it is gone or another user's."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  as above
-            return is_keeper(file.read().split(b"\0"))
+            return file.read()
     except OSError:
-        return False
-
-
-def is_keeper(variables: Collection[bytes]) -> bool:
-    """The same, from the variables of a process, or those among them that are marks."""
-    is_owned = any(variable.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")) for variable in variables)
-    return not is_owned and any(variable.startswith(_KEEPER) for variable in variables)
+        return b"?"
 
 
 def process_of(pid: int) -> Process | None:

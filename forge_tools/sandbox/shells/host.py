@@ -1,14 +1,18 @@
-"""What a host does for all of its shells: look at them, keep them alive, and forget those that are over."""
+"""What a host does for all of its shells: look at them, keep them alive, count what they use, and forget those that are over."""
 
 import os
+import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from forge_tools.records import ShellRecord, ShellStatus, host_of
-from forge_tools.sandbox.shells.layout import STATUS
-from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.sandbox.processes.trees import Process, families, start_ticks
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.supervisor import STATUS
 
 _Identity = tuple[int, ...]
 
@@ -114,3 +118,86 @@ def _open(folder: Path, id: str) -> ShellFolder | None:
         return ShellFolder(os.open(folder / id, _FOLDER), id)
     except OSError:
         return None
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of all the living processes of a shell, its supervisor left out; `cpu_s` counts those that have ended too.
+
+    `ports` are those of TCP that they listen on.
+    """
+
+    processes: int
+    rss_bytes: int
+    cpu_s: float
+    ports: tuple[int, ...] = ()
+
+
+def usage_of(shells: Sequence[ShellRecord]) -> dict[str, Usage]:
+    """Look at the running shells among these, with one look at the processes of the host; by id."""
+    children = families()
+    return {
+        shell.id: _usage(shell.pid, children)
+        for shell in shells
+        if shell.status is ShellStatus.RUNNING and start_ticks(shell.pid) == shell.start_ticks
+    }
+
+
+def _usage(supervisor: int, children: Mapping[int, Sequence[Process]]) -> Usage:
+    tree = list(children.get(supervisor, ()))
+    for process in tree:
+        tree.extend(children.get(process.pid, ()))
+    # What a supervisor has reaped is on its own account; what it uses itself is not the shell's.
+    ticks = _ticks(supervisor, slice(13, 15)) + sum(_ticks(process.pid, slice(11, 15)) for process in tree)
+    pids = [process.pid for process in tree]
+    return Usage(len(pids), sum(map(_pages, pids)) * _PAGE, round(ticks / _TICKS, 2), listening_ports(pids))
+
+
+def _pages(pid: int) -> int:
+    with suppress(OSError):  # gone by now, or no /proc here
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return 0
+
+
+def _ticks(pid: int, fields: slice) -> int:
+    with suppress(OSError):  # as above
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[fields]))
+    return 0
+
+
+_TABLES = ("tcp", "tcp6")
+_LISTENING = "0A"
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_MAX_HANDLES = 4096  # of one process; a server with more connections than that opened its port before them
+
+
+def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
+    """List the ports that any of these processes listens on, in whatever network each of them is."""
+    found: set[int] = set()
+    for pid in pids:
+        if sockets := set(_sockets(pid)):
+            found.update(port for port, inode in _listeners(pid) if inode in sockets)
+    return tuple(sorted(found))
+
+
+def _sockets(pid: int) -> Iterator[str]:
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):  # gone by now, somebody else's, or no /proc here
+        for number in sorted(os.listdir(folder), key=int)[:_MAX_HANDLES]:  # noqa: PTH208  names are all that is wanted
+            with suppress(OSError):
+                if found := _SOCKET.fullmatch(os.readlink(f"{folder}/{number}")):  # noqa: PTH115  thousands of them
+                    yield found[1]
+
+
+def _listeners(pid: int) -> Iterator[tuple[int, str]]:
+    """Yield the port and the inode of each socket that listens in the network of a process."""
+    for table in _TABLES:
+        with suppress(OSError):  # as above; or no IPv6
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING:
+                    yield int(fields[1].rpartition(":")[2], 16), fields[9]

@@ -1,9 +1,11 @@
 """A place: one name in an open folder of the workspace, where a file is, or will be, written or deleted."""
 
 import errno
+import fcntl
 import os
 import posixpath
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -11,9 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.locks import lock_folder
-from forge_tools.sandbox.names import escape_path, parts_of, similar_names
-from forge_tools.sandbox.refusals import (
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, OpenRoot
+from forge_tools.sandbox.paths.names import escape_path, parts_of, similar_names
+from forge_tools.sandbox.paths.refusals import (
+    LOCK_TIMEOUT,
     NOT_A_DIRECTORY,
     NOT_A_FILE,
     NOT_FOUND,
@@ -22,7 +25,50 @@ from forge_tools.sandbox.refusals import (
     STALE,
     refusal,
 )
-from forge_tools.sandbox.roots import OPEN_FOLDER, OpenRoot
+
+PATIENCE = 30.0
+"""Seconds; a writer holds a folder for about a millisecond."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01
+_NO_LOCKS = frozenset({errno.EBADF, errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
+
+
+@contextmanager
+def lock_folder(folder: int, shown: str, check: Callable[[], None]) -> Iterator[None]:
+    """Hold an open folder while its files are replaced. `check` is called while waiting, and may raise.
+
+    Each open of the folder is a holder of its own, threads of one process too. Where the file system has no such locks
+    (some network ones), writers are told apart by what they find changed.
+
+    Raises:
+        SandboxError: somebody else holds it for `PATIENCE` seconds (LOCK_TIMEOUT).
+    """
+    pause, deadline = _FIRST_PAUSE, time.monotonic() + PATIENCE
+    while not _is_taken(folder):
+        if time.monotonic() > deadline:
+            what = f"Another writer holds the folder of {shown} for {PATIENCE:g} s. Try again later"
+            raise SandboxError(what, LOCK_TIMEOUT)
+        check()
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # there was no lock to take
+            fcntl.flock(folder, fcntl.LOCK_UN)
+
+
+def _is_taken(folder: int) -> bool:
+    """Take the lock if nobody has it; where there are no locks there is nothing to wait for."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:
+            return False
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
 
 Check = Callable[[], None]
 """Called between steps of blocking work; raises when nobody waits for it any more."""

@@ -1,0 +1,292 @@
+"""Folders below an open handle: listed, entered and read without ever following a link, and which have changed since."""
+
+import os
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Self
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, OpenRoot
+from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.refusals import OUTSIDE, refusal
+from forge_tools.sandbox.paths.workspace import Handle
+
+Sighting = tuple[int, int, int]
+"""Device, inode and time of the last change of a folder. The kernel sets that time, and nobody can set it back."""
+
+_COARSE_CLOCK = (
+    5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME
+)  # of Linux: the one that file times come from
+_TICK_SECONDS = 0.01
+_MAX_PAUSES = 3
+_UNKNOWN = -1
+_SECOND_NS = 1_000_000_000
+
+
+class Look:
+    """Looks at open folders, before they are listed.
+
+    One that has changed in this very tick of the clock could change once more and show the same time: it is looked at again
+    when the tick is over. A few times; a folder that changes all the time is one that has changed.
+    """
+
+    def __init__(self) -> None:
+        self._pauses = 0
+
+    def at(self, folder: int) -> Sighting:
+        status = os.fstat(folder)
+        while status.st_ctime_ns >= time.clock_gettime_ns(_COARSE_CLOCK) and self._pauses < _MAX_PAUSES:
+            self._pauses += 1
+            time.sleep(_TICK_SECONDS)
+            status = os.fstat(folder)
+        changed = status.st_ctime_ns
+        is_fresh = changed >= time.clock_gettime_ns(_COARSE_CLOCK)
+        # Some file systems keep whole seconds.
+        is_coarse = changed % _SECOND_NS == 0 and time.time_ns() - changed < 2 * _SECOND_NS
+        return status.st_dev, status.st_ino, _UNKNOWN if is_fresh or is_coarse else changed
+
+
+class Changes:
+    """The folders that are not, or not surely, what they were. Paths are relative, those of folders end in a slash."""
+
+    def __init__(self, seen: Mapping[str, Sighting] | None = None, changed: frozenset[str] = frozenset()) -> None:
+        self._seen = seen or {}
+        self._changed = changed
+        self._known: dict[str, str | None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._changed)
+
+    def above(self, path: str) -> str | None:
+        """Return the first folder on a path that has changed or was never looked at; None where what is there is what was."""
+        folder = path[: path.rfind("/") + 1]
+        if folder not in self._known:
+            self._known[folder] = next((one for one in _folders(folder) if self._is_doubtful(one)), None)
+        return self._known[folder]
+
+    def _is_doubtful(self, folder: str) -> bool:
+        return folder in self._changed or folder not in self._seen
+
+
+def changes_since(seen: Mapping[str, Sighting], folder: int) -> Changes:
+    """Look again at folders below an open one (itself is "")."""
+    return Changes(seen, frozenset(path for path, sighting in seen.items() if _now(folder, path) != sighting))
+
+
+def open_allowed(root: OpenRoot, inside: str, shown: str) -> Handle | None:
+    """Open a regular file by its path below a root; None where it is gone, leads out or is protected."""
+    with suppress(OSError, SandboxError):
+        handle = Handle(root.open(inside, _READ & ~os.O_NOFOLLOW), shown, root)
+        try:
+            root.check(handle.fd, shown)
+            if stat.S_ISREG(handle.stat.st_mode):
+                return handle
+        except SandboxError:
+            pass
+        handle.close()
+    return None
+
+
+def _now(folder: int, path: str) -> Sighting | None:
+    try:
+        # A link on the way leads to another folder than the one that was seen, and is so noticed.
+        status = os.stat(path or ".", dir_fd=folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def _folders(path: str) -> list[str]:
+    """The path of a folder and of all above it, from the first on."""
+    return ["", *(path[: index + 1] for index, char in enumerate(path) if char == "/")]
+
+
+_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO must not wait for its writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAX_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Entries:
+    """The names in a folder by what they are; `others` are sockets, FIFOs and devices."""
+
+    files: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+class Folder:
+    """An open folder. Close it, or use it as a context manager.
+
+    Names are single components; undecodable bytes are surrogate escapes. Every method raises OSError as the kernel says.
+    """
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int, name: str = ".") -> None:
+        """Open a folder in the one that `fd` has open, or that one itself by a handle of its own."""
+        self._fd = os.open(name, _INTO, dir_fd=fd)
+
+    def enter(self, name: str) -> "Folder":
+        """Open a folder in this one; a link is refused, whatever it leads to."""
+        return Folder(self._fd, name)
+
+    def sight(self, look: Look) -> Sighting:
+        """Note what the folder is now."""
+        return look.at(self._fd)
+
+    def entries(self) -> Entries:
+        """List the folder in no order."""
+        found = Entries()
+        file, folder = found.files.append, found.folders.append
+        with os.scandir(self._fd) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    file(entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    folder(entry.name)
+                else:
+                    (found.links if entry.is_symlink() else found.others).append(entry.name)
+        return found
+
+    def read(self, name: str) -> bytes:
+        """Read a regular file of at most 64 MiB.
+
+        Raises:
+            OSError: it is something else, or larger (EFBIG).
+        """
+        fd = os.open(name, _READ, dir_fd=self._fd)
+        with os.fdopen(fd, "rb") as file:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                raise OSError(f"{name} is not a regular file")
+            if facts.st_size > _MAX_BYTES:
+                raise OSError(f"{name} is larger than {_MAX_BYTES:,} bytes")
+            return file.read(_MAX_BYTES)
+
+    def stat(self, name: str) -> os.stat_result:
+        """Return the facts of an entry, of a link itself."""
+        return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):  # opening it failed
+            self.close()
+
+
+_TYPE_BITS = 0o170000
+_OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+
+
+class Kind(StrEnum):
+    """What an entry is, without following a link."""
+
+    FILE = "file"
+    FOLDER = "directory"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(slots=True)
+class Entry:
+    """`target` is where a link leads, as people may see it; None where that is outside the workspace."""
+
+    name: str
+    kind: Kind
+    type: str = ""
+    size: int | None = None
+    mtime_ns: int | None = None
+    mode: int | None = None
+    target: str | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.kind is Kind.FOLDER
+
+
+def scan(folder: Handle) -> list[Entry]:
+    """List an open folder in no order.
+
+    Raises:
+        SandboxError: it cannot be listed.
+    """
+    try:
+        with os.scandir(folder.fd) as entries:
+            return [Entry(entry.name, _kind(entry)) for entry in entries]
+    except OSError as error:
+        raise refusal(error, folder.name, "list") from error
+
+
+def look_at(folder: Handle, entry: Entry) -> None:
+    """Fill in the facts of an entry; one that is gone by now keeps none."""
+    try:
+        status = os.stat(entry.name, dir_fd=folder.fd, follow_symlinks=False)
+    except OSError:
+        return
+    mode = status.st_mode
+    entry.size, entry.mtime_ns, entry.mode = status.st_size, status.st_mtime_ns, mode & 0o7777
+    entry.type = _OTHERS.get(mode & _TYPE_BITS, entry.kind)
+    if entry.kind is Kind.LINK:
+        entry.target = _target(folder, entry.name)
+
+
+def enter(folder: Handle, name: str) -> Handle:
+    """Open a folder in a folder; a link put in its place meanwhile is refused.
+
+    Raises:
+        SandboxError: it cannot be opened, or is protected.
+    """
+    shown = escape_path(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{escape_path(name)}"
+    try:
+        inner = Handle(os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=folder.fd), shown, folder.root)
+    except OSError as error:
+        raise refusal(error, shown) from error
+    try:
+        folder.root.check(inner.fd, shown)
+    except SandboxError:
+        inner.close()
+        raise
+    return inner
+
+
+def _kind(entry: "os.DirEntry[str]") -> Kind:
+    if entry.is_file(follow_symlinks=False):
+        return Kind.FILE
+    if entry.is_dir(follow_symlinks=False):
+        return Kind.FOLDER
+    return Kind.LINK if entry.is_symlink() else Kind.OTHER
+
+
+def _target(folder: Handle, name: str) -> str | None:
+    """Where a link leads: as it says, below the root where it says so absolutely; None where that is outside."""
+    parts = folder.root.true_parts(folder.fd)
+    try:
+        target = os.readlink(name, dir_fd=folder.fd)
+    except OSError:
+        return ""
+    try:
+        os.close(folder.root.open("/".join([*(parts or ()), name]), OPEN_FOLDER & ~os.O_DIRECTORY | os.O_NONBLOCK))
+    except OSError as error:
+        if refusal(error, "").code == OUTSIDE:
+            return None
+    below = folder.root.parts(target) if target.startswith("/") else None
+    return escape_path(target if below is None else "/".join(below) or ".")
