@@ -17,7 +17,8 @@ from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.records import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
 from forge_tools.records.artifacts import SCHEME
-from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.output import scrubbed_chunks
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Recent, Spool

@@ -5,18 +5,20 @@ import errno
 import fcntl
 import os
 import posixpath
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from typing import Self
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.paths.names import check_path, escape_path, parts_of
 from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, Protection
 
-RootParts = Callable[[str], list[str] | None]
-"""Turns an absolute path into parts below the root, or None where it is outside."""
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+MAX_LINKS = 40
 
 _SYS_OPENAT2 = 437
 _RESOLVE_NO_XDEV = 0x01
@@ -24,217 +26,71 @@ _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
 _RESOLVE_CACHED = 0x20
-_MAX_LINKS = 40
 _MAX_RACES = 64
 _STEP = os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
-
-
-def open_beneath(root: int, path: str, flags: int, root_parts: RootParts) -> int:
-    """Open the relative `path` below the folder handle `root` and return its descriptor.
-
-    Symlinks that stay inside are followed, absolute ones too.
-
-    Raises:
-        OSError: as the kernel says; EXDEV where the path would leave the root.
-    """
-    flags |= os.O_CLOEXEC
-    if kernel_confines():
-        try:
-            return _openat2(root, path, flags)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-    # EXDEV also means an absolute symlink, which may still lead back inside: only a walk can tell.
-    return _Walk(root, root_parts).open(path, flags)
-
-
-def open_straight(root: int, path: str, flags: int) -> int | None:
-    """Open as `open_beneath` does where no link is on the way: then `path` is where the file is. None where one may be.
-
-    Raises:
-        OSError: as the kernel says.
-    """
-    if ".." in path or not kernel_confines():
-        return None
-    try:
-        return _openat2(root, path, flags | os.O_CLOEXEC, _RESOLVE_NO_SYMLINKS)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        return None
-
-
-def _open_cached(root: int, path: str, flags: int) -> int | None:
-    """Open as `open_straight` does on the root's own file system, if the kernel has every name on the way in memory.
-
-    None where it has not, where it is too old to tell (before Linux 5.12), or where the open fails.
-    """
-    if ".." in path or not kernel_confines():
-        return None
-    try:
-        return _openat2(root, path, flags | os.O_CLOEXEC, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
-    except OSError:
-        return None
-
-
-@cache
-def kernel_confines() -> bool:
-    """Whether this kernel has openat2 and lets us call it (Linux 5.6; some seccomp filters refuse it)."""
-    if not sys.platform.startswith("linux"):
-        return False
-    here = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.close(_openat2(here, ".", os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    finally:
-        os.close(here)
-    return True
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_HOW_BYTES = ctypes.sizeof(_OpenHow)
-
-
-@cache
-def _syscall() -> Callable[..., int]:
-    function = ctypes.CDLL(None, use_errno=True).syscall
-    function.restype = ctypes.c_long
-    function.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
-    return function
-
-
-@lru_cache(maxsize=32)
-def _how(flags: int, resolve: int) -> tuple[int, _OpenHow]:
-    """Return the address of what openat2 is told, with what lies there; a handful of them serves every open."""
-    how = _OpenHow(flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)
-    return ctypes.addressof(how), how
-
-
-def _openat2(root: int, path: str, flags: int, resolve: int = 0) -> int:
-    encoded, (how, _), call = os.fsencode(path), _how(flags, resolve), _syscall()
-    for _ in range(_MAX_RACES):
-        fd = call(_SYS_OPENAT2, root, encoded, how, _HOW_BYTES)
-        if fd >= 0:
-            return fd
-        code = ctypes.get_errno()
-        # EAGAIN: something was renamed while the kernel resolved a `..`, so it could not vouch for the answer;
-        # or it would have had to leave its memory.
-        if code not in (errno.EAGAIN, errno.EINTR) or resolve & _RESOLVE_CACHED:
-            break
-    raise OSError(code, os.strerror(code))
-
-
-class _Walk:
-    """Goes one component at a time, each relative to an open handle and never through a symlink it did not read itself."""
-
-    def __init__(self, root: int, root_parts: RootParts) -> None:
-        self._root = root
-        self._root_parts = root_parts
-        self._handles: list[int] = []
-        self._links = 0
-
-    def open(self, path: str, flags: int) -> int:
-        todo = _parts(path)
-        try:
-            while todo:
-                name = todo.pop(0)
-                if name == "..":
-                    self._up()
-                    continue
-                fd = self._step(name, _STEP if todo else flags | os.O_NOFOLLOW, todo)
-                if fd is not None and not todo:
-                    return fd
-                if fd is not None:
-                    self._handles.append(fd)
-            return os.open(".", flags, dir_fd=self._here)
-        finally:
-            for handle in self._handles:
-                os.close(handle)
-
-    @property
-    def _here(self) -> int:
-        return self._handles[-1] if self._handles else self._root
-
-    def _up(self) -> None:
-        if not self._handles:
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        os.close(self._handles.pop())
-
-    def _step(self, name: str, flags: int, todo: list[str]) -> int | None:
-        """Open one component, or put the target of a symlink in front of what is left to do."""
-        try:
-            return os.open(name, flags, dir_fd=self._here)
-        except OSError as error:
-            target = self._link(name) if error.errno in (errno.ELOOP, errno.ENOTDIR) else None
-            if target is None:
-                raise
-            todo[:0] = self._target(target)
-            return None
-
-    def _link(self, name: str) -> str | None:
-        try:
-            return os.readlink(name, dir_fd=self._here)
-        except OSError:
-            return None
-
-    def _target(self, target: str) -> list[str]:
-        self._links += 1
-        if self._links > _MAX_LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if not target.startswith("/"):
-            return _parts(target)
-        parts = self._root_parts(target)
-        if parts is None:
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-        while self._handles:
-            self._up()
-        return parts
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
-
-
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 _offering: dict[int, bool] = {}
 """By device. One that does not offer them (FUSE, NFS) may have to ask somebody, who may be slow, at the open already."""
 
 
-def meet(fd: int, device: int) -> None:
-    """Find out, where one may wait, whether the file system of an open file offers reads that never wait."""
-    if device not in _offering:
-        _offering[device] = bool(_NOWAIT) and _offers_nowait(fd)
+class Descriptor:
+    """Something held open by `fd`: until `close`, the end of a `with`, or the last reference is gone."""
+
+    fd = -1
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
-def is_offered(device: int) -> bool:
-    """Whether a file system is known to offer such reads."""
-    return _offering.get(device, False)
+class Handle(Descriptor):
+    """An open file or folder of the workspace.
 
+    `name` is the path as people may see it, relative to the working directory; `root` what it was opened through.
+    """
 
-def read_at_once(fd: int, size: int) -> bytes | None:
-    """Return all bytes of a file of that size; None where the kernel has not all of them in memory, or it has grown."""
-    buffer = bytearray(size + 1)
-    try:
-        del buffer[os.preadv(fd, [buffer], 0, _NOWAIT) :]
-    except OSError:
-        return None
-    return bytes(buffer) if len(buffer) == size else None
+    def __init__(self, fd: int, name: str, root: "OpenRoot") -> None:
+        self.fd = fd
+        self.name = name
+        self.root = root
+        self.stat = os.fstat(fd)
 
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.stat.st_mode)
 
-def _offers_nowait(fd: int) -> bool:
-    try:
-        os.preadv(fd, [bytearray(1)], 0, _NOWAIT)
-    except OSError as error:
-        return error.errno == errno.EAGAIN  # it would wait now, and says so
-    return True
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.stat.st_mode)
 
+    def read_at_once(self, limit: int) -> bytes | None:
+        """Return all bytes of a file, at most `limit`; None where they are more, or the kernel has not all in memory."""
+        size = self.stat.st_size
+        if size > limit:
+            return None
+        buffer = bytearray(size + 1)  # one more, to see that it has grown
+        try:
+            del buffer[os.preadv(self.fd, [buffer], 0, _NOWAIT) :]
+        except OSError:
+            return None
+        return bytes(buffer) if len(buffer) == size else None
 
-OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    @property
+    def link(self) -> str:
+        """A path by which other processes of this user open the very same file, while it is open here (Linux)."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
+
 
 _USUAL = Protection()  # one for all, as it keeps the expressions that it makes
 
@@ -248,7 +104,7 @@ class Root:
     protection: Protection = _USUAL
 
 
-class OpenRoot:
+class OpenRoot(Descriptor):
     """A root while a call uses it. Nothing opened through it lies outside, whatever happens meanwhile.
 
     Raises:
@@ -256,7 +112,6 @@ class OpenRoot:
     """
 
     def __init__(self, root: Root) -> None:
-        self.fd = -1
         self.inner: Sequence[tuple[list[str], Root]] = ()
         check_path(str(root.path))
         self.root = root
@@ -269,39 +124,70 @@ class OpenRoot:
             raise SandboxError(what, NOT_A_DIRECTORY) from error
 
     def open(self, inside: str, flags: int) -> int:
-        """Open a path below the root and return its descriptor.
+        """Open a path below the root and return its descriptor. Symlinks that stay inside are followed, absolute ones too.
 
         Raises:
             OSError: as the kernel says; EXDEV where the path would leave the root.
         """
-        return open_beneath(self.fd, inside, flags, self.parts)
+        flags |= os.O_CLOEXEC
+        if kernel_confines():
+            try:
+                return _openat2(self.fd, inside, flags)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+        # EXDEV also means an absolute symlink, which may still lead back inside: only a walk can tell.
+        return _Walk(self).open(inside, flags)
 
-    def open_to_read(self, inside: str, flags: int, shown: str) -> int:
-        """Open a path below the root that may be read, and return its descriptor.
+    def open_to_read(self, inside: str, flags: int, shown: str) -> Handle:
+        """Open a path below the root that may be read.
 
         Raises:
             OSError: as the kernel says; EXDEV where the path would leave the root.
             SandboxError: it is protected, or was moved out meanwhile.
         """
-        straight = open_straight(self.fd, inside, flags)
-        if straight is not None:
-            return self._if_allowed(straight, inside, shown)
-        fd = self.open(inside, flags)
         try:
-            self.check(fd, shown)
-        except SandboxError:
-            os.close(fd)
-            raise
-        return fd
+            straight = self._open_straight(inside, flags)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            straight = None
+        if straight is not None:
+            return self.admit(straight, shown, inside)
+        return self.admit(self.open(inside, flags), shown)
 
-    def open_cached(self, inside: str, flags: int, shown: str) -> int | None:
+    def open_cached(self, inside: str, flags: int, shown: str) -> Handle | None:
         """Open as `open_to_read` does where that surely waits for nothing; None where it might, or fails.
+
+        So it is where the kernel has every name on the way in memory. One before Linux 5.12 cannot tell.
 
         Raises:
             SandboxError: it is protected.
         """
-        fd = _open_cached(self.fd, inside, flags) if is_offered(os.fstat(self.fd).st_dev) else None
-        return None if fd is None else self._if_allowed(fd, inside, shown)
+        if not is_offered(os.fstat(self.fd).st_dev):
+            return None
+        try:
+            fd = self._open_straight(inside, flags, _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
+        except OSError:
+            return None
+        return None if fd is None else self.admit(fd, shown, inside)
+
+    def admit(self, fd: int, shown: str, inside: str | None = None) -> Handle:
+        """Hold what was opened below the root, and may be read. What has no link on its way is `inside`, as the path says.
+
+        Raises:
+            SandboxError: it is protected, or was moved out meanwhile.
+        """
+        handle = Handle(fd, shown, self)
+        try:
+            if inside is None:
+                self.check(fd, shown)
+            else:
+                self._require_allowed(parts_of(inside), shown, is_write=False)
+        except SandboxError:
+            handle.close()
+            raise
+        return handle
 
     def parts(self, path: str) -> list[str] | None:
         """Turn an absolute path into the names below the root; None where it is outside."""
@@ -311,6 +197,17 @@ class OpenRoot:
             if parts[: len(above)] == above:
                 return parts[len(above) :]
         return None
+
+    def parts_of_target(self, target: str) -> list[str]:
+        """Turn the target of an absolute link into the names below the root.
+
+        Raises:
+            OSError: it leads outside (EXDEV).
+        """
+        parts = self.parts(target)
+        if parts is None:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return parts
 
     def true_parts(self, fd: int) -> list[str] | None:
         """Ask the kernel where below the root an open file or folder is now, by whatever links it was reached."""
@@ -323,8 +220,8 @@ class OpenRoot:
             return parts[len(above) :] if parts[: len(above)] == above else None
         return parts
 
-    def check(self, fd: int, shown: str, names: Sequence[str] = (), *, is_write: bool = False) -> str:
-        """Refuse what is protected, and writes where only reading is allowed; return where it is below the root.
+    def check(self, fd: int, shown: str, names: Sequence[str] = (), *, is_write: bool = False) -> None:
+        """Refuse what is protected, and writes where only reading is allowed.
 
         The path checked is the one that `fd` really has, followed by `names`. In another root inside this one, that one's
         rules count, as they do for a path that begins there.
@@ -335,26 +232,13 @@ class OpenRoot:
         parts = self.true_parts(fd)
         if parts is None:
             raise SandboxError(f"Path is outside the workspace: {shown}", OUTSIDE)
-        parts = [*parts, *names]
-        self._require_allowed(parts, shown, is_write=is_write)
-        return "/".join(parts) or "."
+        self._require_allowed([*parts, *names], shown, is_write=is_write)
 
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _if_allowed(self, fd: int, inside: str, shown: str) -> int:
-        """Keep open what has no link on its way, so that there is no need to ask the kernel where it is."""
-        try:
-            self._require_allowed(parts_of(inside), shown, is_write=False)
-        except SandboxError:
-            os.close(fd)
-            raise
-        return fd
+    def _open_straight(self, inside: str, flags: int, resolve: int = 0) -> int | None:
+        """Open where no link is on the way (else ELOOP), so that `inside` is where it is; None where nobody can tell."""
+        if ".." in inside or not kernel_confines():
+            return None
+        return _openat2(self.fd, inside, flags | os.O_CLOEXEC, _RESOLVE_NO_SYMLINKS | resolve)
 
     def _require_allowed(self, parts: list[str], shown: str, *, is_write: bool) -> None:
         root, below = self._innermost(parts, shown, is_write=is_write) if self.inner else (self.root, parts)
@@ -397,3 +281,131 @@ def true_path(fd: int) -> str:
     if sys.platform == "darwin":
         return os.fsdecode(fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
     return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115  five times as fast, and every open asks
+
+
+def meet(fd: int, device: int) -> None:
+    """Find out, where one may wait, whether the file system of an open file offers reads that never wait."""
+    if device not in _offering:
+        _offering[device] = bool(_NOWAIT) and _offers(fd)
+
+
+def is_offered(device: int) -> bool:
+    """Whether a file system is known to offer such reads."""
+    return _offering.get(device, False)
+
+
+@cache
+def kernel_confines() -> bool:
+    """Whether this kernel has openat2 and lets us call it (Linux 5.6; some seccomp filters refuse it)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    here = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(_openat2(here, ".", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    finally:
+        os.close(here)
+    return True
+
+
+def _offers(fd: int) -> bool:
+    try:
+        os.preadv(fd, [bytearray(1)], 0, _NOWAIT)
+    except OSError as error:
+        return error.errno == errno.EAGAIN  # it would wait now, and says so
+    return True
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_HOW_BYTES = ctypes.sizeof(_OpenHow)
+
+
+@cache
+def _syscall() -> Callable[..., int]:
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    function.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+    return function
+
+
+@lru_cache(maxsize=32)
+def _how(flags: int, resolve: int) -> tuple[int, _OpenHow]:
+    """Return the address of what openat2 is told, with what lies there; a handful of them serves every open."""
+    how = _OpenHow(flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)
+    return ctypes.addressof(how), how
+
+
+def _openat2(root: int, path: str, flags: int, resolve: int = 0) -> int:
+    encoded, (how, _), call = os.fsencode(path), _how(flags, resolve), _syscall()
+    for _ in range(_MAX_RACES):
+        fd = call(_SYS_OPENAT2, root, encoded, how, _HOW_BYTES)
+        if fd >= 0:
+            return fd
+        code = ctypes.get_errno()
+        # EAGAIN: something was renamed while the kernel resolved a `..`, so it could not vouch for the answer;
+        # or it would have had to leave its memory.
+        if code not in (errno.EAGAIN, errno.EINTR) or resolve & _RESOLVE_CACHED:
+            break
+    raise OSError(code, os.strerror(code))
+
+
+class _Walk:
+    """Goes one component at a time, each relative to an open handle and never through a symlink it did not read itself."""
+
+    def __init__(self, root: OpenRoot) -> None:
+        self._root = root
+        self._handles: list[int] = []
+        self._links = 0
+
+    def open(self, path: str, flags: int) -> int:
+        todo = parts_of(path)
+        try:
+            while todo:
+                name = todo.pop(0)
+                if name == "..":
+                    self._up()
+                    continue
+                fd = self._step(name, _STEP if todo else flags | os.O_NOFOLLOW, todo)
+                if fd is not None and not todo:
+                    return fd
+                if fd is not None:
+                    self._handles.append(fd)
+            return os.open(".", flags, dir_fd=self._here)
+        finally:
+            for handle in self._handles:
+                os.close(handle)
+
+    @property
+    def _here(self) -> int:
+        return self._handles[-1] if self._handles else self._root.fd
+
+    def _up(self) -> None:
+        if not self._handles:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        os.close(self._handles.pop())
+
+    def _step(self, name: str, flags: int, todo: list[str]) -> int | None:
+        """Open one component, or put the target of a symlink in front of what is left to do."""
+        try:
+            return os.open(name, flags, dir_fd=self._here)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            try:
+                target = os.readlink(name, dir_fd=self._here)
+            except OSError:
+                raise error from None
+        self._links += 1
+        if self._links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if target.startswith("/"):
+            todo[:0] = self._root.parts_of_target(target)
+            while self._handles:
+                self._up()
+        else:
+            todo[:0] = parts_of(target)
+        return None

@@ -3,11 +3,11 @@
 import os
 import secrets
 import stat
-import threading
-from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from threading import Thread
 from typing import Any
 
 from forge_tools.errors import SandboxError
@@ -15,7 +15,15 @@ from forge_tools.sandbox.paths.names import MAX_NAME_BYTES
 from forge_tools.sandbox.paths.places import Check, Place
 from forge_tools.sandbox.paths.refusals import refusal
 
-_MANY_BYTES = 1 << 20
+KEPT_BYTES = 64 << 20
+"""Up to this size the bytes themselves are kept."""
+
+_CHUNK_BYTES = 1 << 20
+_MANY_BYTES = 1 << 20  # to be hashed aside
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+_SUFFIX = ".forge-tmp"
+_OWN_FILES = "/proc/self/fd"
 
 
 class Digest:
@@ -37,35 +45,14 @@ def etag_of(data: bytes) -> str:
     return Digest(data).etag
 
 
-class Hashing:
-    """The etag of these bytes, made on a thread of its own where they are many: who has no need of it yet can go on.
-
-    A text is taken for the etag itself.
-    """
-
-    def __init__(self, data: bytes | str) -> None:
-        self._etag = data if isinstance(data, str) else ""
-        self._thread: threading.Thread | None = None
-        if isinstance(data, bytes) and len(data) < _MANY_BYTES:
-            self._etag = etag_of(data)
-        elif isinstance(data, bytes):
-            self._thread = threading.Thread(target=self._hash, args=(data,), daemon=True)
-            self._thread.start()
-
-    @property
-    def etag(self) -> str:
-        if self._thread is not None:
-            self._thread.join()
-        return self._etag
-
-    def _hash(self, data: bytes) -> None:
-        self._etag = etag_of(data)
-
-
-KEPT_BYTES = 64 << 20
-"""Up to this size the bytes themselves are kept."""
-
-_CHUNK_BYTES = 1 << 20
+def hashing(data: bytes) -> Future[str]:
+    """Make the etag of these bytes, on a thread of its own where they are many: who has no need of it yet can go on."""
+    etag: Future[str] = Future()
+    if len(data) < _MANY_BYTES:
+        etag.set_result(etag_of(data))
+    else:
+        Thread(target=lambda: etag.set_result(etag_of(data)), daemon=True).start()
+    return etag
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +62,11 @@ class Snapshot:
     head: bytes
     data: bytes | None
     status: os.stat_result
-    hashing: Hashing
+    hashing: Future[str]
 
     @property
     def etag(self) -> str:
-        return self.hashing.etag
+        return self.hashing.result()
 
 
 def take_snapshot(place: Place, check: Check) -> Snapshot | None:
@@ -112,14 +99,15 @@ def _read(fd: int, check: Check) -> Snapshot:
     status = os.fstat(fd)
     data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
     if data is not None:
-        return Snapshot(data[:_CHUNK_BYTES], data, status, Hashing(data))
-    digest, head = Digest(), b""
+        return Snapshot(data[:_CHUNK_BYTES], data, status, hashing(data))
+    digest, head, etag = Digest(), b"", Future[str]()
     os.lseek(fd, 0, os.SEEK_SET)
     while chunk := os.read(fd, _CHUNK_BYTES):
         check()
         digest.update(chunk)
         head = head or chunk
-    return Snapshot(head, None, status, Hashing(digest.etag))
+    etag.set_result(digest.etag)
+    return Snapshot(head, None, status, etag)
 
 
 def _kept(fd: int, size: int, check: Check) -> bytes | None:
@@ -135,12 +123,6 @@ def _kept(fd: int, size: int, check: Check) -> bytes | None:
         if size > KEPT_BYTES:
             return None
     return b"".join(chunks) if len(chunks) > 1 else data
-
-
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
-_SUFFIX = ".forge-tmp"
-_OWN_FILES = "/proc/self/fd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +158,8 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
     """
     mode = 0o600 if replacement.seen else 0o666
     try:
-        unnamed = _open_unnamed(place.folder, mode)
-        fd = os.open(temporary, _CREATE, mode, dir_fd=place.folder) if unnamed is None else unnamed
+        unnamed = _open_unnamed(place.fd, mode)
+        fd = os.open(temporary, _CREATE, mode, dir_fd=place.fd) if unnamed is None else unnamed
     except OSError as error:
         raise refusal(error, place.shown, "write") from error
     try:
@@ -186,25 +168,25 @@ def replace_file(place: Place, replacement: Replacement, temporary: str, check: 
             _dress(place, fd, replacement)
             os.fsync(fd)
             if unnamed is not None:
-                os.link(f"{_OWN_FILES}/{fd}", temporary, dst_dir_fd=place.folder, follow_symlinks=True)
+                os.link(f"{_OWN_FILES}/{fd}", temporary, dst_dir_fd=place.fd, follow_symlinks=True)
         finally:
             os.close(fd)
         place.require_unchanged(replacement.seen)
-        os.rename(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+        os.rename(temporary, place.name, src_dir_fd=place.fd, dst_dir_fd=place.fd)
     except BaseException as error:
         with suppress(OSError):
-            os.unlink(temporary, dir_fd=place.folder)
+            os.unlink(temporary, dir_fd=place.fd)
         if isinstance(error, OSError):
             raise refusal(error, place.shown, "write") from error
         raise
     with suppress(OSError):  # some network file systems cannot; the name itself is in place
-        os.fsync(place.folder)
+        os.fsync(place.fd)
 
 
 def set_executable(place: Place, replacement: Replacement) -> None:
     """Change nothing but the execute bits of the file that is there."""
     try:
-        fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.folder)
+        fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.fd)
         try:
             os.fchmod(fd, replacement.mode(0))
         finally:
@@ -248,23 +230,17 @@ def _dress(place: Place, fd: int, replacement: Replacement) -> None:
 
 def _copy_attributes(place: Place, fd: int) -> None:
     """Copy access lists and the user's attributes; capabilities, like set-id bits, were for the old bytes."""
-    listing: Callable[..., list[str]] | None = getattr(os, "listxattr", None)
-    if listing is None:
+    system: Any = os  # which has these functions on Linux alone
+    if not hasattr(os, "listxattr"):
         return
-    try:
-        old = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.folder)
-    except OSError:
-        return
-    try:
-        with suppress(OSError):
-            for name in listing(old):
+    with suppress(OSError, SandboxError):
+        old = place.open()
+        if old is None:
+            return
+        try:
+            for name in system.listxattr(old):
                 if name.startswith("user.") or name == "system.posix_acl_access":
-                    _copy_attribute(old, fd, name)
-    finally:
-        os.close(old)
-
-
-def _copy_attribute(old: int, new: int, name: str) -> None:
-    system: Any = os  # where there is a listing there are these too, which not every platform's types know
-    with suppress(OSError):
-        system.setxattr(new, name, system.getxattr(old, name))
+                    with suppress(OSError):
+                        system.setxattr(fd, name, system.getxattr(old, name))
+        finally:
+            os.close(old)

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
-from typing import Self
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, OpenRoot
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor, Handle, OpenRoot
 from forge_tools.sandbox.paths.names import escape_path
 from forge_tools.sandbox.paths.refusals import OUTSIDE, refusal
-from forge_tools.sandbox.paths.workspace import Handle
 
 Sighting = tuple[int, int, int]
 """Device, inode and time of the last change of a folder. The kernel sets that time, and nobody can set it back."""
 
-_COARSE_CLOCK = (
-    5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME
-)  # of Linux: the one that file times come from
+_INTO = OPEN_FOLDER | os.O_NOFOLLOW
+# O_NONBLOCK: opening a FIFO must not wait for its writer.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAX_BYTES = 64 << 20
+_OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+_COARSE_CLOCK = 5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME  # of Linux: where file times come from
 _TICK_SECONDS = 0.01
 _MAX_PAUSES = 3
 _UNKNOWN = -1
@@ -66,11 +66,9 @@ class Changes:
         """Return the first folder on a path that has changed or was never looked at; None where what is there is what was."""
         folder = path[: path.rfind("/") + 1]
         if folder not in self._known:
-            self._known[folder] = next((one for one in _folders(folder) if self._is_doubtful(one)), None)
+            ways = ("", *(folder[: at + 1] for at, char in enumerate(folder) if char == "/"))
+            self._known[folder] = next((one for one in ways if one in self._changed or one not in self._seen), None)
         return self._known[folder]
-
-    def _is_doubtful(self, folder: str) -> bool:
-        return folder in self._changed or folder not in self._seen
 
 
 def changes_since(seen: Mapping[str, Sighting], folder: int) -> Changes:
@@ -81,13 +79,9 @@ def changes_since(seen: Mapping[str, Sighting], folder: int) -> Changes:
 def open_allowed(root: OpenRoot, inside: str, shown: str) -> Handle | None:
     """Open a regular file by its path below a root; None where it is gone, leads out or is protected."""
     with suppress(OSError, SandboxError):
-        handle = Handle(root.open(inside, _READ & ~os.O_NOFOLLOW), shown, root)
-        try:
-            root.check(handle.fd, shown)
-            if stat.S_ISREG(handle.stat.st_mode):
-                return handle
-        except SandboxError:
-            pass
+        handle = root.admit(root.open(inside, _READ), shown)
+        if handle.is_file:
+            return handle
         handle.close()
     return None
 
@@ -101,17 +95,6 @@ def _now(folder: int, path: str) -> Sighting | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _folders(path: str) -> list[str]:
-    """The path of a folder and of all above it, from the first on."""
-    return ["", *(path[: index + 1] for index, char in enumerate(path) if char == "/")]
-
-
-_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a FIFO must not wait for its writer.
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MAX_BYTES = 64 << 20
-
-
 @dataclass(slots=True)
 class Entries:
     """The names in a folder by what they are; `others` are sockets, FIFOs and devices."""
@@ -122,39 +105,27 @@ class Entries:
     others: list[str] = field(default_factory=list)
 
 
-class Folder:
-    """An open folder. Close it, or use it as a context manager.
+class Folder(Descriptor):
+    """An open folder.
 
     Names are single components; undecodable bytes are surrogate escapes. Every method raises OSError as the kernel says.
     """
 
-    __slots__ = ("_fd",)
-
     def __init__(self, fd: int, name: str = ".") -> None:
         """Open a folder in the one that `fd` has open, or that one itself by a handle of its own."""
-        self._fd = os.open(name, _INTO, dir_fd=fd)
+        self.fd = os.open(name, _INTO, dir_fd=fd)
 
     def enter(self, name: str) -> "Folder":
         """Open a folder in this one; a link is refused, whatever it leads to."""
-        return Folder(self._fd, name)
+        return Folder(self.fd, name)
 
     def sight(self, look: Look) -> Sighting:
         """Note what the folder is now."""
-        return look.at(self._fd)
+        return look.at(self.fd)
 
     def entries(self) -> Entries:
         """List the folder in no order."""
-        found = Entries()
-        file, folder = found.files.append, found.folders.append
-        with os.scandir(self._fd) as entries:
-            for entry in entries:
-                if entry.is_file(follow_symlinks=False):
-                    file(entry.name)
-                elif entry.is_dir(follow_symlinks=False):
-                    folder(entry.name)
-                else:
-                    (found.links if entry.is_symlink() else found.others).append(entry.name)
-        return found
+        return _listed(self.fd)
 
     def read(self, name: str) -> bytes:
         """Read a regular file of at most 64 MiB.
@@ -162,7 +133,7 @@ class Folder:
         Raises:
             OSError: it is something else, or larger (EFBIG).
         """
-        fd = os.open(name, _READ, dir_fd=self._fd)
+        fd = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=self.fd)
         with os.fdopen(fd, "rb") as file:
             facts = os.fstat(fd)
             if not stat.S_ISREG(facts.st_mode):
@@ -173,28 +144,7 @@ class Folder:
 
     def stat(self, name: str) -> os.stat_result:
         """Return the facts of an entry, of a link itself."""
-        return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        with suppress(AttributeError, OSError):  # opening it failed
-            self.close()
-
-
-_TYPE_BITS = 0o170000
-_OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+        return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
 
 
 class Kind(StrEnum):
@@ -230,10 +180,11 @@ def scan(folder: Handle) -> list[Entry]:
         SandboxError: it cannot be listed.
     """
     try:
-        with os.scandir(folder.fd) as entries:
-            return [Entry(entry.name, _kind(entry)) for entry in entries]
+        found = _listed(folder.fd)
     except OSError as error:
         raise refusal(error, folder.name, "list") from error
+    kinds = zip(Kind, (found.files, found.folders, found.links, found.others), strict=True)
+    return [Entry(name, kind) for kind, names in kinds for name in names]
 
 
 def look_at(folder: Handle, entry: Entry) -> None:
@@ -244,7 +195,7 @@ def look_at(folder: Handle, entry: Entry) -> None:
         return
     mode = status.st_mode
     entry.size, entry.mtime_ns, entry.mode = status.st_size, status.st_mtime_ns, mode & 0o7777
-    entry.type = _OTHERS.get(mode & _TYPE_BITS, entry.kind)
+    entry.type = _OTHERS.get(stat.S_IFMT(mode), entry.kind)
     if entry.kind is Kind.LINK:
         entry.target = _target(folder, entry.name)
 
@@ -257,23 +208,24 @@ def enter(folder: Handle, name: str) -> Handle:
     """
     shown = escape_path(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{escape_path(name)}"
     try:
-        inner = Handle(os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=folder.fd), shown, folder.root)
+        fd = os.open(name, _INTO, dir_fd=folder.fd)
     except OSError as error:
         raise refusal(error, shown) from error
-    try:
-        folder.root.check(inner.fd, shown)
-    except SandboxError:
-        inner.close()
-        raise
-    return inner
+    return folder.root.admit(fd, shown)
 
 
-def _kind(entry: "os.DirEntry[str]") -> Kind:
-    if entry.is_file(follow_symlinks=False):
-        return Kind.FILE
-    if entry.is_dir(follow_symlinks=False):
-        return Kind.FOLDER
-    return Kind.LINK if entry.is_symlink() else Kind.OTHER
+def _listed(folder: int) -> Entries:
+    found = Entries()
+    file, directory = found.files.append, found.folders.append
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                file(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                directory(entry.name)
+            else:
+                (found.links if entry.is_symlink() else found.others).append(entry.name)
+    return found
 
 
 def _target(folder: Handle, name: str) -> str | None:

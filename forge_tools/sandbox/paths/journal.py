@@ -78,7 +78,7 @@ class Journal:
         if entry is None or entry.call != self._call:
             return None
         if not is_done:
-            if entry.temporary and _is_removed(entry.temporary, place.folder):
+            if entry.temporary and _is_removed(entry.temporary, place.fd):
                 return None
             now = seen()
             if now == entry.before:

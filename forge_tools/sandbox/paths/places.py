@@ -9,11 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from types import TracebackType
-from typing import Self
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, OpenRoot
+from forge_tools.sandbox.paths.confinement import MAX_LINKS, OPEN_FOLDER, Descriptor, OpenRoot
 from forge_tools.sandbox.paths.names import escape_path, parts_of, similar_names
 from forge_tools.sandbox.paths.refusals import (
     LOCK_TIMEOUT,
@@ -23,70 +21,31 @@ from forge_tools.sandbox.paths.refusals import (
     PERMISSION_DENIED,
     PROTECTED,
     STALE,
+    not_a_file,
     refusal,
 )
+
+Check = Callable[[], None]
+"""Called between steps of blocking work; raises when nobody waits for it any more."""
 
 PATIENCE = 30.0
 """Seconds; a writer holds a folder for about a millisecond."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01
 _NO_LOCKS = frozenset({errno.EBADF, errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
-
-
-@contextmanager
-def lock_folder(folder: int, shown: str, check: Callable[[], None]) -> Iterator[None]:
-    """Hold an open folder while its files are replaced. `check` is called while waiting, and may raise.
-
-    Each open of the folder is a holder of its own, threads of one process too. Where the file system has no such locks
-    (some network ones), writers are told apart by what they find changed.
-
-    Raises:
-        SandboxError: somebody else holds it for `PATIENCE` seconds (LOCK_TIMEOUT).
-    """
-    pause, deadline = _FIRST_PAUSE, time.monotonic() + PATIENCE
-    while not _is_taken(folder):
-        if time.monotonic() > deadline:
-            what = f"Another writer holds the folder of {shown} for {PATIENCE:g} s. Try again later"
-            raise SandboxError(what, LOCK_TIMEOUT)
-        check()
-        time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # there was no lock to take
-            fcntl.flock(folder, fcntl.LOCK_UN)
-
-
-def _is_taken(folder: int) -> bool:
-    """Take the lock if nobody has it; where there are no locks there is nothing to wait for."""
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno == errno.EWOULDBLOCK:
-            return False
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
-
-
-Check = Callable[[], None]
-"""Called between steps of blocking work; raises when nobody waits for it any more."""
-
-_MAX_LINKS = 40
 _MAX_SIBLINGS = 2000
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Place:
-    """Close it, or use it as a context manager. `folder` is a descriptor; `name` is no link where links were followed.
+class Place(Descriptor):
+    """`fd` is the open folder, in which `name` is no link where links were followed.
 
-    `missing` are the folders on the way that are not there yet; then `folder` is the last one that is.
+    `missing` are the folders on the way that are not there yet; then `fd` is the last one that is.
     """
 
     def __init__(self, root: OpenRoot, folder: int, missing: list[str], name: str, shown: str) -> None:
         self.root = root
-        self.folder = folder
+        self.fd = folder
         self.missing = missing
         self.name = name
         self.shown = shown
@@ -97,7 +56,7 @@ class Place:
         if self.missing:
             return None
         try:
-            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+            return os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -112,7 +71,7 @@ class Place:
         if self.missing:
             return None
         try:
-            fd = os.open(self.name, _READ, dir_fd=self.folder)
+            fd = os.open(self.name, _READ, dir_fd=self.fd)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -130,7 +89,7 @@ class Place:
             SandboxError: the file, or the folder that its replacement is made in, cannot be written.
         """
         self.require_writable_folder(status)
-        if status is not None and not os.access(self.name, os.W_OK, dir_fd=self.folder, effective_ids=True):
+        if status is not None and not os.access(self.name, os.W_OK, dir_fd=self.fd, effective_ids=True):
             mode = f"{stat.S_IMODE(status.st_mode):04o}"
             what = f"Permission denied: {self.shown} is read-only (mode {mode}). Change its mode first if you may"
             raise SandboxError(what, PERMISSION_DENIED)
@@ -141,11 +100,11 @@ class Place:
         Raises:
             SandboxError: the file system would refuse it (PERMISSION_DENIED).
         """
-        if not os.access(".", os.W_OK | os.X_OK, dir_fd=self.folder, effective_ids=True):
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=self.fd, effective_ids=True):
             what = f"Permission denied: the folder of {self.shown} cannot be written"
             raise SandboxError(what, PERMISSION_DENIED)
         if status is not None:
-            require_own(self.folder, status, self.shown)
+            require_own(self.fd, status, self.shown)
 
     def make_folders(self) -> None:
         """Make the folders that are missing, each in the open one above it; a link put there meanwhile is refused."""
@@ -153,11 +112,11 @@ class Place:
             while self.missing:
                 name = self.missing[0]
                 with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=self.folder)
-                    self._made.append((os.dup(self.folder), name))
-                below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self.folder)
-                os.close(self.folder)
-                self.folder = below
+                    os.mkdir(name, dir_fd=self.fd)
+                    self._made.append((os.dup(self.fd), name))
+                below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self.fd)
+                os.close(self.fd)
+                self.fd = below
                 self.missing = self.missing[1:]
         except OSError as error:
             self.unmake_folders()
@@ -171,9 +130,27 @@ class Place:
 
     @contextmanager
     def locked(self, check: Check) -> Iterator[None]:
-        """Keep every other writer on this host out of the folder, this process's own included."""
-        with lock_folder(self.folder, self.shown, check):
+        """Keep every other writer on this host out of the folder, threads of this process too, while its files are replaced.
+
+        `check` is called while waiting, and may raise. The kernel drops the lock with its holder. Where the file system has
+        none (some network ones), writers are told apart by what they find changed.
+
+        Raises:
+            SandboxError: somebody else holds it for `PATIENCE` seconds (LOCK_TIMEOUT).
+        """
+        pause, deadline = _FIRST_PAUSE, time.monotonic() + PATIENCE
+        while not _is_taken(self.fd):
+            if time.monotonic() > deadline:
+                what = f"Another writer holds the folder of {self.shown} for {PATIENCE:g} s. Try again later"
+                raise SandboxError(what, LOCK_TIMEOUT)
+            check()
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        try:
             yield
+        finally:
+            with suppress(OSError):  # there was no lock to take
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def require_unchanged(self, seen: os.stat_result | None) -> None:
         """Refuse to go on where somebody who takes no locks has written since.
@@ -188,22 +165,12 @@ class Place:
     def not_found(self) -> SandboxError:
         """Say that nothing is there, and what has a name like it."""
         refused = SandboxError(f"File not found: {self.shown}", NOT_FOUND)
-        return refused if self.missing else with_similar(refused, self.folder, self.name, self.shown)
+        return refused if self.missing else with_similar(refused, self.fd, self.name, self.shown)
 
     def close(self) -> None:
-        fd, self.folder = self.folder, -1
-        if fd >= 0:
-            os.close(fd)
+        super().close()
         while self._made:
             os.close(self._made.pop()[0])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Place:
@@ -213,7 +180,7 @@ def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Plac
         OSError: as the kernel says; EXDEV where the path would leave the root.
         SandboxError: the path is that of a folder, or leads through a link to nothing.
     """
-    for _ in range(_MAX_LINKS):
+    for _ in range(MAX_LINKS):
         *above, name = parts_of(inside) or [""]
         if name in ("", "..") or (follow and inside.endswith("/")):
             raise _no_name(root, inside, shown, follow=follow)
@@ -225,7 +192,7 @@ def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Plac
         if target is None:
             return Place(root, folder, missing, name, shown)
         os.close(folder)
-        inside = _followed(root, above, target)
+        inside = "/".join(root.parts_of_target(target) if target.startswith("/") else [*above, target]) or "."
     raise SandboxError(f"{shown} is a symbolic link that cannot be followed: it leads in a circle", NOT_A_FILE)
 
 
@@ -250,11 +217,16 @@ def require_own(folder: int, status: os.stat_result, shown: str) -> None:
         raise SandboxError(what, PERMISSION_DENIED)
 
 
-def not_a_file(shown: str, mode: int) -> SandboxError:
-    """Say what is there instead of a regular file."""
-    if stat.S_ISDIR(mode):
-        return SandboxError(f"{shown} is a directory; pass the path of a file in it", NOT_A_FILE)
-    return SandboxError(f"{shown} is not a regular file; only files and directories can be opened", NOT_A_FILE)
+def _is_taken(folder: int) -> bool:
+    """Take the lock if nobody has it; where there are no locks there is nothing to wait for."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:
+            return False
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
 
 
 def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> SandboxError:
@@ -293,15 +265,6 @@ def _refuse_dead_end(folder: int, missing: list[str], shown: str) -> None:
         if is_link:
             raise SandboxError(f"{shown} goes through a symbolic link that leads to nothing", NOT_A_DIRECTORY)
         raise SandboxError(f"File not found: {shown}", NOT_FOUND)
-
-
-def _followed(root: OpenRoot, above: list[str], target: str) -> str:
-    if not target.startswith("/"):
-        return "/".join([*above, target])
-    parts = root.parts(target)
-    if parts is None:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-    return "/".join(parts) or "."
 
 
 def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -43,6 +44,16 @@ _SENTENCES = {
 }
 
 
+INTERNALS = (".git", ".hg", ".svn")
+SECRETS = (
+    ".env", ".env.*", ".netrc", ".pgpass", ".pypirc", ".git-credentials", ".ssh", ".gnupg", ".aws", ".forge",
+    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
+)  # fmt: skip
+HARMLESS = (".env.example", ".env.sample", ".env.template", ".env.dist")
+
+_WILD = {"*": "[^/]*", "?": "[^/]"}
+
+
 def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
     """Turn what the kernel said into what the caller reads; nothing about the target of a link is revealed."""
     code = error.errno or 0
@@ -52,14 +63,11 @@ def refusal(error: OSError, shown: str, doing: str = "open") -> SandboxError:
     return SandboxError(f"Cannot {doing} {shown}: {os.strerror(code)}", ErrorCode.EXECUTION_ERROR)
 
 
-INTERNALS = (".git", ".hg", ".svn")
-SECRETS = (
-    ".env", ".env.*", ".netrc", ".pgpass", ".pypirc", ".git-credentials", ".ssh", ".gnupg", ".aws", ".forge",
-    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
-)  # fmt: skip
-HARMLESS = (".env.example", ".env.sample", ".env.template", ".env.dist")
-
-_WILD = {"*": "[^/]*", "?": "[^/]"}
+def not_a_file(shown: str, mode: int) -> SandboxError:
+    """Say what is there instead of a regular file."""
+    if stat.S_ISDIR(mode):
+        return SandboxError(f"{shown} is a directory; pass the path of a file in it", NOT_A_FILE)
+    return SandboxError(_NOT_REGULAR[1].format(shown), NOT_A_FILE)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LISTED = 20
 _CHECK_EVERY = 1000
 
-Visit = Callable[[int, list[str]], list[str]]
-"""Called with an open folder and the names that lead to it; returns the names of its folders to visit next."""
+Entry = os.DirEntry[str]
+
+Visit = Callable[[int, str, list[Entry]], None]
+"""Called with an open folder, its path as people may see it, and what is in it, before its folders are visited."""
 
 Leave = Callable[[int, str], None]
 """Called with an open folder and the name of a folder in it that is done."""
@@ -38,28 +40,16 @@ def survey(place: Place, check: Check) -> Survey:
         SandboxError: something in it is protected, belongs to another file system or cannot be deleted.
     """
     found = Survey()
-    device = os.fstat(place.folder).st_dev
 
-    def visit(folder: int, names: list[str]) -> list[str]:
-        shown = "/".join([place.shown, *map(escape_path, names)])
-        _require_deletable(folder, device, shown)
-        is_sticky = os.fstat(folder).st_mode & stat.S_ISVTX
-        folders = []
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                path = f"{shown}/{escape_path(entry.name)}"
-                place.root.root.protection.check([entry.name], path, is_write=True)
-                if is_sticky:
-                    require_own(folder, entry.stat(follow_symlinks=False), path)
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.name)
-                    continue
-                found.files += 1
-                found.bytes += entry.stat(follow_symlinks=False).st_size
-                if len(found.first) < _LISTED:
-                    found.first.append(path)
-        found.folders += len(folders)
-        return folders[::-1]  # the last is visited first
+    def visit(folder: int, shown: str, entries: list[Entry]) -> None:
+        if os.fstat(folder).st_mode & stat.S_ISVTX:
+            for entry in entries:
+                require_own(folder, entry.stat(follow_symlinks=False), f"{shown}/{escape_path(entry.name)}")
+        files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        found.files += len(files)
+        found.folders += len(entries) - len(files)
+        found.bytes += sum(entry.stat(follow_symlinks=False).st_size for entry in files)
+        found.first += [f"{shown}/{escape_path(entry.name)}" for entry in files[: _LISTED - len(found.first)]]
 
     _walk(place, check, visit, lambda _folder, _name: None)
     return found
@@ -75,24 +65,15 @@ def remove_tree(place: Place, check: Check) -> None:
             is gone.
     """
     removed = 0
-    device = os.fstat(place.folder).st_dev
 
-    def visit(folder: int, names: list[str]) -> list[str]:
+    def visit(folder: int, _shown: str, entries: list[Entry]) -> None:
         nonlocal removed
-        shown = "/".join([place.shown, *map(escape_path, names)])
-        _require_deletable(folder, device, shown)
-        folders: list[str] = []
-        files: list[str] = []
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                place.root.root.protection.check([entry.name], f"{shown}/{escape_path(entry.name)}", is_write=True)
-                (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
-        for number, name in enumerate(files):
+        for number, entry in enumerate(entries):
             if number % _CHECK_EVERY == 0:
                 check()
-            os.unlink(name, dir_fd=folder)
-            removed += 1
-        return folders
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=folder)
+                removed += 1
 
     try:
         _walk(place, check, visit, lambda folder, name: os.rmdir(name, dir_fd=folder))
@@ -111,7 +92,7 @@ def remove_file(place: Place) -> None:
         SandboxError: the file system refuses.
     """
     try:
-        os.unlink(place.name, dir_fd=place.folder)
+        os.unlink(place.name, dir_fd=place.fd)
     except OSError as error:
         raise refusal(error, place.shown, "delete") from error
 
@@ -125,35 +106,48 @@ class _Level:
 
 def _walk(place: Place, check: Check, visit: Visit, leave: Leave) -> None:
     """Go through a tree of any depth with two open handles; the way back up leads where it came from, or it ends."""
+    levels: list[_Level] = []
     try:
-        folder = os.open(place.name, _INTO, dir_fd=place.folder)
-        levels = [_Level(place.name, _identity(folder), [])]
+        folder = os.open(place.name, _INTO, dir_fd=place.fd)
         try:
-            levels[0].folders = visit(folder, [])
+            levels.append(_Level(place.name, _identity(folder), []))
+            levels[-1].folders = _visited(place, levels, folder, visit)
             while True:
                 check()
                 if levels[-1].folders:
                     name = levels[-1].folders.pop()
-                    folder = _step(folder, name, _INTO)
+                    folder = _step(folder, name)
                     levels.append(_Level(name, _identity(folder), []))
-                    levels[-1].folders = visit(folder, [level.name for level in levels[1:]])
+                    levels[-1].folders = _visited(place, levels, folder, visit)
                     continue
                 done = levels.pop()
                 if not levels:
                     break
-                folder = _step(folder, "..", _INTO)
+                folder = _step(folder, "..")
                 if _identity(folder) != levels[-1].identity:
                     raise SandboxError(f"{place.shown} was moved while it was being deleted. List it again", STALE)
                 leave(folder, done.name)
         finally:
             os.close(folder)
-        leave(place.folder, place.name)
+        leave(place.fd, place.name)
     except OSError as error:
         raise refusal(error, place.shown, "delete") from error
 
 
-def _step(folder: int, name: str, flags: int) -> int:
-    opened = os.open(name, flags, dir_fd=folder)
+def _visited(place: Place, levels: list[_Level], folder: int, visit: Visit) -> list[str]:
+    """Refuse what may not be deleted, visit the rest; return the names of the folders in it, the first one last."""
+    shown = "/".join([place.shown, *(escape_path(level.name) for level in levels[1:])])
+    _require_deletable(folder, os.fstat(place.fd).st_dev, shown)
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        place.root.root.protection.check([entry.name], f"{shown}/{escape_path(entry.name)}", is_write=True)
+    visit(folder, shown, entries)
+    return [entry.name for entry in reversed(entries) if entry.is_dir(follow_symlinks=False)]
+
+
+def _step(folder: int, name: str) -> int:
+    opened = os.open(name, _INTO, dir_fd=folder)
     os.close(folder)
     return opened
 

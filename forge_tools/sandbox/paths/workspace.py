@@ -2,75 +2,23 @@
 
 import os
 import posixpath
-import stat
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, OpenRoot, Root, nest, read_at_once
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Handle, OpenRoot, Root, nest
 from forge_tools.sandbox.paths.names import (
-    MAX_NAME_BYTES,
-    MAX_PATH_BYTES,
     check_path,
     escape_path,
     parts_of,
     unescape_path,
 )
 from forge_tools.sandbox.paths.places import Place, find_place, with_similar
-from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, NOT_A_FILE, NOT_FOUND, OUTSIDE, refusal
+from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, NOT_FOUND, OUTSIDE, not_a_file, refusal
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.validation import shown, suggestion
-
-
-class Handle:
-    """Close it, or use it as a context manager.
-
-    `name` is the path as people may see it, relative to the working directory; `root` what it was opened through.
-    """
-
-    def __init__(self, fd: int, name: str, root: OpenRoot) -> None:
-        self.fd = fd
-        self.name = name
-        self.root = root
-        self.stat = os.fstat(fd)
-
-    @property
-    def is_folder(self) -> bool:
-        return stat.S_ISDIR(self.stat.st_mode)
-
-    @property
-    def is_file(self) -> bool:
-        return stat.S_ISREG(self.stat.st_mode)
-
-    def read_at_once(self, limit: int) -> bytes | None:
-        """Return all bytes of a file, at most `limit`; None where they are more, or the kernel has not all in memory."""
-        size = self.stat.st_size
-        return read_at_once(self.fd, size) if size <= limit else None
-
-    @property
-    def link(self) -> str:
-        """A path by which other processes of this user open the very same file, while it is open here (Linux)."""
-        return f"/proc/{os.getpid()}/fd/{self.fd}"
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-__all__ = ["MAX_NAME_BYTES", "MAX_PATH_BYTES", "Handle", "Root", "Workspace"]
 
 # O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
@@ -121,7 +69,7 @@ class Workspace:
         handle = self.open(path)
         if handle.is_folder:
             handle.close()
-            raise SandboxError(f"{handle.name} is a directory; pass the path of a file in it", NOT_A_FILE)
+            raise not_a_file(handle.name, handle.stat.st_mode)
         return handle
 
     def open_cached(self, path: str) -> Handle | None:
@@ -130,8 +78,7 @@ class Workspace:
         Fit for an event loop; `open_file` then finds out, on a thread, what there is.
         """
         asked = self._locate(unescape_path(path))
-        fd = asked.root.open_cached(asked.inside, _READ, asked.shown)
-        handle = None if fd is None else Handle(fd, asked.shown, asked.root)
+        handle = asked.root.open_cached(asked.inside, _READ, asked.shown)
         if handle is not None and not handle.is_file:
             handle.close()
             return None
@@ -159,7 +106,7 @@ class Workspace:
         except OSError as error:
             raise refusal(error, asked.shown) from error
         try:
-            asked.root.check(place.folder, asked.shown, [*place.missing, place.name], is_write=True)
+            asked.root.check(place.fd, asked.shown, [*place.missing, place.name], is_write=True)
         except SandboxError:
             place.close()
             raise
@@ -198,13 +145,12 @@ class Workspace:
 
     def _open(self, asked: _Located) -> Handle:
         try:
-            handle = Handle(asked.root.open_to_read(asked.inside, _READ, asked.shown), asked.shown, asked.root)
+            handle = asked.root.open_to_read(asked.inside, _READ, asked.shown)
         except OSError as error:
             raise self._with_similar(refusal(error, asked.shown), asked) from error
         if not handle.is_folder and not handle.is_file:
             handle.close()
-            what = f"{asked.shown} is not a regular file; only files and directories can be opened"
-            raise SandboxError(what, NOT_A_FILE)
+            raise not_a_file(asked.shown, handle.stat.st_mode)
         return handle
 
     def _locate(self, path: str) -> _Located:
@@ -234,11 +180,10 @@ class Workspace:
         if refused.code != NOT_FOUND or not name:
             return refused
         try:
-            fd = asked.root.open(folder or ".", OPEN_FOLDER)
+            with Handle(asked.root.open(folder or ".", OPEN_FOLDER), folder, asked.root) as above:
+                return with_similar(refused, above.fd, name, asked.shown)
         except OSError:
             return refused
-        with closing(Handle(fd, folder, asked.root)):
-            return with_similar(refused, fd, name, asked.shown)
 
 
 def _folder(handle: Handle) -> Handle:

@@ -6,8 +6,8 @@ from typing import Any
 
 from forge_tools.errors import ForgeError
 from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
-from forge_tools.sandbox.paths.workspace import Handle
 from forge_tools.sandbox.processes.commands import find_shell
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.start import NewShell, start

@@ -8,8 +8,8 @@ from forge_tools.base import BaseTool
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.names import MAX_PATH_CHARS
-from forge_tools.sandbox.paths.workspace import Handle
 from forge_tools.sandbox.processes.commands import Completed, find_shell, run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.output import HeadTail, TerminalText

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globbing import Pattern
 from forge_tools.tools.file.globs import by_path

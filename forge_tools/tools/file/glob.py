@@ -9,8 +9,9 @@ from typing import Any
 from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.names import MAX_PATH_CHARS
-from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.arguments import check_text
 from forge_tools.tools.file.finding import Finding, Found, Wanted

@@ -10,10 +10,11 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ToolResult
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Entry, Kind, enter, look_at, scan
 from forge_tools.sandbox.paths.names import escape_path
 from forge_tools.sandbox.paths.refusals import PROTECTED
-from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file.effort import Effort
 from forge_tools.tools.file.ignoring import Names, Rules, excluding
 

@@ -10,9 +10,9 @@ from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
-from forge_tools.sandbox.paths.confinement import meet
+from forge_tools.sandbox.paths.confinement import Handle, meet
 from forge_tools.sandbox.paths.names import MAX_PATH_CHARS
-from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.reading import Reading, Wish
 

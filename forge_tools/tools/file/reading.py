@@ -11,8 +11,8 @@ from typing import Any
 
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import ToolResult
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.files import Digest
-from forge_tools.sandbox.paths.workspace import Handle
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
 from forge_tools.tools.file.text import SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from hashlib import blake2b
 
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Changes
-from forge_tools.sandbox.paths.workspace import Handle
 from forge_tools.tools.file.hits import MatchSink, NameSink, Origin, Page
 from forge_tools.tools.file.ripgrep import Complaints
 from forge_tools.tools.file.scope import Folder

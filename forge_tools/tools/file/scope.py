@@ -4,9 +4,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Changes, changes_since, open_allowed
 from forge_tools.sandbox.paths.names import escape_path
-from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file.globs import by_path, compile_glob, only
 from forge_tools.tools.file.surveying import Survey
 

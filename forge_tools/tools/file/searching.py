@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
-from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.deadline import Deadline

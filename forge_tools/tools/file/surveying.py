@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass, field
 
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Sighting
-from forge_tools.sandbox.paths.workspace import Handle
 from forge_tools.tools.file.globs import plain_rule
 from forge_tools.tools.file.walking import Walk
 

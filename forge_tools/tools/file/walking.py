@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from forge_tools.sandbox.paths.confinement import Handle
 from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting
-from forge_tools.sandbox.paths.workspace import Handle, Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.gitindex import NOTHING, Tracked, tracked_by
 from forge_tools.tools.file.ignoring import Names, Rules, TooManyRulesError

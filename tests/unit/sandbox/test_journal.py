@@ -30,7 +30,7 @@ def journal(place: Place, execution_id: str | None = "one", **parameters: object
 
 def state(place: Place) -> str | None:
     status = place.status()
-    return None if status is None else (Path("/proc/self/fd") / str(place.folder) / "f").read_text()
+    return None if status is None else (Path("/proc/self/fd") / str(place.fd) / "f").read_text()
 
 
 def recall(place: Place, **parameters: object) -> ToolResult | None:

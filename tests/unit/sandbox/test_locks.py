@@ -2,15 +2,19 @@
 
 import errno
 import fcntl
-import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths import places as locks
-from forge_tools.sandbox.paths.places import lock_folder
+from forge_tools.sandbox.paths import places
+from forge_tools.sandbox.paths.places import Place
+from forge_tools.sandbox.paths.workspace import Workspace
+
+
+def place_in(ws: Path) -> Place:
+    return Workspace(ws).place("f")
 
 
 def test_two_holders_take_turns(ws: Path) -> None:
@@ -18,13 +22,12 @@ def test_two_holders_take_turns(ws: Path) -> None:
 
     def hold() -> None:
         nonlocal most
-        folder = os.open(ws, os.O_RDONLY)
-        for _ in range(50):
-            with lock_folder(folder, "f", lambda: None):
-                inside.append(1)
-                most = max(most, len(inside))
-                inside.pop()
-        os.close(folder)
+        with place_in(ws) as place:
+            for _ in range(50):
+                with place.locked(lambda: None):
+                    inside.append(1)
+                    most = max(most, len(inside))
+                    inside.pop()
 
     threads = [threading.Thread(target=hold) for _ in range(4)]
     for thread in threads:
@@ -35,26 +38,23 @@ def test_two_holders_take_turns(ws: Path) -> None:
 
 
 def test_who_waits_too_long_is_told(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "PATIENCE", 0.05)
-    one, other = os.open(ws, os.O_RDONLY), os.open(ws, os.O_RDONLY)
-    with lock_folder(one, "f", lambda: None), pytest.raises(SandboxError, match="holds the folder of f") as refused:
-        lock_folder(other, "f", lambda: None).__enter__()
+    monkeypatch.setattr(places, "PATIENCE", 0.05)
+    with place_in(ws) as one, place_in(ws) as other, one.locked(lambda: None):
+        late = other.locked(lambda: None)
+        with pytest.raises(SandboxError, match="holds the folder of f") as refused:
+            late.__enter__()
     assert refused.value.code == "LOCK_TIMEOUT"
-    os.close(one)
-    os.close(other)
 
 
 def test_who_waits_can_be_called_off(ws: Path) -> None:
     def give_up() -> None:
         raise InterruptedError
 
-    one, other = os.open(ws, os.O_RDONLY), os.open(ws, os.O_RDONLY)
-    with lock_folder(one, "f", lambda: None), pytest.raises(InterruptedError):
-        lock_folder(other, "f", give_up).__enter__()
-    with lock_folder(other, "f", give_up):
-        pass
-    os.close(one)
-    os.close(other)
+    with place_in(ws) as one, place_in(ws) as other:
+        with one.locked(lambda: None), pytest.raises(InterruptedError):
+            other.locked(give_up).__enter__()
+        with other.locked(give_up):
+            pass
 
 
 def test_a_file_system_without_locks_is_written_all_the_same(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +62,7 @@ def test_a_file_system_without_locks_is_written_all_the_same(ws: Path, monkeypat
         raise OSError(errno.ENOLCK, "none")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    folder, done = os.open(ws, os.O_RDONLY), False
-    with lock_folder(folder, "f", lambda: None):
+    done = False
+    with place_in(ws) as place, place.locked(lambda: None):
         done = True
-    os.close(folder)
     assert done

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.paths.refusals import Protection
-from forge_tools.sandbox.paths.workspace import Root, Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 
 SECRET = [
     ".env",

@@ -7,9 +7,9 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.paths.confinement import OpenRoot
+from forge_tools.sandbox.paths.confinement import OpenRoot, Root
 from forge_tools.sandbox.paths.refusals import Protection
-from forge_tools.sandbox.paths.workspace import Root, Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.sandbox.reach import REACH, Reach
 from tests.descriptors import descriptors
 
@@ -155,4 +155,4 @@ def test_what_is_protected_is_not_opened_to_read_by_any_way(ws: Path, way: str, 
     with pytest.raises(SandboxError, match="may hold secrets"):
         root.open_to_read(path, os.O_RDONLY, "shown")
     assert descriptors(ws) == before
-    os.close(root.open_to_read("way/src/foo.py", os.O_RDONLY, "shown"))
+    root.open_to_read("way/src/foo.py", os.O_RDONLY, "shown").close()
