@@ -1,4 +1,7 @@
-"""Ends processes: trees step by step, and what a body or a worker left running, wherever it went. The standard library alone: launchers load little."""
+"""Ends processes: a tree step by step, and what a body or a worker left running, wherever it went.
+
+The standard library alone: launchers load little.
+"""
 
 import contextlib
 import os
@@ -106,7 +109,10 @@ class Quarry:
 
     def __init__(self, pid: int, handle: int | None = None) -> None:
         self.pid = pid
-        self._handle = _open(pid) if handle is None else handle
+        self._handle = -1 if handle is None else handle
+        if handle is None and _CAN_HANDLE:
+            with contextlib.suppress(OSError):
+                self._handle = os.pidfd_open(pid)
 
     def send(self, number: int) -> bool:
         """Send a signal; return whether the process was still there to get it."""
@@ -162,7 +168,7 @@ def end(
     ended: set[int] = set()
     quiet = rounds = 0
     while quiet < search.quiet_looks(rounds) and time.monotonic() < deadline:
-        found = _stop_all(search, deadline)
+        found = search.stop_all(deadline)
         for quarry in found.values():
             quarry.send(signal.SIGKILL)
         for quarry in found.values():
@@ -205,23 +211,32 @@ class _Search:
             return FORK_BOMB_LOOKS
         return QUIET_LOOKS if self._is_tree or rounds else 1
 
-    def look(self, known: Collection[int]) -> list[Quarry]:
-        """Hold those that are not `known` yet."""
+    def stop_all(self, deadline: float) -> dict[int, Quarry]:
+        """Stop and hold what belongs to it, until nothing more is found that could still start another."""
+        found: dict[int, Quarry] = {}
+        while time.monotonic() < deadline and self._stop_more(found):
+            pass
+        return found
+
+    def _stop_more(self, found: dict[int, Quarry]) -> bool:
         processes = self._processes()
         environments = {process.pid: environment_of(process.pid) for process in processes}
         self.is_unsure = any(not environments[process.pid] and _is_newborn(process) for process in processes)
         marks = {pid: marks_in(environment) for pid, environment in environments.items()}
-        found = []
+        is_growing = False
         for process in self._belonging(processes, marks):
-            if process.pid not in known and process.pid not in self._spare:
-                quarry = Quarry(process.pid)
-                # Held first and judged then: had the number become another's in between, no signal would reach that one.
-                if start_ticks(process.pid) == process.ticks:
-                    found.append(quarry)
-                else:
-                    quarry.close()
-                    self.is_unsure = True  # before it ended it may have started another
-        return found
+            if process.pid in found or process.pid in self._spare:
+                continue
+            quarry = Quarry(process.pid)
+            # Held first and judged then: had the number become another's in between, no signal would reach that one.
+            is_same = start_ticks(process.pid) == process.ticks
+            if is_same and quarry.send(signal.SIGSTOP):
+                found[process.pid] = quarry
+            else:
+                quarry.close()
+            is_growing = is_growing or is_same
+            self.is_unsure = self.is_unsure or not is_same  # before it ended it may have started another
+        return is_growing
 
     @property
     def _is_tree(self) -> bool:
@@ -289,27 +304,6 @@ def bury_adopted(spare: Collection[int] = ()) -> None:
     for pid in set(child_pids(os.getpid(), thread=os.getpid())).difference(spare):
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-
-
-def _open(pid: int) -> int:
-    if _CAN_HANDLE:
-        with contextlib.suppress(OSError):
-            return os.pidfd_open(pid)
-    return -1
-
-
-def _stop_all(search: _Search, deadline: float) -> dict[int, Quarry]:
-    found: dict[int, Quarry] = {}
-    is_growing = True
-    while is_growing and time.monotonic() < deadline:
-        is_growing = False
-        for quarry in search.look(found):
-            is_growing = True
-            if quarry.send(signal.SIGSTOP):
-                found[quarry.pid] = quarry
-            else:
-                quarry.close()
-    return found
 
 
 def _is_newborn(process: Process) -> bool:

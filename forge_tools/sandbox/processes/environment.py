@@ -1,4 +1,4 @@
-"""What a tool's process sees of our environment: an allow-list, so that no URL, password or key is ever passed on, and the marks by which it is known."""
+"""What a tool's process sees of our environment, by an allow-list: no URL, password or key; and the marks by which it is known."""
 
 import ctypes
 import os

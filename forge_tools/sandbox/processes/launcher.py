@@ -27,23 +27,6 @@ if __name__ == "__main__":  # started with -I, which leaves even its own package
 from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, prctl, reap
 
-__all__ = [
-    "REQUEST_LENGTH",
-    "Process",
-    "Spare",
-    "Status",
-    "Supervisor",
-    "descendants",
-    "keep_private",
-    "kill_all",
-    "main",
-    "ready",
-    "receive",
-    "serve",
-    "spawn",
-    "status_of",
-]
-
 REQUEST_LENGTH = struct.Struct(">I")
 
 _PR_SET_PDEATHSIG = 1

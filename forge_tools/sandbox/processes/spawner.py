@@ -22,6 +22,7 @@ LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 UMASK = 0o022
 """What commands start with."""
 
+_TRIES = 4
 _PATIENCE = 5.0  # seconds for the program to take a request, or to end
 
 
@@ -47,9 +48,10 @@ class Forker:
         Raises:
             OSError: the program cannot be started, or takes no request.
         """
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            return self._request(handles, fields)
-        # Somebody killed it on the way. Of a request that is not whole nothing comes, so that there may be another.
+        for _ in range(_TRIES - 1):
+            # Somebody killed it on the way. Of a request that is not whole nothing comes, so that there may be another.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                return self._request(handles, fields)
         return self._request(handles, fields)
 
     def close(self) -> None:
@@ -70,16 +72,12 @@ class Forker:
 
     def _ask(self, handles: list[int]) -> None:
         with self._lock:
-            for is_last in (False, True):
-                requests = self._requests or Context().run(self._launch)  # it is not the body's that needs it first
-                try:
-                    socket.send_fds(requests, [b"."], handles)
-                    return
-                except (BrokenPipeError, ConnectionResetError):
-                    # Somebody killed it; the next request gets a new one.
-                    self._stop()
-                    if is_last:
-                        raise
+            requests = self._requests or Context().run(self._launch)  # it is not the body's that needs it first
+            try:
+                socket.send_fds(requests, [b"."], handles)
+            except (BrokenPipeError, ConnectionResetError):
+                self._stop()  # the next request gets a new one
+                raise
 
     def _launch(self) -> socket.socket:
         ours, theirs = socket.socketpair()

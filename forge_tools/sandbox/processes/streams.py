@@ -1,4 +1,7 @@
-"""Bytes and text as they pass: without secrets, and without what a terminal obeys and does not show. The standard library alone: supervisors of shells load little."""
+"""Output as it passes: without secrets, and without what a terminal obeys and does not show.
+
+The standard library alone: supervisors of shells load little.
+"""
 
 import re
 from collections.abc import Callable, Iterable
