@@ -73,7 +73,7 @@ class ReportBuffer(Reporter):
         text = None if message is None else str(message)[:MESSAGE_CHARS]
         with self._lock:
             before = self._progress[0] if self._progress else 0.0
-            self._progress = _or(_number(done), before), _positive(total), text
+            self._progress = _number(done, before), _positive(total), text
         self._tell()
 
     def emit(self, text: str | bytes) -> None:
@@ -213,7 +213,7 @@ class DirectReporter(Reporter):
         self._listener = listener
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        self.tell(Progress(done=_or(_number(done), 0.0), total=_positive(total), message=message))
+        self.tell(Progress(done=_number(done, 0.0), total=_positive(total), message=message))
 
     def emit(self, text: str | bytes) -> None:
         self.tell(Output(text=text.decode(errors="replace") if isinstance(text, bytes) else str(text)))
@@ -267,19 +267,15 @@ def _telling_the_rest(context: ExecutionContext, reporter: ScrubbingReporter) ->
         reporter.end()
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, otherwise: float) -> float:
     """A tool must not fail for what it says of its progress."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+        return otherwise
+    return number if math.isfinite(number) else otherwise
 
 
 def _positive(value: Any) -> float | None:
-    number = _number(value)
-    return number if number and number > 0 else None
+    number = _number(value, 0.0)
+    return number if number > 0 else None

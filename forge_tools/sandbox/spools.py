@@ -1,4 +1,4 @@
-"""Files and folders for as long as a process needs them, which leave nothing: bytes on their way into an artifact or out of one."""
+"""Temporary files and folders, of which nothing is left: bytes on their way into an artifact or out of one."""
 
 import asyncio
 import fcntl
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from forge_tools.artifacts.pages import after_last_line, next_line
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor
 
 CHUNK_BYTES = 256 << 10
 TOO_LARGE = "ARTIFACT_TOO_LARGE"
@@ -22,14 +23,13 @@ _MARKER_ROOM = 128
 _LINE_ROOM = 64 << 10  # how far a cut moves to stand between two lines
 
 
-class Nameless:
+class Nameless(Descriptor):
     """A file without a name. It is gone when closed, which happens by itself with the last reference.
 
     A thread may be at it when whoever started that is cancelled and closes it: its number must not be given out meanwhile.
     """
 
     def __init__(self) -> None:
-        self.fd = -1
         self._in_use = threading.Lock()
         with tempfile.TemporaryFile(buffering=0) as file:
             self.fd = os.dup(file.fileno())
@@ -37,12 +37,7 @@ class Nameless:
 
     def close(self) -> None:
         with self._in_use:
-            fd, self.fd = self.fd, -1
-            if fd >= 0:
-                os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
+            super().close()
 
 
 class Spool(Nameless):
@@ -181,7 +176,6 @@ class Recent:
     def __init__(self, max_bytes: int = RECENT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._files: dict[str, int] = {}
-        self._sizes: dict[str, int] = {}
         self._lock = threading.Lock()  # a number that one thread closes is another file's as soon as another opens it
 
     def open(self, id: str) -> int | None:
@@ -191,44 +185,32 @@ class Recent:
             if fd is None:
                 return None
             self._files[id] = fd  # the last in the row is the last that goes
-            return _opened_anew(fd)
+            with suppress(OSError):  # a duplicate would share its position with every other reader
+                return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+            return None
 
     def add(self, id: str, fd: int) -> None:
         """Keep a duplicate of `fd`, in place of those that were used longest ago."""
-        size = os.fstat(fd).st_size
         with self._lock:
-            if id in self._files or size > self._max_bytes:
+            if id in self._files or os.fstat(fd).st_size > self._max_bytes:
                 return
             try:
                 self._files[id] = os.dup(fd)
             except OSError:  # out of handles: who reads it next fetches it again
                 return
-            self._sizes[id] = size
-            while sum(self._sizes.values()) > self._max_bytes or len(self._files) > RECENT_FILES:
-                oldest = next(iter(self._files))
-                os.close(self._files.pop(oldest))
-                del self._sizes[oldest]
+            while len(self._files) > RECENT_FILES or self._held() > self._max_bytes:
+                os.close(self._files.pop(next(iter(self._files))))
 
     def close(self) -> None:
         with self._lock:
-            for fd in self._files.values():
-                os.close(fd)
-            self._files.clear()
-            self._sizes.clear()
+            while self._files:
+                os.close(self._files.popitem()[1])
 
     def __del__(self) -> None:
         self.close()
 
-
-def _opened_anew(fd: int) -> int | None:
-    """A duplicate would share its position with every other reader; where /proc is, the file can be opened again."""
-    try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-
-
-_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    def _held(self) -> int:
+        return sum(os.fstat(fd).st_size for fd in self._files.values())
 
 
 @contextmanager
@@ -255,9 +237,10 @@ def remove_leftovers(parent: Path, prefix: str) -> None:
     with suppress(OSError):
         for path in sorted(parent.glob(f"{prefix}*")):
             with suppress(OSError):  # a link or a file, somebody else's, or gone by now
-                folder = os.open(path, _INTO)
+                folder = os.open(path, OPEN_FOLDER | os.O_NOFOLLOW)
                 try:
-                    if _is_private(folder):
+                    facts = os.fstat(folder)  # as `mkdtemp` makes it for this user?
+                    if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) == 0o700:
                         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         _remove(path, folder)
                 finally:
@@ -269,25 +252,13 @@ def _made(prefix: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix))
         with suppress(FileNotFoundError):
-            folder = os.open(path, _INTO)
+            folder = os.open(path, OPEN_FOLDER | os.O_NOFOLLOW)
             with suppress(OSError):  # a file system without locks, on which nobody can take it for left behind
                 fcntl.flock(folder, fcntl.LOCK_EX)
-            if _is_at(path, folder):
-                return path, folder
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.lstat(), os.fstat(folder)):
+                    return path, folder
             os.close(folder)
-
-
-def _is_private(folder: int) -> bool:
-    """Whether it is as `mkdtemp` makes it for this user."""
-    facts = os.fstat(folder)
-    return facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) == 0o700
-
-
-def _is_at(path: Path, folder: int) -> bool:
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(folder))
-    except FileNotFoundError:
-        return False
 
 
 def _remove(path: Path, folder: int) -> None:

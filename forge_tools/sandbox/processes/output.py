@@ -153,13 +153,11 @@ class HeadTail:
         """All of a text that is longer than the limit, to be read once."""
         return self._spool.chunks() if self._spool is not None else None
 
-    def render(self, limit: int) -> tuple[str, bool]:
-        """Return the text within `limit` characters (at most the limit it was made with), and whether any was left out."""
-        text, facts = self.show(limit)
-        return text, bool(facts["truncated"])
-
     def show(self, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
-        """Return the text as `render` does, and what metadata say of it; `artifact` is where all of it is."""
+        """Return the text within `limit` characters (at most the limit it was made with), and what metadata say of it.
+
+        `artifact` is where all of it is.
+        """
         head, tail = "".join(self._head), "".join(self._tail)
         facts: dict[str, Any] = {"truncated": False, "total_chars": self.chars, "total_lines": self.lines}
         if self.chars <= limit:

@@ -8,10 +8,10 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from forge_tools.records import ShellRecord, ShellStatus, host_of
+from forge_tools.sandbox.paths.confinement import Descriptor
 from forge_tools.sandbox.processes.endings import Quarry, end
 from forge_tools.sandbox.processes.trees import SHELL, start_ticks
 from forge_tools.sandbox.shells.supervisor import (
@@ -25,6 +25,12 @@ from forge_tools.sandbox.shells.supervisor import (
     replace,
     restate,
 )
+
+_ORDER = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_BYTES = 1 << 20
+_TEXTS = ("command", "cwd", "description", "session_id", "agent_id", "execution_id", "kernel", "ended_by")
+_SECONDS = ("started_at", "ended_at", "runtime_s", "took_s")
+_TOO_MANY_SECONDS = 2e11  # no date has them
 
 
 class Piece(NamedTuple):
@@ -47,14 +53,12 @@ class Output:
     @property
     def size(self) -> int:
         """How many bytes were written, kept or not, as far as the files tell."""
-        segments = self._segments()
-        return segments[-1][0] + self._status(segments[-1][1])[0] if segments else 0
+        return self._last()[0]
 
     @property
     def changed_at(self) -> float | None:
         """When something was last written, in seconds since the epoch; None where nothing was."""
-        segments = self._segments()
-        return self._status(segments[-1][1])[1] if segments else None
+        return self._last()[1]
 
     def read(self, start: int, limit: int) -> list[Piece]:
         """Return what is kept from `start` on, `limit` bytes at most; between two pieces something is missing."""
@@ -85,12 +89,14 @@ class Output:
         numbers = ((name.removesuffix(SEGMENT), name) for name in names)
         return sorted((int(number), name) for number, name in numbers if number.isascii() and number.isdigit())
 
-    def _status(self, name: str) -> tuple[int, float]:
-        try:
-            status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
-        except OSError:
-            return 0, 0.0
-        return (status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else (0, 0.0)
+    def _last(self) -> tuple[int, float | None]:
+        for begin, name in self._segments()[-1:]:
+            with suppress(OSError):
+                status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    return begin + status.st_size, status.st_mtime
+            return begin, 0.0
+        return 0, None
 
     def _read(self, name: str, offset: int, limit: int) -> bytes:
         """Read a file that may be gone by now, or be something that somebody else put there: that holds nothing."""
@@ -108,13 +114,8 @@ class Output:
             os.close(fd)
 
 
-_ORDER = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-_MAX_BYTES = 1 << 20
-_TOO_LARGE = 1 << 63
-
-
-class ShellFolder:
-    """One shell's folder, held open. Close it, or use it as a context manager; the last reference closes it too."""
+class ShellFolder(Descriptor):
+    """One shell's folder, held open."""
 
     def __init__(self, fd: int, id: str) -> None:
         self.fd = fd
@@ -125,17 +126,17 @@ class ShellFolder:
 
     @property
     def session_id(self) -> str | None:
-        return _text(self._asked, "session_id")
+        return self._asked.get("session_id")
 
     @property
     def size(self) -> int:
         """How many bytes it has written, kept or not."""
-        return max(self.output.size, _whole(self._load(STATUS), "size") or 0)
+        return max(self.output.size, int(self.facts().get("size", 0)))
 
     @property
     def is_whole(self) -> bool:
         """Whether its supervisor has got so far as to say how it goes."""
-        return bool(self._asked) and "state" in self._load(STATUS)
+        return bool(self._asked) and "state" in self.facts()
 
     def facts(self) -> dict[str, Any]:
         """What the supervisor said last, as it wrote it: `state`, `exit_code`, `runtime_s`, ..."""
@@ -172,10 +173,11 @@ class ShellFolder:
         """How long it has been running, or ran; None where nobody knows. A clock that is set changes nothing."""
         facts = self.facts()
         if facts.get("state") != ShellStatus.RUNNING:
-            return _number(facts, "runtime_s")
-        ticks = _whole(facts, "start_ticks")
+            runtime: float | None = facts.get("runtime_s")
+            return runtime
+        ticks: int = facts.get("start_ticks", 0)
         if not ticks:
-            return max(0.0, round(time.time() - (_number(self._asked, "started_at") or 0), 3))
+            return max(0.0, round(time.time() - float(self._asked.get("started_at", 0)), 3))
         return round(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 3)
 
     def quiet_seconds(self) -> float | None:
@@ -185,18 +187,13 @@ class ShellFolder:
 
     def cursor(self, reader: str | None) -> int:
         """Where that reader last said that it had come to."""
-        return _whole(self._load(_cursor_name(reader)), "since") or 0
+        return int(self._load(_cursor_name(reader)).get("since", 0))
 
     def keep_cursor(self, reader: str | None, since: int) -> None:
         """Remember it; a reader that comes back without a word goes on from there."""
         if since != self.cursor(reader):
             with suppress(OSError):  # it only saves the reader from saying it again
                 replace(self.fd, _cursor_name(reader), {"since": since})
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
 
     def _pass_on(self, order: bytes) -> bool:
         try:
@@ -223,26 +220,22 @@ class ShellFolder:
         return facts
 
     def _described(self, facts: dict[str, Any]) -> ShellRecord:
-        asked = self._asked
-        ended_at = _number(facts, "ended_at")
+        asked, ended_at = self._asked, facts.get("ended_at")
         return ShellRecord(
             id=self.id,
             hostname=host_of(self.id) or "",
-            command=_text(asked, "command") or "",
-            cwd=_text(asked, "cwd") or "",
-            status=_status(facts),
-            kernel=_text(facts, "kernel") or "",
-            pid=_whole(facts, "pid") or 0,
-            start_ticks=_whole(facts, "start_ticks") or 0,
-            started_at=_moment(_number(asked, "started_at") or 0),
-            description=_text(asked, "description"),
-            session_id=self.session_id,
-            agent_id=_text(asked, "agent_id"),
-            execution_id=_text(asked, "execution_id"),
-            exit_code=_whole(facts, "exit_code"),
-            signal=_whole(facts, "signal"),
-            size=max(self.output.size, _whole(facts, "size") or 0),
-            ended_at=None if ended_at is None else _moment(ended_at),
+            command=asked.get("command", ""),
+            cwd=asked.get("cwd", ""),
+            status=ShellStatus(facts.get("state", ShellStatus.LOST)),
+            kernel=facts.get("kernel", ""),
+            pid=facts.get("pid", 0),
+            start_ticks=facts.get("start_ticks", 0),
+            started_at=datetime.fromtimestamp(asked.get("started_at", 0), UTC),
+            **{name: asked.get(name) for name in ("description", "session_id", "agent_id", "execution_id")},
+            exit_code=facts.get("exit_code"),
+            signal=facts.get("signal"),
+            size=max(self.output.size, facts.get("size", 0)),
+            ended_at=None if ended_at is None else datetime.fromtimestamp(ended_at, UTC),
         )
 
     def _load(self, name: str) -> dict[str, Any]:
@@ -258,20 +251,12 @@ class ShellFolder:
             return {}
         return self._read[name][1]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _sweep(handle: str, facts: dict[str, Any]) -> None:
     """End what carries the mark of the shell, and what is below its command while that lives, marked or not."""
-    root = Quarry(_whole(facts, "child") or 0)
+    root = Quarry(facts.get("child", 0))
     try:
-        is_its = start_ticks(root.pid) == (_whole(facts, "child_ticks") or -1)  # held first: it is what we look at
+        is_its = start_ticks(root.pid) == facts.get("child_ticks", -1)  # held first: it is what we look at
         end(f"{SHELL}={handle}".encode(), root=root if is_its else None)
     finally:
         root.close()
@@ -279,7 +264,7 @@ def _sweep(handle: str, facts: dict[str, Any]) -> None:
 
 def _signal(facts: dict[str, Any], number: int) -> bool:
     """Send a signal to the supervisor; return whether it is there."""
-    supervisor = Quarry(_whole(facts, "pid") or 0)
+    supervisor = Quarry(facts.get("pid", 0))
     try:
         return _is_supervised(facts) and supervisor.send(number)  # held first, as above
     finally:
@@ -287,18 +272,32 @@ def _signal(facts: dict[str, Any], number: int) -> bool:
 
 
 def _json(fd: int) -> dict[str, Any]:
+    """Read what is of its kind: what a shell runs may write here too, and whatever it likes."""
     try:
         found = json.loads(os.read(fd, _MAX_BYTES)) if stat.S_ISREG(os.fstat(fd).st_mode) else {}
-    except (ValueError, RecursionError):  # what a shell runs may write here too, and whatever it likes
+    except (ValueError, RecursionError):
         return {}
     finally:
         os.close(fd)
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    states = {"state": ShellStatus.LOST.value} if "state" in found else {}
+    return states | {name: value for name, value in found.items() if _is_sound(name, value)}
+
+
+def _is_sound(name: str, value: object) -> bool:
+    if name in _TEXTS:
+        return isinstance(value, str)
+    if name == "state":
+        return value in list(ShellStatus)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < _TOO_MANY_SECONDS if name in _SECONDS else isinstance(value, int) and abs(value) < 1 << 63
 
 
 def _is_supervised(facts: dict[str, Any]) -> bool:
     """Whether the very process that wrote this still lives: a number that was given out again is another process."""
-    pid, ticks = _whole(facts, "pid") or 0, _whole(facts, "start_ticks") or 0
+    pid, ticks = int(facts.get("pid", 0)), int(facts.get("start_ticks", 0))
     if facts.get("kernel") != kernel_id() or pid <= 0:
         return False
     if ticks:
@@ -312,32 +311,3 @@ def _is_supervised(facts: dict[str, Any]) -> bool:
 
 def _cursor_name(reader: str | None) -> str:
     return f"cursor.{blake2b((reader or '').encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}.json"
-
-
-def _status(facts: dict[str, Any]) -> ShellStatus:
-    try:
-        return ShellStatus(str(facts.get("state")))
-    except ValueError:
-        return ShellStatus.LOST
-
-
-def _text(found: dict[str, Any], name: str) -> str | None:
-    value = found.get(name)
-    return value if isinstance(value, str) else None
-
-
-def _number(found: dict[str, Any], name: str) -> int | float | None:
-    value = found.get(name)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _whole(found: dict[str, Any], name: str) -> int | None:
-    value = _number(found, name)
-    return value if isinstance(value, int) and abs(value) < _TOO_LARGE else None
-
-
-def _moment(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(0, UTC)

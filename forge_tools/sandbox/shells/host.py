@@ -1,4 +1,4 @@
-"""What a host does for all of its shells: look at them, keep them alive, count what they use, and forget those that are over."""
+"""All shells of a host: looked at, kept alive, forgotten when they are over; and what they use."""
 
 import os
 import re
@@ -10,18 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forge_tools.records import ShellRecord, ShellStatus, host_of
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
 from forge_tools.sandbox.processes.trees import Process, families, start_ticks
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.supervisor import STATUS
 
-_Identity = tuple[int, ...]
-
 _STARTING_SECONDS = 60.0
 _MAX_FOLDERS = 8
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_LISTENING = "0A"
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
+_MAX_HANDLES = 4096  # of one process; a server with more connections than that opened its port before them
 
 # Of each folder the shells that are over: what they were does not change, and a host keeps many for days.
-_over: dict[Path, dict[str, tuple[_Identity, ShellRecord]]] = {}
+_over: dict[Path, dict[str, tuple[tuple[int, ...] | None, ShellRecord]]] = {}
 
 
 def survey(folder: Path) -> list[ShellRecord]:
@@ -32,14 +35,16 @@ def survey(folder: Path) -> list[ShellRecord]:
     """
     known, over, records = _over.get(folder, {}), {}, []
     for name in _names(folder):
-        identity = _identity(folder, name)
-        if identity is not None and (kept := known.get(name)) is not None and kept[0] == identity:
+        identity, kept = _identity(folder, name), known.get(name)
+        if kept is None or kept[0] != identity:
+            shell = find(folder, name)
+            if shell is None:
+                continue
+            with shell:
+                kept = identity, shell.record()
+        records.append(kept[1])
+        if identity is not None and kept[1].status is not ShellStatus.RUNNING:
             over[name] = kept
-            records.append(kept[1])
-        elif (record := _record(folder, name)) is not None:
-            records.append(record)
-            if identity is not None and record.status is not ShellStatus.RUNNING:
-                over[name] = identity, record
     if len(_over) >= _MAX_FOLDERS:
         _over.clear()
     _over[folder] = over
@@ -93,7 +98,7 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _identity(folder: Path, name: str) -> _Identity | None:
+def _identity(folder: Path, name: str) -> tuple[int, ...] | None:
     """What says that a shell's status is the one that was read before; None where there is none."""
     try:
         seen = os.stat(f"{folder}/{name}/{STATUS}", follow_symlinks=False)  # noqa: PTH116  a host keeps thousands
@@ -102,26 +107,14 @@ def _identity(folder: Path, name: str) -> _Identity | None:
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
-def _record(folder: Path, name: str) -> ShellRecord | None:
-    shell = _open(folder, name)
-    if shell is None:
-        return None
-    with shell:
-        return shell.record() if shell.is_whole else None
-
-
 def _open(folder: Path, id: str) -> ShellFolder | None:
     """Open by a name that can be no path: only the form of an id is accepted."""
     if host_of(id) is None:
         return None
     try:
-        return ShellFolder(os.open(folder / id, _FOLDER), id)
+        return ShellFolder(os.open(folder / id, OPEN_FOLDER | os.O_NOFOLLOW), id)
     except OSError:
         return None
-
-
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +162,6 @@ def _ticks(pid: int, fields: slice) -> int:
     return 0
 
 
-_TABLES = ("tcp", "tcp6")
-_LISTENING = "0A"
-_SOCKET = re.compile(r"socket:\[(\d+)\]")
-_MAX_HANDLES = 4096  # of one process; a server with more connections than that opened its port before them
-
-
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
     """List the ports that any of these processes listens on, in whatever network each of them is."""
     found: set[int] = set()
@@ -195,7 +182,7 @@ def _sockets(pid: int) -> Iterator[str]:
 
 def _listeners(pid: int) -> Iterator[tuple[int, str]]:
     """Yield the port and the inode of each socket that listens in the network of a process."""
-    for table in _TABLES:
+    for table in ("tcp", "tcp6"):
         with suppress(OSError):  # as above; or no IPv6
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()

@@ -1,10 +1,10 @@
 """Starts shells that outlive their calls, and finds the folder that their state is kept in."""
 
 import base64
-import contextlib
 import os
 import re
 import secrets
+import shutil
 import socket
 import stat
 import tempfile
@@ -123,7 +123,7 @@ def start(
     except OSError as error:
         if (found := find(folder, handle)) is not None:  # it runs, though its supervisor could not say so
             return found
-        _remove(folder / handle)
+        shutil.rmtree(folder / handle, ignore_errors=True)
         raise _refusal(error.errno or 0) from error
     return _started_before(folder, handle)
 
@@ -196,13 +196,6 @@ def _started_before(folder: Path, id: str) -> ShellFolder:
             raise SandboxError(what, ErrorCode.OUTCOME_UNKNOWN)
         time.sleep(0.005)
     return found
-
-
-def _remove(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        for entry in folder.iterdir():
-            entry.unlink()
-        folder.rmdir()
 
 
 def _refusal(number: int) -> SandboxError:

@@ -135,7 +135,7 @@ class Bash(BaseTool):
         text = f"[Dry Run] Would {how} in {where}: {shown}{limit}"
         is_valid = completed.exit_code == 0
         if not is_valid:
-            text += f"\nThe shell would refuse it: {kept.render(_SHOWN_COMMAND)[0].strip()}"
+            text += f"\nThe shell would refuse it: {kept.show(_SHOWN_COMMAND)[0].strip()}"
         return ToolResult.ok(text, cwd=folder.name, description=description, is_valid=is_valid)
 
 

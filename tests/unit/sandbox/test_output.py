@@ -14,7 +14,7 @@ def shown(*chunks: bytes, limit: int = 100_000) -> str:
     for chunk in chunks:
         terminal.feed(chunk)
     terminal.finish()
-    return kept.render(limit)[0]
+    return kept.show(limit)[0]
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_line_of_100_mb_is_kept_within_the_limit() -> None:
     for _ in range(400):
         terminal.feed(b"x" * 250_000)
     terminal.finish()
-    text, is_cut = kept.render(1000)
-    assert (kept.chars, kept.lines, is_cut, len(text) <= 1000) == (100_000_000, 1, True, True)
+    text, facts = kept.show(1000)
+    assert (kept.chars, kept.lines, facts["truncated"], len(text) <= 1000) == (100_000_000, 1, True, True)
 
 
 def test_head_and_tail_are_kept_and_the_middle_is_counted() -> None:
@@ -110,7 +110,8 @@ def test_head_and_tail_are_kept_and_the_middle_is_counted() -> None:
 def test_the_marker_is_there_exactly_when_something_is_missing(limit: int, size: int) -> None:
     kept = HeadTail(limit)
     kept.add("x" * size)
-    text, is_cut = kept.render(limit)
+    text, facts = kept.show(limit)
+    is_cut = facts["truncated"]
     assert is_cut == (size > limit) == ("omitted" in text)
     assert len(text) <= max(limit, 110)
     if not is_cut:
