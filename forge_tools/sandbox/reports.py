@@ -34,11 +34,6 @@ class ReportBuffer(Reporter):
     block. Between two takes the newest progress replaces older, and output is cut in its middle.
     """
 
-    __slots__ = (
-        *("_clock", "_decoder", "_due", "_head", "_interval", "_is_closed", "_is_split", "_is_told", "_left_out"),
-        *("_lock", "_news", "_number", "_progress", "_room", "_rows", "_tail"),
-    )
-
     def __init__(
         self,
         news: Callable[[], None],

@@ -11,7 +11,8 @@ from typing import Any
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, OpenRoot
+from forge_tools.sandbox.paths.confinement import OpenRoot
+from forge_tools.sandbox.paths.folders import Folder
 from forge_tools.sandbox.paths.places import Place
 from forge_tools.sandbox.paths.refusals import refusal
 
@@ -22,9 +23,7 @@ FOLDERS = (".forge", "journal")
 """Where entries are, below the root: whoever shares the workspace shares them, whichever host runs the execution again."""
 
 KEPT_SECONDS = 7 * 86_400
-_MAX_ENTRY_BYTES = 64 << 20
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Seen = Callable[[], str | None]
 """Looks at the file now, and names what it sees in the way of `Entry.before` and `Entry.after`."""
@@ -71,10 +70,8 @@ class Journal:
         folder = self._open()
         if folder is None:
             return None
-        try:
+        with folder:
             entry, is_done = self._load(folder)
-        finally:
-            os.close(folder)
         if entry is None or entry.call != self._call:
             return None
         if not is_done:
@@ -94,60 +91,48 @@ class Journal:
         if folder is None or self._name is None:
             return
         entry = Entry(self._call, before, after, temporary, result.model_dump(mode="json"))
-        try:
-            _write(folder, self._name, json.dumps(asdict(entry)).encode("utf-8", "surrogatepass"))
-            with suppress(FileNotFoundError):
-                os.unlink(f"{self._name}.done", dir_fd=folder)
-            if self._name.startswith("00"):  # now and then is often enough
-                _prune(folder)
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(f"{self._name}.new", dir_fd=folder)
-            raise refusal(error, "the write journal in .forge", "write") from error
-        finally:
-            os.close(folder)
+        with folder:
+            try:
+                _write(folder.fd, self._name, json.dumps(asdict(entry)).encode("utf-8", "surrogatepass"))
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{self._name}.done", dir_fd=folder.fd)
+                if self._name.startswith("00"):  # now and then is often enough
+                    _prune(folder)
+            except OSError as error:
+                with suppress(OSError):
+                    os.unlink(f"{self._name}.new", dir_fd=folder.fd)
+                raise refusal(error, "the write journal in .forge", "write") from error
 
     def done(self) -> None:
         """Note that it has been done."""
         folder = self._open()
         if folder is None:
             return
-        with suppress(OSError):  # it has been done all the same; what it left is enough to tell
-            os.rename(f"{self._name}.json", f"{self._name}.done", src_dir_fd=folder, dst_dir_fd=folder)
-        os.close(folder)
+        with folder, suppress(OSError):  # it has been done all the same; what it left is enough to tell
+            os.rename(f"{self._name}.json", f"{self._name}.done", src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
 
-    def _open(self, *, is_made: bool = False) -> int | None:
+    def _open(self, *, is_made: bool = False) -> Folder | None:
         if self._name is None:
             return None
-        folder = os.dup(self._root.fd)
         try:
+            folder = Folder(self._root.fd)
             for name in FOLDERS:
                 if is_made:
                     _make(folder, name)
-                below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-                os.close(folder)
-                folder = below
+                folder = folder.enter(name)
         except OSError as error:
-            os.close(folder)
-            if is_made:
-                what = f"The write journal of the workspace cannot be used: {os.strerror(error.errno or 0)}. "
-                what += "Without it a crash could do this twice; let workers write to .forge in the workspace"
-                raise SandboxError(what, ErrorCode.EXECUTION_ERROR) from error
-            return None
+            if not is_made:
+                return None
+            what = f"The write journal of the workspace cannot be used: {os.strerror(error.errno or 0)}. "
+            what += "Without it a crash could do this twice; let workers write to .forge in the workspace"
+            raise SandboxError(what, ErrorCode.EXECUTION_ERROR) from error
         return folder
 
-    def _load(self, folder: int) -> tuple[Entry | None, bool]:
+    def _load(self, folder: Folder) -> tuple[Entry | None, bool]:
         for suffix in ("done", "json"):
-            try:
-                fd = os.open(f"{self._name}.{suffix}", _READ, dir_fd=folder)
-            except OSError:
-                continue
-            with os.fdopen(fd, "rb") as file:
-                text = file.read(_MAX_ENTRY_BYTES)
-            try:
-                return Entry(**json.loads(text)), suffix == "done"
-            except (ValueError, TypeError):  # cut off by a crash of the host: then nothing had been done yet
-                continue
+            # Not there, or cut off by a crash of the host: then nothing had been done yet.
+            with suppress(OSError, ValueError, TypeError):
+                return Entry(**json.loads(folder.read(f"{self._name}.{suffix}"))), suffix == "done"
         return None, False
 
 
@@ -155,14 +140,13 @@ def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _make(folder: int, name: str) -> None:
+def _make(folder: Folder, name: str) -> None:
     with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=folder)
+        os.mkdir(name, 0o700, dir_fd=folder.fd)
         if name == FOLDERS[0]:  # neither commits nor searches of the workspace want what is in here
-            below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-            with os.fdopen(os.open(".gitignore", _WRITE, 0o600, dir_fd=below), "wb") as file:
+            below = folder.enter(name)
+            with below, os.fdopen(os.open(".gitignore", _WRITE, 0o600, dir_fd=below.fd), "wb") as file:
                 file.write(b"*\n")
-            os.close(below)
 
 
 def _write(folder: int, name: str, data: bytes) -> None:
@@ -181,14 +165,12 @@ def _is_removed(name: str, folder: int) -> bool:
     return True
 
 
-def _prune(folder: int) -> None:
+def _prune(folder: Folder) -> None:
     oldest = time.time() - KEPT_SECONDS
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries]
-    for name in names:
+    for name in folder.entries().files:
         with suppress(FileNotFoundError):  # another writer is done with it, or prunes too
-            if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < oldest:
-                os.unlink(name, dir_fd=folder)
+            if folder.stat(name).st_mtime < oldest:
+                os.unlink(name, dir_fd=folder.fd)
 
 
 def _unknown(shown: str) -> SandboxError:

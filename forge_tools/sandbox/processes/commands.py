@@ -11,13 +11,25 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.processes.spawner import SPAWNER
 
+Sink = Callable[[bytes], bool]
+"""Takes a chunk of output. False means that enough was seen: the command is ended."""
+
+SPAWN_FAILED = "SPAWN_FAILED"
+
+_CHUNK = 1 << 18
+_LITTLE = 1 << 12
+_PAUSE_SECONDS = 0.002
+_DRAIN_SECONDS = 0.1
+_SLACK_SECONDS = 1.0  # beyond the grace, for the launcher to find and kill a tree
+
+_cleaning: set[asyncio.Future[None]] = set()
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
 
 
@@ -37,20 +49,6 @@ def find_beside_python(name: str) -> str | None:
         if path.is_file() and os.access(path, os.X_OK):
             return str(path)
     return None
-
-
-Sink = Callable[[bytes], bool]
-"""Takes a chunk of output. False means that enough was seen: the command is ended."""
-
-SPAWN_FAILED = "SPAWN_FAILED"
-
-_CHUNK = 1 << 18
-_LITTLE = 1 << 12
-_PAUSE_SECONDS = 0.002
-_DRAIN_SECONDS = 0.1
-_SLACK_SECONDS = 1.0  # beyond the grace, for the launcher to find and kill a tree
-
-_cleaning: set[asyncio.Future[None]] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,8 @@ async def run(
     """
     running = _Running(command[0])
     try:
-        running.start(command, environment, folder=folder, stdin=stdin, sinks=(stdout, stderr), grace=grace)
+        spawn = partial(SPAWNER.start, command, environment, folder=folder, grace=grace)
+        running.start(spawn, stdin, [stdout] if stderr is None else [stdout, stderr])
         await asyncio.wait({running.over, running.enough}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if running.over.done():
             await running.drain()
@@ -110,26 +109,15 @@ class _Running:
         self._facts: dict[str, int] = {}
         self._failure: BaseException | None = None
 
-    def start(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        folder: int,
-        stdin: bytes | int,
-        sinks: tuple[Sink, Sink | None],
-        grace: float,
-    ) -> None:
+    def start(self, spawn: Callable[..., socket.socket], stdin: bytes | int, sinks: Sequence[Sink]) -> None:
         try:
             with ExitStack() as closing:
-                given = _input(stdin, closing)
-                outputs = [self._reader(sink, closing) for sink in sinks if sink is not None]
-                streams = (given, outputs[0], outputs[-1])
-                self._control = SPAWNER.start(command, environment, folder=folder, streams=streams, grace=grace)
+                outputs = [self._reader(sink, closing) for sink in sinks]
+                self._control = control = spawn(streams=(_input(stdin, closing), outputs[0], outputs[-1]))
         except OSError as error:
             raise self._refusal(error.errno or 0) from error
-        self._control.setblocking(False)  # noqa: FBT003  the method takes no keyword
-        self._loop.add_reader(self._control, self._hear, self._control)
+        control.setblocking(False)  # noqa: FBT003  the method takes no keyword
+        self._loop.add_reader(control, self._hear, control)
 
     async def drain(self) -> None:
         """Read what is still in the pipes; somebody who inherited them cannot hold the call up."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forge_tools.records import ToolResult
-from forge_tools.sandbox.paths import confinement as nowait
+from forge_tools.sandbox.paths import confinement
 from forge_tools.sandbox.paths.files import etag_of
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file.read import Read
@@ -53,8 +53,8 @@ def read(caller: Callable[[Read], Call], ws: Path) -> Call:
     """Reads in a file system that was met."""
     (ws / "first").write_bytes(b"x")
     with Workspace(ws).open_file("first") as file:
-        nowait.meet(file.fd, file.stat.st_dev)
-        if not nowait.is_offered(file.stat.st_dev):
+        confinement.meet(file.fd, file.stat.st_dev)
+        if not confinement.is_offered(file.stat.st_dev):
             pytest.skip("the file system of the temporary folder offers no reads that never wait")
     return caller(Read())
 
@@ -124,7 +124,7 @@ async def test_a_file_that_is_not_in_memory_takes_one(read: Call, write: Write, 
 async def test_the_first_reading_in_a_file_system_takes_one(
     read: Call, threads: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nowait, "_offering", {})
+    monkeypatch.setattr(confinement, "_offering", {})
     for _ in range(3):
         assert (await read(file_path="first")).output == "     1\tx"
     assert len(threads) == 1

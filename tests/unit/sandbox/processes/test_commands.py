@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.processes import commands as process
+from forge_tools.sandbox.processes import commands
 from forge_tools.sandbox.processes.commands import Completed, run
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.spawner import SPAWNER, Spawner
@@ -176,7 +176,7 @@ async def test_cancelled_twice_the_tree_still_ends(
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await call
-    await asyncio.to_thread(wait_until, lambda: not sleepers() and not process._cleaning)
+    await asyncio.to_thread(wait_until, lambda: not sleepers() and not commands._cleaning)
 
 
 @pytest.mark.parametrize("command", ["/no/such/program", "no-such-program", "/etc"])

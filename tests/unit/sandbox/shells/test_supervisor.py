@@ -20,13 +20,12 @@ from forge_tools.sandbox.processes.endings import Quarry, end, has_unmarked_desc
 from forge_tools.sandbox.processes.environment import attempt_mark, boot_mark
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.reach import Reach
-from forge_tools.sandbox.shells import host as keeping
-from forge_tools.sandbox.shells import start as starting
+from forge_tools.sandbox.shells import host, start
 from forge_tools.sandbox.shells.start import KEEPER, hostname_of, shells_folder
 from tests.shell_hosts import has_ended, output_of, run_shell, shell_host
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 STARTER = f"""
 import sys
 from pathlib import Path
@@ -176,9 +175,9 @@ def test_a_shell_outlives_the_process_that_started_it_by_kill_9(
     with started([*starter, str(folder), script]) as (process, handle):
         os.killpg(process.pid, signal.SIGKILL)
     (folder / "go").touch()
-    with keeping.find(folder, handle) as shell:
+    with host.find(folder, handle) as shell:
         wait_until(lambda: output_of(shell) == b"one\ntwo\n")
-        assert [record.status for record in keeping.survey(folder)] == [ShellStatus.RUNNING]
+        assert [record.status for record in host.survey(folder)] == [ShellStatus.RUNNING]
         assert shell.order("TERM", 2)
         wait_until(lambda: has_ended(shell))
     assert not sleepers()
@@ -195,7 +194,7 @@ def test_nothing_that_sweeps_up_after_workers_and_bodies_meets_a_shell(
         assert end(attempt_mark("the-execution", 1), root=Quarry(process.pid)) == 1
         assert end(boot_mark("the-boot")) == 0
         process.wait(60)
-    with keeping.find(folder, handle) as shell:
+    with host.find(folder, handle) as shell:
         assert len(sleepers()) == 2
         assert shell.record().status is ShellStatus.RUNNING
         assert {p.pid for p in descendants(shell.record().pid, with_shells=True)} >= set(sleepers())
@@ -226,7 +225,7 @@ def test_a_launcher_that_ends_its_tree_lets_shells_be(
         os.close(lifeline)
         process.wait(60)
     assert time.monotonic() - began < 20
-    with keeping.find(folder, handle) as shell:
+    with host.find(folder, handle) as shell:
         assert len(sleepers()) == 1
         assert shell.record().status is ShellStatus.RUNNING
 
@@ -275,12 +274,12 @@ def test_the_same_deed_starts_one_shell(folder: Path, marker: str, sleepers: Cal
 
 def test_one_that_cannot_be_started_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.open("/", os.O_RDONLY)
-    new = starting.NewShell(command="x", cwd=".")
+    new = start.NewShell(command="x", cwd=".")
     with pytest.raises(SandboxError, match="No such file"):
-        starting.start(folder, "h1", new, ["/no/such/program"], place=fd, stdin=b"")
+        start.start(folder, "h1", new, ["/no/such/program"], place=fd, stdin=b"")
     monkeypatch.setattr(KEEPER, "request", _fails)
     with pytest.raises(SandboxError, match="Too many open files"):
-        starting.start(folder, "h1", new, ["/bin/true"], place=fd, stdin=b"")
+        start.start(folder, "h1", new, ["/bin/true"], place=fd, stdin=b"")
     os.close(fd)
     assert list(folder.iterdir()) == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.shells import supervisor as segments
+from forge_tools.sandbox.shells import supervisor
 from forge_tools.sandbox.shells.folder import Output, Piece
 from forge_tools.sandbox.shells.supervisor import Segments
 from tests.shell_hosts import has_ended, run_shell, shell_host
@@ -50,9 +50,9 @@ def test_a_disk_that_is_full_costs_only_what_finds_no_room(folder: int, monkeypa
     written, output = Segments(folder, 80), Output(folder)
     written.write(b"before")
     write = os.write
-    monkeypatch.setattr(segments.os, "write", _full)
+    monkeypatch.setattr(supervisor.os, "write", _full)
     written.write(b"nowhere")
-    monkeypatch.setattr(segments.os, "write", write)
+    monkeypatch.setattr(supervisor.os, "write", write)
     written.write(b"after")
     assert written.size == output.size == 18
     assert output.read(0, 100) == [Piece(0, b"before"), Piece(13, b"after")]
@@ -62,7 +62,7 @@ def test_what_was_kept_outlasts_a_disk_that_is_full(folder: int, monkeypatch: py
     written, output = Segments(folder, 80), Output(folder)
     written.write(b"0123456789" * 3)
     with monkeypatch.context() as patch:
-        patch.setattr(segments.os, "write", _full)
+        patch.setattr(supervisor.os, "write", _full)
         for _ in range(20):
             written.write(b"nowhere")
     assert len(os.listdir(folder)) == 3

@@ -13,7 +13,7 @@ import pytest
 from forge_tools.errors import SandboxError
 from forge_tools.records import ShellStatus
 from forge_tools.sandbox.processes import spawner
-from forge_tools.sandbox.shells import start as starting
+from forge_tools.sandbox.shells import start
 from forge_tools.sandbox.shells.start import KEEPER
 from tests.shell_hosts import has_ended, is_alive, run_shell, shell_host
 from tests.waiting import wait_until
@@ -61,7 +61,7 @@ def test_a_command_cannot_keep_an_order_from_its_supervisor(folder: Path, how: s
 def test_one_whose_supervisor_is_stopped_before_it_can_say_so_is_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch, marker: str, sleepers: Callable[[], list[int]]
 ) -> None:
-    monkeypatch.setattr(starting, "_PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(start, "_PATIENCE_SECONDS", 2.0)
     for _ in range(10):
         with run_shell(folder, f"kill -STOP $PPID; sleep {marker}") as shell:
             assert shell.order("KILL", 0)

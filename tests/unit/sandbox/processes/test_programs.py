@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.processes import commands as programs
+from forge_tools.sandbox.processes import commands
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +20,12 @@ def _forgotten() -> Iterator[None]:
 
 
 def forget() -> None:
-    programs.find_beside_python.cache_clear()
-    programs.find_shell.cache_clear()
+    commands.find_beside_python.cache_clear()
+    commands.find_shell.cache_clear()
 
 
 def test_ripgrep_is_the_one_installed_for_this_python() -> None:
-    assert programs.find_beside_python("rg") == str(Path(sysconfig.get_path("scripts")) / "rg")
+    assert commands.find_beside_python("rg") == str(Path(sysconfig.get_path("scripts")) / "rg")
 
 
 def test_a_program_in_the_path_alone_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,24 +33,24 @@ def test_a_program_in_the_path_alone_is_not_found(tmp_path: Path, monkeypatch: p
     (tmp_path / "evil").chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert programs.find_beside_python("evil") is None
+    assert commands.find_beside_python("evil") is None
 
 
 def test_a_program_beside_the_interpreter_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\n")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert programs.find_beside_python("tool") is None
-    programs.find_beside_python.cache_clear()
+    assert commands.find_beside_python("tool") is None
+    commands.find_beside_python.cache_clear()
     (tmp_path / "tool").chmod(stat.S_IRWXU)
-    assert programs.find_beside_python("tool") == str(tmp_path / "tool")
+    assert commands.find_beside_python("tool") == str(tmp_path / "tool")
 
 
 def test_the_shell_reads_no_start_up_files() -> None:
-    shell, *options = programs.find_shell()
+    shell, *options = commands.find_shell()
     assert Path(shell).is_absolute()
     assert options == ["--noprofile", "--norc"]
 
 
 def test_without_bash_there_is_sh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_SHELLS", ("/no/bash",))
-    assert programs.find_shell() == ["/bin/sh"]
+    monkeypatch.setattr(commands, "_SHELLS", ("/no/bash",))
+    assert commands.find_shell() == ["/bin/sh"]

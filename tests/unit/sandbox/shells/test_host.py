@@ -12,7 +12,7 @@ import pytest
 
 from forge_tools.records import ShellStatus
 from forge_tools.sandbox.processes.trees import start_ticks
-from forge_tools.sandbox.shells import host as keeping
+from forge_tools.sandbox.shells import host
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import each, find, forget, renew, survey, usage_of
 from tests.shell_hosts import has_ended, is_alive, processes_of, run_shell, shell_host
@@ -50,8 +50,8 @@ def test_what_is_over_is_read_once_and_again_when_it_is_written_anew(
     with run_shell(folder, "exit 3") as shell, run_shell(folder, "sleep 61"):
         wait_until(lambda: has_ended(shell))
         before, opened = survey(folder), []
-        real = keeping._open
-        monkeypatch.setattr(keeping, "_open", lambda at, name: opened.append(name) or real(at, name))
+        real = host._open
+        monkeypatch.setattr(host, "_open", lambda at, name: opened.append(name) or real(at, name))
         assert [record.status for record in survey(folder)] == [record.status for record in before]
         assert shell.id not in opened
         assert len(opened) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.processes import endings as leftovers
+from forge_tools.sandbox.processes import endings
 from forge_tools.sandbox.processes.endings import Quarry, end
 from forge_tools.sandbox.processes.environment import attempt_mark, boot_mark
 from tests.fleet import ROOT, warm_worker
@@ -123,8 +123,8 @@ def test_the_mark_of_a_worker_finds_all_that_its_bodies_left(body: Start, notes:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each look at all processes of the machine."""
     looks: list[int] = []
-    table = leftovers.process_table
-    monkeypatch.setattr(leftovers, "process_table", lambda: looks.append(1) or table())
+    table = endings.process_table
+    monkeypatch.setattr(endings, "process_table", lambda: looks.append(1) or table())
     return looks
 
 

@@ -1,4 +1,4 @@
-"""Atomic replacement: mode, owner, attributes and links survive, and nothing is left behind when it fails."""
+"""Atomic replacement: mode, owner, attributes and links survive, and nothing is left behind when it fails. Etags name bytes."""
 
 import errno
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths import files as replacing
-from forge_tools.sandbox.paths.files import Replacement, replace_file, temporary_name
+from forge_tools.sandbox.paths import files
+from forge_tools.sandbox.paths.files import Digest, Replacement, etag_of, hashing, replace_file, temporary_name
 from forge_tools.sandbox.paths.workspace import Workspace
 from tests.fleet import ROOT, warm_worker
 
@@ -90,7 +90,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(
 
     with Workspace(ws).place("f") as place, monkeypatch.context() as patched:
         replacement = Replacement(data=b"new", seen=place.status())
-        patched.setattr(replacing.os, where, fail)
+        patched.setattr(files.os, where, fail)
         with pytest.raises(SandboxError) as refused:
             replace_file(place, replacement, temporary_name("f"), bool)
     expected = {errno.ENOSPC: "DISK_FULL", errno.EDQUOT: "DISK_FULL", errno.EROFS: "READ_ONLY_WORKSPACE"}
@@ -130,7 +130,7 @@ def test_what_somebody_else_wrote_meanwhile_is_not_overwritten(ws: Path) -> None
 
 
 def test_without_unnamed_files_the_new_bytes_get_a_name_at_once(ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replacing, "_open_unnamed", lambda *_: None)
+    monkeypatch.setattr(files, "_open_unnamed", lambda *_: None)
     (ws / "f").write_bytes(b"old")
     put(ws, "f", b"new")
     assert ((ws / "f").read_bytes(), sorted(os.listdir(ws))) == (b"new", ["f", "src"])
@@ -142,7 +142,7 @@ def test_without_unnamed_files_the_new_bytes_get_a_name_at_once(ws: Path, monkey
 KILLED = """
 import os, sys
 from pathlib import Path
-from forge_tools.sandbox.paths import files as replacing
+from forge_tools.sandbox.paths import files
 from forge_tools.sandbox.paths.workspace import Workspace
 calls = 0
 def dying(real):
@@ -157,7 +157,7 @@ place = Workspace(Path(sys.argv[1])).place("f")
 seen = place.status()
 for name in ("open", "write", "fsync", "rename", "fchmod", "close"):
     setattr(os, name, dying(getattr(os, name)))
-replacing.replace_file(place, replacing.Replacement(data=b"new" * 1000, seen=seen), ".f.tmp.forge-tmp", bool)
+files.replace_file(place, files.Replacement(data=b"new" * 1000, seen=seen), ".f.tmp.forge-tmp", bool)
 print("done")
 """
 
@@ -176,3 +176,13 @@ def test_a_process_that_is_killed_at_any_step_leaves_the_old_or_the_new_file(ws:
     assert step > 6
     assert seen == {b"old", b"new" * 1000}
     assert left <= 2, "until it is complete and on the disk the new file has no name that a crash could leave"
+
+
+@pytest.mark.parametrize("size", [0, 10, 3 << 20])
+def test_hashing_aside_gives_the_etag_that_hashing_at_once_gives(size: int) -> None:
+    data = b"x" * size
+    aside = hashing(data)
+    pieces = Digest()
+    for start in range(0, size, 1000):
+        pieces.update(data[start : start + 1000])
+    assert aside.result() == aside.result() == etag_of(data) == pieces.etag

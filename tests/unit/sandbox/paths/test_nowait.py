@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths import confinement as confine
-from forge_tools.sandbox.paths import confinement as nowait
-from forge_tools.sandbox.paths import confinement as roots
+from forge_tools.sandbox.paths import confinement
 from forge_tools.sandbox.paths.workspace import Workspace
 from tests.descriptors import descriptors
 
@@ -25,8 +23,8 @@ def quick(tmp_path: Path) -> Workspace:
     (tmp_path / "folder").mkdir()
     workspace = Workspace(tmp_path)
     with workspace.open_file("f") as file:
-        nowait.meet(file.fd, file.stat.st_dev)
-        if not nowait.is_offered(file.stat.st_dev):
+        confinement.meet(file.fd, file.stat.st_dev)
+        if not confinement.is_offered(file.stat.st_dev):
             pytest.skip("the file system of the temporary folder offers no reads that never wait")
     return workspace
 
@@ -81,7 +79,7 @@ def test_what_is_no_regular_file_is_not_opened(
 
 
 def test_a_device_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roots, "is_offered", lambda _: True)
+    monkeypatch.setattr(confinement, "is_offered", lambda _: True)
     for name in ("zero", "null", "tty"):
         assert Workspace(Path("/dev")).open_cached(name) is None
 
@@ -122,7 +120,7 @@ def test_a_mount_inside_is_left_to_the_thread(monkeypatch: pytest.MonkeyPatch) -
     mount = Path("/dev/shm")
     if not mount.is_mount():
         pytest.skip("/dev/shm is no mount here")
-    monkeypatch.setattr(roots, "is_offered", lambda _: True)
+    monkeypatch.setattr(confinement, "is_offered", lambda _: True)
     with tempfile.NamedTemporaryFile(dir=mount) as file:
         inside = Workspace(mount).open_cached(Path(file.name).name)
         assert inside is not None
@@ -132,14 +130,14 @@ def test_a_mount_inside_is_left_to_the_thread(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_name_that_is_not_in_memory_is_left_to_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has looked for this one before: the kernel makes the names of a process when somebody does."""
-    monkeypatch.setattr(roots, "is_offered", lambda _: True)
+    monkeypatch.setattr(confinement, "is_offered", lambda _: True)
     workspace, path = Workspace(Path("/proc")), f"{os.getpid()}/personality"
     assert workspace.open_cached(path) is None
     workspace.open_file(path).close()
 
 
 def test_a_file_system_is_asked_nothing_before_it_was_met(quick: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nowait, "_offering", {})
+    monkeypatch.setattr(confinement, "_offering", {})
     assert quick.open_cached("f") is None
 
 
@@ -147,11 +145,11 @@ def test_one_that_may_wait_for_somebody_is_never_asked() -> None:
     """As FUSE and NFS: proc too has no reads that never wait."""
     workspace = Workspace(Path("/proc"))
     with workspace.open_file("version") as file:
-        nowait.meet(file.fd, file.stat.st_dev)
-        assert not nowait.is_offered(file.stat.st_dev)
+        confinement.meet(file.fd, file.stat.st_dev)
+        assert not confinement.is_offered(file.stat.st_dev)
     assert workspace.open_cached("version") is None
 
 
 def test_without_a_kernel_that_confines_nothing_is_opened(quick: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confine, "kernel_confines", lambda: False)
+    monkeypatch.setattr(confinement, "kernel_confines", lambda: False)
     assert quick.open_cached("f") is None
