@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ParamSpec, TypeVar
 
-from forge_tools.artifacts.parts import count_parts, unpack_part
+from forge_tools.artifacts.parts import count_parts, unpack
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import Artifact
 from forge_tools.sandbox.spools import Nameless
@@ -81,7 +81,7 @@ class Sent(Nameless):
                 return
             if number > len(self._parts):
                 raise ValueError(f"part {number} before part {len(self._parts)}")
-            chunk = unpack_part(data, number, self._new.size)
+            chunk = unpack(data, number, self._new.size)
             view = memoryview(data)
             while view:
                 view = view[os.pwrite(self.fd, view, self.size + len(data) - len(view)) :]

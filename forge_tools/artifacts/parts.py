@@ -1,4 +1,4 @@
-"""The bytes of an artifact in parts, each compressed by itself: a page needs only those that it lies in. As files, nobody but this user reads them, writes them, or leads them elsewhere."""
+"""The bytes of an artifact in parts, each compressed by itself, as a page needs only those that it lies in; and as files."""
 
 import errno
 import os
@@ -16,6 +16,9 @@ MAX_PACKED_BYTES = PART_BYTES + 4096
 """What does not compress grows by a few bytes."""
 
 _LEVEL = 1  # a third of the time of the default for a tenth more bytes
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LINK_FREE = os.O_NOFOLLOW | os.O_CLOEXEC
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def count_parts(size: int) -> int:
@@ -28,8 +31,10 @@ def pack(data: bytes) -> bytes:
     return zlib.compress(data, _LEVEL)
 
 
-def unpack(data: bytes) -> bytes:
-    """Return what one part holds, which its checksum vouches for; no more than a part may hold, whoever wrote it.
+def unpack(data: bytes, number: int, size: int) -> bytes:
+    """Return what that part of an artifact of `size` bytes holds, which its checksum vouches for.
+
+    It is no more than a part may hold, whoever wrote it, and as long as it must be.
 
     Raises:
         ValueError: it is damaged.
@@ -42,24 +47,9 @@ def unpack(data: bytes) -> bytes:
         raise ValueError(f"a part is damaged: {error}") from error
     if more or unpacking.unused_data or not unpacking.eof:
         raise ValueError("a part is damaged: it does not end where it should")
-    return found
-
-
-def unpack_part(data: bytes, number: int, size: int) -> bytes:
-    """Do what `unpack` does for a part of an artifact of `size` bytes, which has to be as long as it must.
-
-    Raises:
-        ValueError: it is damaged.
-    """
-    found = unpack(data)
     if len(found) != min(PART_BYTES, size - number * PART_BYTES):
         raise ValueError(f"part {number} is damaged: it holds {len(found):,} bytes")
     return found
-
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_LINK_FREE = os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class PartFiles:

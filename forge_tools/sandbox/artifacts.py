@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.artifacts.pages import Pages, whole
-from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack_part
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.records import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
 from forge_tools.records.artifacts import SCHEME
@@ -202,7 +202,7 @@ class FolderArtifacts:
     async def _chunk(self, artifact: Artifact, number: int) -> bytes:
         async with self._refusing(artifact.id):
             data = await asyncio.to_thread(self._files.read, artifact.id, number)
-            return unpack_part(data, number, artifact.size)
+            return unpack(data, number, artifact.size)
 
     def _find(self, found: str, session_id: str | None) -> tuple[int, float]:
         size, changed = int((self._session(session_id) / found).read_text() or 0), self._files.touched(found)
@@ -213,7 +213,7 @@ class FolderArtifacts:
     def _unpacked(self, found: str, size: int) -> Gathered:
         gathered = Gathered()
         for number in range(count_parts(size)):
-            gathered.add(unpack_part(self._files.read(found, number), number, size))
+            gathered.add(unpack(self._files.read(found, number), number, size))
         if gathered.id != found:
             raise ValueError(found)
         return gathered

@@ -22,6 +22,12 @@ TOO_LARGE = "ARTIFACT_TOO_LARGE"
 _MARKER_ROOM = 128
 _LINE_ROOM = 64 << 10  # how far a cut moves to stand between two lines
 
+RECENT_BYTES = 256 << 20
+"""What a process keeps, in files without a name, of artifacts that were read lately."""
+
+RECENT_FILES = 64
+"""In so many files at most: a process has only so many handles."""
+
 
 class Nameless(Descriptor):
     """A file without a name. It is gone when closed, which happens by itself with the last reference.
@@ -161,13 +167,6 @@ class Gathered(Nameless):
         if changed is not None:
             os.utime(fd, (changed, changed))
         return fd
-
-
-RECENT_BYTES = 256 << 20
-"""What a process keeps, in files without a name, of artifacts that were read lately."""
-
-RECENT_FILES = 64
-"""In so many files at most: a process has only so many handles."""
 
 
 class Recent:

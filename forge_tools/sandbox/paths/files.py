@@ -41,7 +41,7 @@ class Digest:
 
 
 def etag_of(data: bytes) -> str:
-    """The etag of a file that holds these bytes."""
+    """The etag of a file that holds these bytes: a short name for them, by which a writer knows that nobody else wrote meanwhile."""
     return Digest(data).etag
 
 

@@ -12,6 +12,26 @@ from forge_tools.sandbox.processes.trees import BOOT, EXECUTION
 
 _NAMES = (f"{BOOT}=".encode(), f"{EXECUTION}=".encode())
 _ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_MARKS = (BOOT, EXECUTION)  # by which a process is found that outlived its body
+_DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
+# The same answer on every host, and nothing that waits for a person.
+_FIXED = {
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_EDITOR": "true",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "NO_COLOR": "1",
+}
+_RESERVED = ("LD_", "DYLD_", "FORGE_", "BASH_FUNC_")
+_RESERVED_NAMES = frozenset(
+    {"PATH", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS", "PS4", "PYTHONPATH", "PYTHONHOME"}
+)
+_MAX_VARIABLES = 64
 
 
 def boot_mark(boot: str) -> bytes:
@@ -93,28 +113,6 @@ def _move_environment() -> tuple[int, int]:
     except OSError:
         return 0, 0
     return int(start), int(end)
-
-
-_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_MARKS = (BOOT, EXECUTION)  # by which a process is found that outlived its body
-_DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
-# The same answer on every host, and nothing that waits for a person.
-_FIXED = {
-    "LC_ALL": "C.UTF-8",
-    "TZ": "UTC",
-    "TERM": "dumb",
-    "PAGER": "cat",
-    "GIT_PAGER": "cat",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_EDITOR": "true",
-    "DEBIAN_FRONTEND": "noninteractive",
-    "NO_COLOR": "1",
-}
-_RESERVED = ("LD_", "DYLD_", "FORGE_", "BASH_FUNC_")
-_RESERVED_NAMES = frozenset(
-    {"PATH", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS", "PS4", "PYTHONPATH", "PYTHONHOME"}
-)
-_MAX_VARIABLES = 64
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -131,12 +131,10 @@ class Supervisor:
 
     def _reap(self) -> bool:
         """Collect every ended child, adopted ones too; say whether any child is left."""
-
-        def ended(pid: int, code: int) -> None:
-            if pid == self._child and self._status is None:
-                self._status = self._tell(status_of(code))
-
-        return reap(ended)
+        is_any_left, code = reap(self._child)
+        if code is not None and self._status is None:  # the number may be that of another by now
+            self._status = self._tell(status_of(code))
+        return is_any_left
 
     def _tell(self, status: Status) -> Status:
         if self._report >= 0:

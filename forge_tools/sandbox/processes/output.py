@@ -14,6 +14,10 @@ from forge_tools.sandbox.spools import Spool
 from forge_tools.secrecy import CONCEALED, Scrubber
 from forge_tools.secrecy.forms import LEAST, search_for
 
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
+_OTHERWISE = "; filter the output or write it to a file"
+_MAX_HELD = 8192  # characters of an unfinished line or escape that may still be taken back
+
 
 def withholding(scrubber: Scrubber) -> Withholding:
     """Make what takes the secrets out of one stream."""
@@ -103,11 +107,6 @@ def _encoded(text: str) -> bytes:
 
 def _decoded(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
-
-
-_CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
-_OTHERWISE = "; filter the output or write it to a file"
-_MAX_HELD = 8192  # characters of an unfinished line or escape that may still be taken back
 
 
 class HeadTail:

@@ -12,6 +12,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 """A character that says something to a terminal, or nothing at all."""
 
 _ESCAPES = re.compile(ESCAPE)
+REDACTED = b"[redacted]"
 
 
 def plain(text: str) -> str:
@@ -22,9 +23,6 @@ def plain(text: str) -> str:
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
     return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
-
-
-REDACTED = b"[redacted]"
 
 
 class Withholding:

@@ -66,16 +66,18 @@ def adopt_orphans() -> None:
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def reap(ended: Callable[[int, int], object]) -> bool:
-    """Collect every child that has ended, adopted ones too: `ended` is told its pid and wait status. Is any child left?"""
+def reap(child: int) -> tuple[bool, int | None]:
+    """Collect every child that has ended, adopted ones too. Is any left, and what was the wait status of `child` if it ended?"""
+    code = None
     while True:
         try:
-            pid, code = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return False
+            return False, code
         if pid == 0:
-            return True
-        ended(pid, code)
+            return True, code
+        if pid == child:
+            code = status
 
 
 def descendants(ancestor: int, *, with_shells: bool = False) -> list[Process]:

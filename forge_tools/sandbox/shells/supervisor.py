@@ -5,7 +5,6 @@ asked for it, so that it outlives them; it is reached through the folder of its 
 """
 
 import base64
-import contextlib
 import errno
 import fcntl
 import json
@@ -22,21 +21,28 @@ from forge_tools.sandbox.processes.launcher import Status, keep_private, receive
 from forge_tools.sandbox.processes.streams import Withholding
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
 
-RECORD = "record.json"
-STATUS = "status.json"
-LEASE = "lease"
-ORDERS = "orders"
-SEGMENT = ".out"
+# What lies in the folder of a shell:
+RECORD = "record.json"  # what was asked, written once by whoever started it
+STATUS = "status.json"  # how it goes, replaced whole by the supervisor
+LEASE = "lease"  # last touched when somebody cared
+ORDERS = "orders"  # a pipe that the supervisor reads lines from
+SEGMENT = ".out"  # how the names of files end that hold the output; they say where in it each begins
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a file of the folder is opened: a link, or a pipe that nobody feeds, must not fool us."""
 
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
-
-def segment(start: int) -> str:
-    """Name the file whose first byte is that one of the output."""
-    return f"{start:015d}{SEGMENT}"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
+_SEGMENTS = 8
+_CHUNK = 1 << 20
+_PIPE_BYTES = 1 << 20
+_DRAIN_SECONDS = 0.1  # for what somebody outside the tree may still hold open
+_MAX_LOOK_SECONDS = 60.0
+_ASKS = {b"TERM": signal.SIGTERM, b"INT": signal.SIGINT, b"KILL": signal.SIGKILL}
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_STOP_GRACE = 2.0
+_F_SETPIPE_SZ = 1031
 
 
 def replace(folder: int, name: str, content: Mapping[str, object]) -> None:
@@ -75,10 +81,6 @@ def kernel_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
-_SEGMENTS = 8
 
 
 class Segments:
@@ -120,7 +122,7 @@ class Segments:
         self.close()
         if len(self._names) == _SEGMENTS:  # first, for the next one may need the room
             self._remove(1)
-        name = segment(self.size)
+        name = f"{self.size:015d}{SEGMENT}"
         self._fd = os.open(name, _NEW, 0o600, dir_fd=self._folder)
         self._room = self._each
         self._names.append(name)
@@ -132,18 +134,8 @@ class Segments:
         self.close()
 
     def _remove(self, index: int) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.unlink(self._names.pop(index), dir_fd=self._folder)
-
-
-_CHUNK = 1 << 20
-_PIPE_BYTES = 1 << 20
-_DRAIN_SECONDS = 0.1  # for what somebody outside the tree may still hold open
-_MAX_LOOK_SECONDS = 60.0
-_ASKS = {b"TERM": signal.SIGTERM, b"INT": signal.SIGINT, b"KILL": signal.SIGKILL}
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_STOP_GRACE = 2.0
-_F_SETPIPE_SZ = 1031
 
 
 class Shell:
@@ -171,7 +163,7 @@ class Shell:
         self._facts = {"pid": pid, "start_ticks": start_ticks(pid), "kernel": kernel_id()}
         replace(self._folder, STATUS, self._facts)  # or there is no room for it, and a shell that nobody would see
         self._output, write = os.pipe()
-        with contextlib.suppress(OSError):  # more than a user may have; the usual size will do
+        with suppress(OSError):  # more than a user may have; the usual size will do
             fcntl.fcntl(write, _F_SETPIPE_SZ, _PIPE_BYTES)
         os.set_blocking(self._output, False)
         self._began = time.monotonic()
@@ -221,11 +213,9 @@ class Shell:
 
     def _obey(self) -> None:
         """Each order is a line: a signal, and the seconds after which what still runs is killed."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for order in os.read(self._orders, 4096).splitlines():
-                with contextlib.suppress(
-                    ValueError, KeyError
-                ):  # nobody but our user can write there; he may be careless
+                with suppress(ValueError, KeyError):  # nobody but our user can write there; he may be careless
                     name, grace = order.split()
                     self._end(_ASKS[name], float(grace), "kill")
 
@@ -243,14 +233,12 @@ class Shell:
 
     def _reap(self) -> bool:
         """Collect every ended child, adopted ones too; say whether any child is left."""
-
-        def ended(pid: int, code: int) -> None:
-            if pid == self._child and self._status is None:
-                self._status = status_of(code)
-                self._facts["signal" if self._status.kind == "signal" else "exit_code"] = self._status.number
-                self._tell()
-
-        return reap(ended)
+        is_any_left, code = reap(self._child)
+        if code is not None and self._status is None:  # the number may be that of another by now
+            self._status = status_of(code)
+            self._facts["signal" if self._status.kind == "signal" else "exit_code"] = self._status.number
+            self._tell()
+        return is_any_left
 
     def _conclude(self) -> None:
         self._spool.write(self._withholding.rest())
@@ -268,7 +256,7 @@ class Shell:
         self._tell()
 
     def _tell(self) -> None:
-        with contextlib.suppress(OSError):  # the folder is gone: the shell goes on all the same
+        with suppress(OSError):  # the folder is gone: the shell goes on all the same
             restate(self._folder, STATUS, self._facts)
 
 
@@ -311,7 +299,7 @@ def serve() -> None:
         data, handles, _, _ = socket.recv_fds(requests, 1, 4)
         if not data:
             return
-        with contextlib.suppress(OSError):  # no process to be had: the requester sees its control socket close
+        with suppress(OSError):  # no process to be had: the requester sees its control socket close
             if os.fork() == 0:
                 try:
                     requests.close()
@@ -340,7 +328,7 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
         os.write(control, f"error {error.errno or errno.EINVAL}\n".encode())
         return
     os.chdir("/")  # whoever wants to unmount or remove its folder has nothing to do with us
-    with contextlib.suppress(OSError):  # whoever asked may be gone; the shell is started all the same
+    with suppress(OSError):  # whoever asked may be gone; the shell is started all the same
         os.write(control, b"started 0\n")
     for handle in (control, place, stdin):
         os.close(handle)

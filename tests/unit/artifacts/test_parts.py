@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, PartFiles, pack, unpack, unpack_part
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, PartFiles, pack, unpack
 
 ID = "6b" + "1f" * 15
 
@@ -25,22 +25,22 @@ def test_a_part_is_unpacked_byte_for_byte_or_refused(make: type[bytes], size: in
     data = make(size)
     packed = pack(data)
     assert len(packed) <= MAX_PACKED_BYTES
-    assert unpack(packed) == data
+    assert unpack(packed, 0, len(data)) == data
     for damaged in (packed[:-1], packed + b"x", packed[:-4] + b"\0\0\0\0", b""):
         with pytest.raises(ValueError, match="damaged"):
-            unpack(damaged)
+            unpack(damaged, 0, len(data))
 
 
 def test_a_part_that_unpacks_to_more_than_one_is_refused() -> None:
     with pytest.raises(ValueError, match="does not end where it should"):
-        unpack(pack(bytes(1 << 24)))
+        unpack(pack(bytes(1 << 24)), 0, 1 << 24)
 
 
 def test_a_part_of_another_length_than_it_must_have_is_refused() -> None:
-    assert unpack_part(pack(b"xy"), 1, PART_BYTES + 2) == b"xy"
+    assert unpack(pack(b"xy"), 1, PART_BYTES + 2) == b"xy"
     for number, size in ((0, PART_BYTES + 2), (1, PART_BYTES + 3), (1, PART_BYTES + 1)):
         with pytest.raises(ValueError, match="holds 2 bytes"):
-            unpack_part(pack(b"xy"), number, size)
+            unpack(pack(b"xy"), number, size)
 
 
 def test_what_was_written_is_read_and_removed(files: PartFiles) -> None:
