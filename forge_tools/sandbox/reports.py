@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from forge_tools.records import REPORTER, ExecutionContext, Output, Progress, Report, Reporter, Told
@@ -241,25 +241,23 @@ class ScrubbingReporter(Reporter):
         self._output.end()
 
 
+@contextmanager
 def telling(
     context: ExecutionContext, reporter: Reporter | None, scrubber: Scrubber | None
-) -> AbstractContextManager[ExecutionContext]:
+) -> Iterator[ExecutionContext]:
     """While a call runs, its context tells `reporter` what its body tells, without the secrets; so do those that it makes."""
     if reporter is None:
-        return nullcontext(context)
-    if not scrubber or (isinstance(reporter, ScrubbingReporter) and reporter.scrubber is scrubber):
-        return nullcontext(context.reporting_to(reporter))
-    return _telling_the_rest(context, ScrubbingReporter(reporter, scrubber))
-
-
-@contextmanager
-def _telling_the_rest(context: ExecutionContext, reporter: ScrubbingReporter) -> Iterator[ExecutionContext]:
-    token = REPORTER.set(reporter)
-    try:
+        yield context
+    elif not scrubber or (isinstance(reporter, ScrubbingReporter) and reporter.scrubber is scrubber):
         yield context.reporting_to(reporter)
-    finally:
-        REPORTER.reset(token)
-        reporter.end()
+    else:
+        scrubbing = ScrubbingReporter(reporter, scrubber)
+        token = REPORTER.set(scrubbing)
+        try:
+            yield context.reporting_to(scrubbing)
+        finally:
+            REPORTER.reset(token)
+            scrubbing.end()
 
 
 def _number(value: Any, otherwise: float) -> float:

@@ -90,7 +90,7 @@ def descendants(ancestor: int, *, with_shells: bool = False) -> list[Process]:
     found = [Process(ancestor, 0, 0)]
     for process in found:
         children = below(process.pid) or ()
-        found.extend(child for child in children if with_shells or not keeps_shells(child.pid))
+        found.extend(child for child in children if with_shells or not is_keeper(marks_of(child.pid)))
     return found[1:]
 
 
@@ -108,17 +108,12 @@ def start_ticks(pid: int) -> int:
     return 0 if process is None else process.ticks
 
 
-def keeps_shells(pid: int) -> bool:
-    """Whether a process keeps shells that outlive their calls, or supervises one: it is nobody's to end but its own.
+def is_keeper(marks: Collection[bytes]) -> bool:
+    """Whether who carries these marks keeps shells that outlive their calls, or supervises one: it is nobody's to end but its own.
 
     What only carries the mark of a shell is not spared: below a supervisor nobody meets it, and elsewhere nobody watches
     it. Nor is what belongs to a worker or an attempt, whatever else it says.
     """
-    return is_keeper(marks_of(pid))
-
-
-def is_keeper(marks: Collection[bytes]) -> bool:
-    """The same, from the marks of a process."""
     is_owned = any(mark.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")) for mark in marks)
     return not is_owned and any(mark.startswith(_KEEPER) for mark in marks)
 
