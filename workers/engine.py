@@ -20,7 +20,7 @@ from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Lane, Outcome, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.registry import ScopedRegistry
-from forge_tools.sandbox.reach import announced
+from forge_tools.sandbox.configured import announced
 from forge_tools.storage import open_store
 from workers.affinity import Affinity
 from workers.artifacts import ArtifactDesk

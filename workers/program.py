@@ -18,10 +18,10 @@ from forge_tools.plugins import admit, load_tools
 from forge_tools.records import ToolCategory
 from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import boot_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
-from forge_tools.sandbox.reach import reach_of
 from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts
 from workers.drain import drain, leave_on_signals

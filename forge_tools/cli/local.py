@@ -10,7 +10,8 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.plugins import load_tools
 from forge_tools.records import ToolSpec
 from forge_tools.registry import ScopedRegistry
-from forge_tools.sandbox.reach import Artifacts, reach_of
+from forge_tools.sandbox.configured import reach_of
+from forge_tools.sandbox.reach import Artifacts
 
 
 def local_tools(references: Sequence[str]) -> list[BaseTool]:

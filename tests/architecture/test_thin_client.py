@@ -106,3 +106,10 @@ def test_the_command_that_lists_history_loads_no_other_part_of_the_store() -> No
     assert "forge_tools.storage.history" in loaded
     others = ("store", "queue", "audit", "artifacts", "catalogue", "postgres", "sqlite")
     assert among(loaded, tuple(f"forge_tools.storage.{one}" for one in others)) == []
+
+
+def test_a_tool_loads_no_settings() -> None:
+    loaded = fresh("import json, sys\nimport forge_tools.tools\nprint(json.dumps(sorted(sys.modules)))")
+
+    assert "forge_tools.sandbox.reach" in loaded
+    assert among(loaded, ("forge_tools.config", "pydantic_settings")) == []

@@ -17,7 +17,8 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Err
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
 from forge_tools.registry import ScopedRegistry
-from forge_tools.sandbox.reach import Reach, root_of, workspaces_of
+from forge_tools.sandbox.configured import root_of, workspaces_of
+from forge_tools.sandbox.reach import Reach
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import executions, workers
 from tests.migrated import migrated
