@@ -29,7 +29,7 @@ RECENT_FILES = 64
 """In so many files at most: a process has only so many handles."""
 
 
-class Nameless(Descriptor):
+class UnnamedFile(Descriptor):
     """A file without a name. It is gone when closed, which happens by itself with the last reference.
 
     A thread may be at it when whoever started that is cancelled and closes it: its number must not be given out meanwhile.
@@ -46,7 +46,7 @@ class Nameless(Descriptor):
             super().close()
 
 
-class Spool(Nameless):
+class Spool(UnnamedFile):
     """Takes any amount of bytes. Of more than `limit` it keeps the first and the last half, whole lines where it can."""
 
     def __init__(self, limit: int) -> None:
@@ -113,7 +113,7 @@ class Spool(Nameless):
         return self._head + turn, self._ring - turn
 
 
-class Gathered(Nameless):
+class Gathered(UnnamedFile):
     """All of some chunks in one file, with the id that their bytes have as an artifact. The caller closes it."""
 
     def __init__(self) -> None:

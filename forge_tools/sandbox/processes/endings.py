@@ -104,7 +104,7 @@ def kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-class Quarry:
+class ProcessHandle:
     """A process held by a handle, so that no signal meant for it reaches another that got its number."""
 
     def __init__(self, pid: int, handle: int | None = None) -> None:
@@ -134,9 +134,9 @@ class Quarry:
             poll.register(self._handle, select.POLLIN)
             poll.poll(max(0.0, seconds) * 1000)
 
-    def again(self) -> "Quarry":
+    def again(self) -> "ProcessHandle":
         """Another hold of the same process, to be closed for itself."""
-        return Quarry(self.pid, os.dup(self._handle) if self._handle >= 0 else -1)
+        return ProcessHandle(self.pid, os.dup(self._handle) if self._handle >= 0 else -1)
 
     def close(self) -> None:
         """Let go of it."""
@@ -148,8 +148,8 @@ class Quarry:
 def end(
     mark: bytes,
     *,
-    root: Quarry | None = None,
-    within: Quarry | None = None,
+    root: ProcessHandle | None = None,
+    within: ProcessHandle | None = None,
     started: Mapping[int, int] | None = None,
     spare: Collection[int] = (),
 ) -> int:
@@ -169,11 +169,11 @@ def end(
     quiet = rounds = 0
     while quiet < search.quiet_looks(rounds) and time.monotonic() < deadline:
         found = search.stop_all(deadline)
-        for quarry in found.values():
-            quarry.send(signal.SIGKILL)
-        for quarry in found.values():
-            quarry.wait(deadline - time.monotonic())
-            quarry.close()
+        for handle in found.values():
+            handle.send(signal.SIGKILL)
+        for handle in found.values():
+            handle.wait(deadline - time.monotonic())
+            handle.close()
         if found.keys() - ended:
             deadline = min(limit, time.monotonic() + PATIENCE)
             ended |= found.keys()
@@ -192,8 +192,8 @@ class _Search:
     def __init__(
         self,
         mark: bytes,
-        root: Quarry | None,
-        within: Quarry | None,
+        root: ProcessHandle | None,
+        within: ProcessHandle | None,
         started: Mapping[int, int],
         spare: Collection[int],
     ) -> None:
@@ -211,14 +211,14 @@ class _Search:
             return FORK_BOMB_LOOKS
         return QUIET_LOOKS if self._is_tree or rounds else 1
 
-    def stop_all(self, deadline: float) -> dict[int, Quarry]:
+    def stop_all(self, deadline: float) -> dict[int, ProcessHandle]:
         """Stop and hold what belongs to it, until nothing more is found that could still start another."""
-        found: dict[int, Quarry] = {}
+        found: dict[int, ProcessHandle] = {}
         while time.monotonic() < deadline and self._stop_more(found):
             pass
         return found
 
-    def _stop_more(self, found: dict[int, Quarry]) -> bool:
+    def _stop_more(self, found: dict[int, ProcessHandle]) -> bool:
         processes = self._processes()
         environments = {process.pid: environment_of(process.pid) for process in processes}
         self.is_unsure = any(not environments[process.pid] and _is_newborn(process) for process in processes)
@@ -227,13 +227,13 @@ class _Search:
         for process in self._belonging(processes, marks):
             if process.pid in found or process.pid in self._spare:
                 continue
-            quarry = Quarry(process.pid)
+            handle = ProcessHandle(process.pid)
             # Held first and judged then: had the number become another's in between, no signal would reach that one.
             is_same = start_ticks(process.pid) == process.ticks
-            if is_same and quarry.send(signal.SIGSTOP):
-                found[process.pid] = quarry
+            if is_same and handle.send(signal.SIGSTOP):
+                found[process.pid] = handle
             else:
-                quarry.close()
+                handle.close()
             is_growing = is_growing or is_same
             self.is_unsure = self.is_unsure or not is_same  # before it ended it may have started another
         return is_growing
@@ -295,7 +295,7 @@ def has_unmarked_descendants(pid: int) -> bool:
     return any(not any(mark.startswith(ours) for mark in marks_of(process.pid)) for process in descendants(pid))
 
 
-def bury_adopted(spare: Collection[int] = ()) -> None:
+def reap_adopted(spare: Collection[int] = ()) -> None:
     """Reap adopted processes that have ended.
 
     The kernel gives orphans to the main thread; those that a tool started belong to the thread that started them, and their
@@ -313,7 +313,7 @@ def _is_newborn(process: Process) -> bool:
     return process.parent != _KERNEL and now - born_at < _NEWBORN_SECONDS
 
 
-def _end_group(root: Quarry | None) -> int:
+def _end_group(root: ProcessHandle | None) -> int:
     if root is None or not root.send(0):
         return 0
     with contextlib.suppress(ProcessLookupError, PermissionError):

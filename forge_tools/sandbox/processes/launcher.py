@@ -199,7 +199,7 @@ def serve() -> None:
     is_open = True
     while is_open or supervisors:
         has_request, _ = signals.wait(None, requests.fileno() if is_open else -1)
-        _bury(supervisors)
+        _reap_supervisors(supervisors)
         if has_request:
             is_open = _accept(requests, supervisors, spare)
             if spare:  # used, or of no use any more
@@ -331,7 +331,7 @@ def receive(control: int) -> bytes:
     return request
 
 
-def _bury(supervisors: set[int]) -> None:
+def _reap_supervisors(supervisors: set[int]) -> None:
     """Reap. A supervisor that was killed (its own command may do that) leaves its tree to us: end that too.
 
     One look at the process table may miss children of a stray that is just ending; they are ours once it is reaped, so

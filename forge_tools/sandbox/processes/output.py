@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
-from forge_tools.sandbox.processes.streams import CONTROL, Withholding, plain
+from forge_tools.sandbox.processes.streams import CONTROL, StreamScrubber, plain
 from forge_tools.sandbox.spools import Spool
 from forge_tools.secrecy import CONCEALED, Scrubber
 from forge_tools.secrecy.forms import LEAST, search_for
@@ -19,9 +19,9 @@ _OTHERWISE = "; filter the output or write it to a file"
 _MAX_HELD = 8192  # characters of an unfinished line or escape that may still be taken back
 
 
-def withholding(scrubber: Scrubber) -> Withholding:
+def stream_scrubber(scrubber: Scrubber) -> StreamScrubber:
     """Make what takes the secrets out of one stream."""
-    return Withholding(forms_in_streams(scrubber), search_for)
+    return StreamScrubber(forms_in_streams(scrubber), search_for)
 
 
 def forms_in_streams(scrubber: Scrubber | None) -> list[bytes]:
@@ -33,14 +33,14 @@ def forms_in_streams(scrubber: Scrubber | None) -> list[bytes]:
 def scrubbed_chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Hand on a stream without the secrets of the call that runs; it is the same one where that has none."""
     scrubber = CONCEALED.get()
-    return _without(withholding(scrubber), chunks) if scrubber else chunks
+    return _without(stream_scrubber(scrubber), chunks) if scrubber else chunks
 
 
 def scrubbed_text(scrubber: Scrubber, text: str) -> str:
     """Copy a text that is whole without the secrets, neither as it is nor as a terminal shows it."""
     if not CONTROL.search(text):
         return scrubber.text(text)
-    stream = withholding(scrubber)
+    stream = stream_scrubber(scrubber)
     return _decoded(stream.feed(_encoded(text)) + stream.rest())
 
 
@@ -61,13 +61,13 @@ class ScrubbedText:
         data, rest = (bytes(text), "") if isinstance(text, bytes | bytearray | memoryview) else (b"", str(text))
         with self._alone():
             begun = self._decoder.decode(data, final=not data)
-            self._pass_on(self._withholding.feed(_encoded(begun + rest)))
+            self._pass_on(self._stream.feed(_encoded(begun + rest)))
 
     def end(self) -> None:
         """Write what was held back."""
         with self._alone():
             begun = self._decoder.decode(b"", final=True)
-            self._pass_on(self._withholding.feed(_encoded(begun)) + self._withholding.rest())
+            self._pass_on(self._stream.feed(_encoded(begun)) + self._stream.rest())
 
     def _pass_on(self, clean: bytes) -> None:
         if clean:
@@ -80,11 +80,11 @@ class ScrubbedText:
         return self._lock
 
     @cached_property
-    def _withholding(self) -> Withholding:
-        return withholding(self._scrubber)
+    def _stream(self) -> StreamScrubber:
+        return stream_scrubber(self._scrubber)
 
 
-async def _without(secrets: Withholding, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _without(secrets: StreamScrubber, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for chunk in chunks:
         if clean := secrets.feed(chunk):
             yield clean
@@ -235,7 +235,7 @@ class TerminalText:
     def __init__(self, kept: HeadTail) -> None:
         self._kept = kept
         scrubber = CONCEALED.get()
-        self._withholding = withholding(scrubber) if scrubber else None
+        self._stream = stream_scrubber(scrubber) if scrubber else None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._is_clean = True
@@ -251,12 +251,12 @@ class TerminalText:
     def finish(self) -> None:
         self._give(self._plain(self._held + self._decoder.decode(b"", final=True)))
         self._held = ""
-        if self._withholding is not None and (rest := self._withholding.rest()):
+        if self._stream is not None and (rest := self._stream.rest()):
             self._kept.add(rest.decode())
 
     def _give(self, text: str) -> None:
-        if self._withholding is not None:
-            text = self._withholding.feed(text.encode()).decode()
+        if self._stream is not None:
+            text = self._stream.feed(text.encode()).decode()
         if text:
             self._kept.add(text)
 

@@ -25,7 +25,7 @@ def plain(text: str) -> str:
     return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-class Withholding:
+class StreamScrubber:
     """Replaces `forms`, of those that begin at one place the longest, also where one comes in pieces.
 
     They are found in all `Readings` of the stream, such as that without line ends and a terminal's escapes.

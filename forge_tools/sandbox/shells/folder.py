@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from forge_tools.records import ShellRecord, ShellStatus, host_of
 from forge_tools.sandbox.paths.confinement import Descriptor
-from forge_tools.sandbox.processes.endings import Quarry, end
+from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.trees import SHELL, start_ticks
 from forge_tools.sandbox.shells.supervisor import (
     LEASE,
@@ -254,7 +254,7 @@ class ShellFolder(Descriptor):
 
 def _sweep(handle: str, facts: dict[str, Any]) -> None:
     """End what carries the mark of the shell, and what is below its command while that lives, marked or not."""
-    root = Quarry(facts.get("child", 0))
+    root = ProcessHandle(facts.get("child", 0))
     try:
         is_its = start_ticks(root.pid) == facts.get("child_ticks", -1)  # held first: it is what we look at
         end(f"{SHELL}={handle}".encode(), root=root if is_its else None)
@@ -264,7 +264,7 @@ def _sweep(handle: str, facts: dict[str, Any]) -> None:
 
 def _signal(facts: dict[str, Any], number: int) -> bool:
     """Send a signal to the supervisor; return whether it is there."""
-    supervisor = Quarry(facts.get("pid", 0))
+    supervisor = ProcessHandle(facts.get("pid", 0))
     try:
         return _is_supervised(facts) and supervisor.send(number)  # held first, as above
     finally:

@@ -18,7 +18,7 @@ from functools import cache
 
 from forge_tools.sandbox.processes.endings import Ending
 from forge_tools.sandbox.processes.launcher import Status, keep_private, receive, spawn, status_of
-from forge_tools.sandbox.processes.streams import Withholding
+from forge_tools.sandbox.processes.streams import StreamScrubber
 from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
 
 # What lies in the folder of a shell:
@@ -144,7 +144,7 @@ class Shell:
     def __init__(self, folder: int, *, lease_seconds: float, spool_bytes: int, withheld: Sequence[bytes] = ()) -> None:
         self._folder = folder
         self._spool = Segments(folder, spool_bytes)
-        self._withholding = Withholding(withheld)
+        self._stream = StreamScrubber(withheld)
         self._orders = os.open(ORDERS, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         self._lease = _Lease(folder, lease_seconds)
         self._output = -1
@@ -200,7 +200,7 @@ class Shell:
             data = os.read(self._output, _CHUNK)
         except BlockingIOError:
             return True
-        self._spool.write(self._withholding.feed(data))
+        self._spool.write(self._stream.feed(data))
         if not data:
             os.close(self._output)
             self._output = -1
@@ -241,7 +241,7 @@ class Shell:
         return is_any_left
 
     def _conclude(self) -> None:
-        self._spool.write(self._withholding.rest())
+        self._spool.write(self._stream.rest())
         now = time.monotonic()
         self._facts |= {
             "state": "exited" if self._ending is None else "killed",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.sandbox.processes import endings
-from forge_tools.sandbox.processes.endings import Quarry, end
+from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark, boot_mark
 from tests.fleet import ROOT, warm_worker
 from tests.rogue_tools import LONG, SHAPES, noted
@@ -70,11 +70,11 @@ def body(notes: Path) -> Iterator[Start]:
 @pytest.mark.parametrize("shape", [*SHAPES, "clean daemon"])
 def test_whatever_a_living_body_started_ends_with_it(body: Start, notes: Path, shape: str) -> None:
     root = body(shape)
-    quarry = Quarry(root.pid)
+    handle = ProcessHandle(root.pid)
 
-    ended = end(attempt_mark(str(notes), 1), root=quarry)
+    ended = end(attempt_mark(str(notes), 1), root=handle)
 
-    quarry.close()
+    handle.close()
     assert ended == 1 + len(noted(notes))
     assert not [pid for pid in (root.pid, *noted(notes)) if is_alive(pid)]
 
@@ -92,11 +92,11 @@ def test_what_a_dead_body_started_is_known_by_its_mark(body: Start, notes: Path,
 
 def test_what_another_attempt_left_lives_on(body: Start, notes: Path) -> None:
     root = body("session", "forked daemon", "daemon")
-    quarry = Quarry(root.pid)
+    handle = ProcessHandle(root.pid)
 
-    end(attempt_mark(str(notes), 2), root=quarry)
+    end(attempt_mark(str(notes), 2), root=handle)
 
-    quarry.close()
+    handle.close()
     alive = [is_alive(pid) for pid in (root.pid, *noted(notes))]
     assert alive.count(True) == 2
     assert not alive[0]
@@ -133,7 +133,7 @@ def test_below_a_process_that_adopts_nothing_else_of_the_machine_is_looked_at(
     body: Start, notes: Path, looks: list[int], is_doomed: bool
 ) -> None:
     root = body("session", "daemon")
-    with closing(Quarry(root.pid)) as hold:
+    with closing(ProcessHandle(root.pid)) as hold:
         spare = () if is_doomed else (root.pid,)
         end(attempt_mark(str(notes), 2), root=hold if is_doomed else None, within=hold, spare=spare)
 
@@ -189,15 +189,15 @@ def test_a_process_that_forks_without_end_is_ended_too(tmp_path: Path) -> None:
 
 def test_a_quarry_whose_number_is_anothers_by_now_gets_no_signal() -> None:
     process = subprocess.Popen(["sleep", str(LONG)])
-    quarry = Quarry(process.pid)
-    assert quarry.send(0)
+    handle = ProcessHandle(process.pid)
+    assert handle.send(0)
     process.kill()
     process.wait()
 
-    assert not quarry.send(signal.SIGKILL)
-    again = quarry.again()
+    assert not handle.send(signal.SIGKILL)
+    again = handle.again()
     assert not again.send(signal.SIGKILL)
     again.close()
-    quarry.close()
-    quarry.close()
-    assert not quarry.send(signal.SIGKILL)
+    handle.close()
+    handle.close()
+    assert not handle.send(signal.SIGKILL)

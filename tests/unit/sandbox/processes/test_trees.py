@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 
 from forge_tools.sandbox.processes import trees
-from forge_tools.sandbox.processes.endings import Quarry, end, has_unmarked_descendants
+from forge_tools.sandbox.processes.endings import ProcessHandle, end, has_unmarked_descendants
 from tests.waiting import wait_until
 
 
@@ -26,7 +26,7 @@ def test_what_keeps_shells_belongs_to_nobody_and_what_only_says_that_it_is_of_on
         assert len(trees.descendants(root.pid)) == 2
         assert len(trees.descendants(root.pid, with_shells=True)) == 5
         assert has_unmarked_descendants(root.pid)
-        assert end(b"FORGE_EXECUTION=none", root=Quarry(root.pid)) == 3
+        assert end(b"FORGE_EXECUTION=none", root=ProcessHandle(root.pid)) == 3
         assert len(sleepers()) == 2
         for pid in sleepers():
             os.kill(pid, signal.SIGKILL)

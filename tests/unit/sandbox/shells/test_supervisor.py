@@ -16,7 +16,7 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ShellStatus
-from forge_tools.sandbox.processes.endings import Quarry, end, has_unmarked_descendants
+from forge_tools.sandbox.processes.endings import ProcessHandle, end, has_unmarked_descendants
 from forge_tools.sandbox.processes.environment import attempt_mark, boot_mark
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.reach import Reach
@@ -191,7 +191,7 @@ def test_nothing_that_sweeps_up_after_workers_and_bodies_meets_a_shell(
     with started([*starter, str(folder), script], env=os.environ | marks) as (process, handle):
         wait_until(lambda: len(sleepers()) == 2)
         assert not has_unmarked_descendants(process.pid)
-        assert end(attempt_mark("the-execution", 1), root=Quarry(process.pid)) == 1
+        assert end(attempt_mark("the-execution", 1), root=ProcessHandle(process.pid)) == 1
         assert end(boot_mark("the-boot")) == 0
         process.wait(60)
     with host.find(folder, handle) as shell:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools import records
-from forge_tools.sandbox.processes.streams import REDACTED, Withholding
+from forge_tools.sandbox.processes.streams import REDACTED, StreamScrubber
 from forge_tools.secrecy.readings import MOST_UNSEEN
 
 FORMS = (b"hunter2secret", b"hunter2", b"aab", b"ba")
@@ -17,7 +17,7 @@ SHORT = st.binary(min_size=1, max_size=6).map(lambda data: bytes(b"abc"[byte % 3
 
 
 def written(data: bytes, cuts: list[int], forms: tuple[bytes, ...] = FORMS) -> bytes:
-    stream, parts, at = Withholding(forms), list[bytes](), 0
+    stream, parts, at = StreamScrubber(forms), list[bytes](), 0
     for cut in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
         parts.append(stream.feed(data[at:cut]))
         at = cut
@@ -43,13 +43,13 @@ def test_secrets_that_overlap_are_written_as_if_they_came_at_once(
 
 
 def test_a_secret_inside_what_began_another_is_withheld_though_that_is_not_finished() -> None:
-    stream = Withholding([b"first-and", b"and-second-third", b"second"])
+    stream = StreamScrubber([b"first-and", b"and-second-third", b"second"])
     assert stream.feed(b"first-and-second-") == b"[redacted]-[redacted]-"
 
 
 def test_very_many_secrets_hold_up_no_line_of_output() -> None:
     draw = random.Random(7)
-    stream, line = Withholding([draw.randbytes(draw.randrange(8, 5000)) for _ in range(1000)]), draw.randbytes(4000)
+    stream, line = StreamScrubber([draw.randbytes(draw.randrange(8, 5000)) for _ in range(1000)]), draw.randbytes(4000)
     started = time.process_time()
     for _ in range(20):
         stream.feed(line)
@@ -57,7 +57,7 @@ def test_very_many_secrets_hold_up_no_line_of_output() -> None:
 
 
 def test_what_can_be_no_secret_is_written_at_once() -> None:
-    stream = Withholding([b"hunter2"])
+    stream = StreamScrubber([b"hunter2"])
     assert stream.feed(b"password: ") == b"password: "
     assert (stream.feed(b"hunt"), stream.feed(b"ing\n")) == (b"", b"hunting\n")
     assert (stream.feed(b"my hunter2"), stream.rest()) == (b"my [redacted]", b"")
@@ -65,28 +65,28 @@ def test_what_can_be_no_secret_is_written_at_once() -> None:
 
 
 def test_an_escape_that_nobody_finishes_holds_up_no_more_than_its_line() -> None:
-    stream = Withholding([b"hunter2"])
+    stream = StreamScrubber([b"hunter2"])
     assert (stream.feed(b"a\x1b]0;ti"), stream.feed(b"tle")) == (b"a", b"")
     assert stream.feed(b"\npassword: ") == b"\x1b]0;title\npassword: "
     assert stream.feed(b"\x1b]" + b"x" * MOST_UNSEEN).endswith(b"x")
 
 
 def test_escapes_without_end_after_the_beginning_of_a_secret_are_held_back_up_to_a_limit() -> None:
-    stream, escapes = Withholding([b"hunter2"]), b"\x1b[1m" * 500
+    stream, escapes = StreamScrubber([b"hunter2"]), b"\x1b[1m" * 500
     assert (stream.feed(b"hun"), stream.feed(escapes)) == (b"", b"")
     assert stream.feed(escapes * 2) == b"hun" + escapes * 3
     assert stream.feed(b"ter2") == b"ter2"
 
 
 def test_the_longer_of_two_that_begin_alike_is_waited_for() -> None:
-    stream = Withholding(FORMS)
+    stream = StreamScrubber(FORMS)
     assert (stream.feed(b"hunter2"), stream.feed(b"secret!")) == (b"", b"[redacted]!")
     assert (stream.feed(b"hunter2"), stream.rest()) == (b"", b"[redacted]")
 
 
 @pytest.mark.parametrize("forms", [(), (b"",)])
 def test_without_secrets_nothing_is_held_or_copied(forms: tuple[bytes, ...]) -> None:
-    stream, data = Withholding(forms), random.Random(7).randbytes(1000)
+    stream, data = StreamScrubber(forms), random.Random(7).randbytes(1000)
     assert stream.feed(data) is data
     assert stream.rest() == b""
 
