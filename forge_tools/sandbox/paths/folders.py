@@ -119,10 +119,6 @@ class Folder(Descriptor):
         """Open a folder in this one; a link is refused, whatever it leads to."""
         return Folder(self.fd, name)
 
-    def sight(self, look: Look) -> Sighting:
-        """Note what the folder is now."""
-        return look.at(self.fd)
-
     def entries(self) -> Entries:
         """List the folder in no order."""
         return _listed(self.fd)

@@ -86,7 +86,7 @@ class Walk:
             visit = todo.pop()
             try:
                 folder = visit.above.enter(visit.name)
-                sighting = folder.sight(self._look) if self._look else None
+                sighting = self._look.at(folder.fd) if self._look else None
                 entries = folder.entries()
             except OSError as error:
                 self._fault(visit.path, error)
