@@ -28,7 +28,7 @@ from forge_tools.records import (
     ToolResult,
     ToolSpec,
 )
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.secrecy import LEAST_IN_FAILURES, as_shown, scrubbed, scrubber_of
 from forge_tools.validation import Validator, clean_text, is_of_type
 

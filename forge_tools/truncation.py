@@ -8,7 +8,7 @@ from typing import Any
 from forge_tools.base import brief
 from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
-from forge_tools.sandbox.output import omissions, position_after
+from forge_tools.sandbox.processes.output import omissions, position_after
 from forge_tools.secrecy import scrubbed
 
 MARKER_CHARS = 250

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
-from forge_tools.sandbox.trees import adopt_orphans, child_pids
+from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids
 from tests import pooler, rabbit
 from tests.limits import FAILED, RUN_FOLDER, RUNNING, SERVERS_FOLDER, STACKS
 from tests.session_folder import SessionFolder, roomy_memory

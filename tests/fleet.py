@@ -10,7 +10,7 @@ from pathlib import Path
 
 from forge_tools.config import Settings
 from forge_tools.embedded.keys import ensure_key
-from forge_tools.sandbox.spawner import LAUNCHER
+from forge_tools.sandbox.processes.spawner import LAUNCHER
 from forge_tools.storage import open_store
 from tests.migrated import migrated
 from tests.waiting import wait_until

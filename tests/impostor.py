@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
-from forge_tools.sandbox.marks import EXECUTION, marks_of
+from forge_tools.sandbox.processes.trees import EXECUTION, marks_of
 
 IS_LISTENING = 0x10000
 

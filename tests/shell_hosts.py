@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forge_tools.records import ShellStatus
-from forge_tools.sandbox.shells import keeping
-from forge_tools.sandbox.shells.starting import NewShell, start
-from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.sandbox.shells import host
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.start import NewShell, start
 from tests.waiting import wait_until
 
 
@@ -17,10 +17,10 @@ def shell_host(folder: Path) -> Iterator[Path]:
     """End every shell of the folder afterwards, and make sure that none of their processes is left."""
     folder.mkdir(mode=0o700, exist_ok=True)
     yield folder
-    shells = list(keeping.each(folder))
-    records = [record for record in keeping.survey(folder) if record.status is ShellStatus.RUNNING]
+    shells = list(host.each(folder))
+    records = [record for record in host.survey(folder) if record.status is ShellStatus.RUNNING]
     for record in records:
-        shell = keeping.find(folder, record.id)
+        shell = host.find(folder, record.id)
         assert shell is not None
         shell.order("KILL", 0)
         shell.close()

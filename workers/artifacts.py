@@ -9,13 +9,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from forge_tools.artifacts.files import PartFiles
-from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, count_parts, pack, unpack_part
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, PartFiles, count_parts, pack, unpack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
 from forge_tools.records import Artifact, ExecutionContext, artifact_id
 from forge_tools.sandbox.artifacts import damaged, unknown
-from forge_tools.sandbox.journal import EXECUTION_ID
+from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import Gathered, Recent
 from forge_tools.storage import Store
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts
@@ -270,7 +269,7 @@ def _packed(gathered: Gathered, number: int) -> tuple[bytes, int]:
 
 
 def _unpack_into(gathered: Gathered, data: bytes, number: int, size: int) -> None:
-    gathered.add(unpack_part(data, number, size))
+    gathered.add(unpack(data, number, size))
 
 
 def to_text(message: Message) -> Message:

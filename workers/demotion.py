@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 from forge_tools.errors import ForgeError
 from forge_tools.records import Scope, ToolSpec
-from forge_tools.sandbox.leftovers import end
-from forge_tools.sandbox.marks import boot_mark
+from forge_tools.sandbox.processes.endings import end
+from forge_tools.sandbox.processes.environment import boot_mark
 from forge_tools.storage import Store
 from forge_tools.storage.looks import Look
 

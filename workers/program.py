@@ -19,9 +19,9 @@ from forge_tools.records import ToolCategory
 from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
-from forge_tools.sandbox.leftovers import end
-from forge_tools.sandbox.marks import boot_mark, mark_worker
-from forge_tools.sandbox.spawner import SPAWNER
+from forge_tools.sandbox.processes.endings import end
+from forge_tools.sandbox.processes.environment import boot_mark, mark_worker
+from forge_tools.sandbox.processes.spawner import SPAWNER
 from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts
 from workers.drain import drain, leave_on_signals

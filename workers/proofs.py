@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import ParamSpec, TypeVar
 
-from forge_tools.artifacts.parts import count_parts, unpack_part
+from forge_tools.artifacts.parts import count_parts, unpack
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import Artifact
-from forge_tools.sandbox.spools import Nameless
+from forge_tools.sandbox.spools import UnnamedFile
 
 MOST_UNPROVEN = 16
 """So many artifacts a call may send at once; of more, that is given up of which no part came for longest."""
@@ -65,7 +65,7 @@ class Proofs:
         self._sent.clear()
 
 
-class Sent(Nameless):
+class Sent(UnnamedFile):
     """The packed parts of one artifact, in their order, in a file without a name."""
 
     def __init__(self, new: Artifact) -> None:
@@ -81,7 +81,7 @@ class Sent(Nameless):
                 return
             if number > len(self._parts):
                 raise ValueError(f"part {number} before part {len(self._parts)}")
-            chunk = unpack_part(data, number, self._new.size)
+            chunk = unpack(data, number, self._new.size)
             view = memoryview(data)
             while view:
                 view = view[os.pwrite(self.fd, view, self.size + len(data) - len(view)) :]

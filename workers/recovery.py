@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from forge_tools.errors import ForgeError
-from forge_tools.sandbox.leftovers import end
-from forge_tools.sandbox.marks import boot_mark
+from forge_tools.sandbox.processes.endings import end
+from forge_tools.sandbox.processes.environment import boot_mark
 from forge_tools.storage import Store
 from forge_tools.storage.looks import Look
 from workers.clocks import ClockWatch

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-from forge_tools.sandbox.streams import ScrubbedText
+from forge_tools.sandbox.processes.output import ScrubbedText
 from forge_tools.secrecy import CONCEALED, Scrubber
 
 

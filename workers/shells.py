@@ -12,9 +12,9 @@ from pathlib import Path
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError, SandboxError, StorageError, UnstorableRowError
 from forge_tools.records import ShellRecord, ShellStatus
-from forge_tools.sandbox.shells.keeping import forget, renew, survey
-from forge_tools.sandbox.shells.layout import kernel_id
-from forge_tools.sandbox.trees import start_ticks
+from forge_tools.sandbox.processes.trees import start_ticks
+from forge_tools.sandbox.shells.host import forget, renew, survey
+from forge_tools.sandbox.shells.supervisor import kernel_id
 from forge_tools.storage.shells import Shells
 from workers.elsewhere import Elsewhere
 from workers.recovery import is_eldest

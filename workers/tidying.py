@@ -5,8 +5,8 @@ import logging
 from collections.abc import Callable, Set
 
 from forge_tools.errors import ForgeError
-from forge_tools.sandbox.leftovers import end, marked_boots
-from forge_tools.sandbox.marks import boot_mark
+from forge_tools.sandbox.processes.endings import end, marked_boots
+from forge_tools.sandbox.processes.environment import boot_mark
 from forge_tools.storage import Store
 from forge_tools.storage.looks import Look
 from workers.recovery import is_eldest

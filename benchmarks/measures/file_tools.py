@@ -11,7 +11,7 @@ from benchmarks.agent import Agent
 from benchmarks.figures import Bar, Measure, Readings, Row
 from benchmarks.pairs import MICROSECONDS, Work, by_turns, on_loop
 from benchmarks.scene import Scene
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 
 LINE = b"x" * 490 + b" needle y\n"
 SMALL = b"one line of text\n" * 60
@@ -96,7 +96,7 @@ def _confinement(folder: Path, scene: Scene) -> dict[str, float]:
 
     def confined() -> None:
         for _ in range(OPENS):
-            os.close(root.open_to_read("read", flags, "read"))
+            root.open_to_read("read", flags, "read").close()
 
     def bare() -> None:
         for _ in range(OPENS):

@@ -9,7 +9,7 @@ from benchmarks.corpus import make_corpus
 from benchmarks.figures import Bar, LeftOutError, Measure, Readings, Row
 from benchmarks.pairs import Work, by_turns
 from benchmarks.scene import Scene
-from forge_tools.sandbox.programs import find_beside_python
+from forge_tools.sandbox.processes.commands import find_beside_python
 
 COMMON = "return"
 RARE = "step_17 never written"

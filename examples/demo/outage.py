@@ -21,7 +21,7 @@ from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack
 from forge_tools.errors import ForgeError
 from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.sandbox.launcher import Process, descendants
+from forge_tools.sandbox.processes.trees import Process, descendants
 
 AGENT = "demo-outage"
 DOOMED = "beta"

@@ -18,7 +18,7 @@ from forge_tools.config import broker_socket
 from forge_tools.embedded import valkey
 from forge_tools.embedded.stack import server_environment
 from forge_tools.embedded.supervision import SupervisedProcess
-from forge_tools.sandbox.launcher import descendants
+from forge_tools.sandbox.processes.trees import descendants
 
 CONCURRENCY = 4
 HOSTS = ("alpha", "beta")

@@ -19,13 +19,13 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from forge_tools import __version__
-from forge_tools.artifacts.files import PartFiles
+from forge_tools.artifacts.parts import PartFiles
 from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
 from forge_tools.records import SealingKey
 from forge_tools.records.audit import Head
-from forge_tools.sandbox.programs import find_beside_python
+from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.secrecy import KeyFolder
 from forge_tools.storage import Store
 from forge_tools.storage.connections import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting

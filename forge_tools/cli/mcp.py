@@ -18,7 +18,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.mcp.offer import Offer
 from forge_tools.records import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
-from forge_tools.sandbox.scratch import scratch_folder
+from forge_tools.sandbox.spools import scratch_folder
 
 SERVING = "forge_tools.mcp.serving"
 """What needs the SDK, which takes longer to load than all else; `--help` does without."""

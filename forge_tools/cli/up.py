@@ -28,8 +28,8 @@ from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.records import ExecutionRecord, ExecutionStatus, ShellStatus
-from forge_tools.sandbox.launcher import descendants
-from forge_tools.sandbox.shells.keeping import survey
+from forge_tools.sandbox.processes.trees import descendants
+from forge_tools.sandbox.shells.host import survey
 from forge_tools.signals import heeded
 from forge_tools.storage import Store, open_store
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from forge_tools.sandbox import launcher
+from forge_tools.sandbox.processes import launcher
+from forge_tools.sandbox.processes.endings import kill_all
+from forge_tools.sandbox.processes.trees import descendants
 
 logger = logging.getLogger("forge_tools.embedded")
 
@@ -98,7 +100,7 @@ class SupervisedProcess:
         started = self._launcher
         if started is None or started.poll() is not None:
             return None
-        children = launcher.descendants(started.pid)
+        children = descendants(started.pid)
         return children[0].pid if children else None
 
     def tend(self) -> None:
@@ -126,9 +128,9 @@ class SupervisedProcess:
         """End it and everything below it without waiting."""
         started = self._launcher  # another thread may let go of it meanwhile
         if started is not None and started.poll() is None:
-            tree = launcher.descendants(started.pid)
+            tree = descendants(started.pid)
             started.kill()
-            launcher.kill_all(tree)
+            kill_all(tree)
             started.wait()
         self.forget()
 

@@ -6,23 +6,22 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from forge_tools.artifacts.files import PartFiles
 from forge_tools.artifacts.pages import Pages, whole
-from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack, unpack_part
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.records import Artifact, ArtifactPage, ExecutionContext, PageWish, artifact_id
 from forge_tools.records.artifacts import SCHEME
-from forge_tools.sandbox.handles import Handle
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.sandbox.processes.output import scrubbed_chunks
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.spools import CHUNK_BYTES, Gathered, Recent, Spool
-from forge_tools.sandbox.streams import scrubbed_chunks
 
 NOT_FOUND = "ARTIFACT_NOT_FOUND"
 UNAVAILABLE = "ARTIFACTS_UNAVAILABLE"
@@ -95,14 +94,7 @@ def is_handle(path: object) -> bool:
     return isinstance(path, str) and path.startswith(SCHEME)
 
 
-class ArtifactFile(Handle):
-    """An artifact opened for reading; closed at the latest when nobody holds it any more."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
-async def open_artifact(handle: str, context: ExecutionContext, workspace: Workspace) -> ArtifactFile:
+async def open_artifact(handle: str, context: ExecutionContext, workspace: Workspace) -> Handle:
     """Open an artifact; it is as good as a file of the workspace.
 
     Raises:
@@ -114,7 +106,7 @@ async def open_artifact(handle: str, context: ExecutionContext, workspace: Works
             f"{handle[:60]} cannot be read: this host keeps no artifacts. Run the call again", UNAVAILABLE
         )
     with workspace.open_root() as root:
-        return ArtifactFile(await artifacts.open(handle, context), handle, root.root)
+        return Handle(await artifacts.open(handle, context), handle, root.root)
 
 
 def unknown(handle: str) -> SandboxError:
@@ -158,7 +150,7 @@ class FolderArtifacts:
         found = artifact_id(handle)
         if found is None:
             raise unknown(handle)
-        try:
+        async with self._refusing(found, handle):
             size, changed = await asyncio.to_thread(self._find, found, context.session_id)
             if (fd := self._recent.open(found)) is not None:
                 return fd
@@ -166,30 +158,21 @@ class FolderArtifacts:
             fd = gathered.take(changed)  # not in the thread: nobody would close it for a call that was cancelled
             self._recent.add(found, fd)
             return fd
-        except FileNotFoundError:
-            raise unknown(handle) from None
-        except ValueError:
-            raise await self._damaged(found) from None
-        except OSError as error:
-            raise _refusal(error) from error
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
         """Read what is known of an artifact of that session; None if it has none of that id, or no longer."""
-        try:
-            size, _ = await asyncio.to_thread(self._find, id, session_id)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise _refusal(error) from error
-        return Artifact(id=id, size=size, session_id=session_id)
+        async with self._refusing(id):
+            try:
+                size, _ = await asyncio.to_thread(self._find, id, session_id)
+            except FileNotFoundError:
+                return None
+            return Artifact(id=id, size=size, session_id=session_id)
 
     async def read(self, artifact: Artifact) -> AsyncIterator[bytes]:
         """Return the bytes of what `find` found, one part in memory at a time."""
-        try:
+        async with self._refusing(artifact.id):
             async for data in whole(artifact, partial(self._chunk, artifact)):
                 yield data
-        except ValueError:
-            raise await self._damaged(artifact.id) from None
 
     async def page(self, artifact: Artifact, wish: PageWish) -> ArtifactPage:
         """Read a page of what `find` found."""
@@ -217,15 +200,9 @@ class FolderArtifacts:
                 self._purge()
 
     async def _chunk(self, artifact: Artifact, number: int) -> bytes:
-        try:
+        async with self._refusing(artifact.id):
             data = await asyncio.to_thread(self._files.read, artifact.id, number)
-            return unpack_part(data, number, artifact.size)
-        except ValueError:
-            raise await self._damaged(artifact.id) from None
-        except FileNotFoundError:
-            raise unknown(artifact.handle) from None
-        except OSError as error:
-            raise _refusal(error) from error
+            return unpack(data, number, artifact.size)
 
     def _find(self, found: str, session_id: str | None) -> tuple[int, float]:
         size, changed = int((self._session(session_id) / found).read_text() or 0), self._files.touched(found)
@@ -236,15 +213,23 @@ class FolderArtifacts:
     def _unpacked(self, found: str, size: int) -> Gathered:
         gathered = Gathered()
         for number in range(count_parts(size)):
-            gathered.add(unpack_part(self._files.read(found, number), number, size))
+            gathered.add(unpack(self._files.read(found, number), number, size))
         if gathered.id != found:
             raise ValueError(found)
         return gathered
 
-    async def _damaged(self, found: str) -> SandboxError:
-        """Bytes that are not the right ones must not keep the right ones out."""
-        await asyncio.to_thread(self._drop, found)
-        return damaged(f"{SCHEME}{found}")
+    @asynccontextmanager
+    async def _refusing(self, found: str, handle: str = "") -> AsyncIterator[None]:
+        """Say what went wrong with an artifact. Bytes that are not the right ones must not keep the right ones out."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise unknown(handle or f"{SCHEME}{found}") from None
+        except ValueError:
+            await asyncio.to_thread(self._drop, found)
+            raise damaged(f"{SCHEME}{found}") from None
+        except OSError as error:
+            raise _refusal(error) from error
 
     def _drop(self, found: str) -> None:
         with self._locked():

@@ -1,4 +1,4 @@
-"""The workspaces of this host as its settings have them."""
+"""The workspaces of this host as its settings have them. A module of its own, as tools load no settings."""
 
 import os
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from pathlib import Path
 from forge_tools.config import RootSettings, Settings, WorkspaceSettings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import NamedWorkspace
-from forge_tools.sandbox.protection import SECRETS, Protection
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
+from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach, ShellBook
-from forge_tools.sandbox.roots import OPEN_FOLDER, Root
 
 
 def reach_of(settings: Settings, *, book: ShellBook | None = None, artifacts: Artifacts | None = None) -> Reach:

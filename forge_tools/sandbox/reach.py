@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from forge_tools.records import Artifact, ExecutionContext, ShellRecord
-from forge_tools.sandbox.roots import Root
+from forge_tools.sandbox.paths.confinement import Root
 
 
 class Artifacts(Protocol):

@@ -5,12 +5,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from forge_tools.records import REPORTER, ExecutionContext, Output, Progress, Report, Reporter, Told
-from forge_tools.sandbox.streams import ScrubbedText, scrubbed_text
-from forge_tools.sandbox.terminals import plain
+from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_text
+from forge_tools.sandbox.processes.streams import plain
 from forge_tools.secrecy import Scrubber
 
 PART_BYTES = 16_384
@@ -33,11 +33,6 @@ class ReportBuffer(Reporter):
     `news` is called, on the thread that tells, when there is something to take and before there was nothing: it must not
     block. Between two takes the newest progress replaces older, and output is cut in its middle.
     """
-
-    __slots__ = (
-        *("_clock", "_decoder", "_due", "_head", "_interval", "_is_closed", "_is_split", "_is_told", "_left_out"),
-        *("_lock", "_news", "_number", "_progress", "_room", "_rows", "_tail"),
-    )
 
     def __init__(
         self,
@@ -73,7 +68,7 @@ class ReportBuffer(Reporter):
         text = None if message is None else str(message)[:MESSAGE_CHARS]
         with self._lock:
             before = self._progress[0] if self._progress else 0.0
-            self._progress = _or(_number(done), before), _positive(total), text
+            self._progress = _number(done, before), _positive(total), text
         self._tell()
 
     def emit(self, text: str | bytes) -> None:
@@ -213,7 +208,7 @@ class DirectReporter(Reporter):
         self._listener = listener
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
-        self.tell(Progress(done=_or(_number(done), 0.0), total=_positive(total), message=message))
+        self.tell(Progress(done=_number(done, 0.0), total=_positive(total), message=message))
 
     def emit(self, text: str | bytes) -> None:
         self.tell(Output(text=text.decode(errors="replace") if isinstance(text, bytes) else str(text)))
@@ -246,40 +241,34 @@ class ScrubbingReporter(Reporter):
         self._output.end()
 
 
+@contextmanager
 def telling(
     context: ExecutionContext, reporter: Reporter | None, scrubber: Scrubber | None
-) -> AbstractContextManager[ExecutionContext]:
+) -> Iterator[ExecutionContext]:
     """While a call runs, its context tells `reporter` what its body tells, without the secrets; so do those that it makes."""
     if reporter is None:
-        return nullcontext(context)
-    if not scrubber or (isinstance(reporter, ScrubbingReporter) and reporter.scrubber is scrubber):
-        return nullcontext(context.reporting_to(reporter))
-    return _telling_the_rest(context, ScrubbingReporter(reporter, scrubber))
-
-
-@contextmanager
-def _telling_the_rest(context: ExecutionContext, reporter: ScrubbingReporter) -> Iterator[ExecutionContext]:
-    token = REPORTER.set(reporter)
-    try:
+        yield context
+    elif not scrubber or (isinstance(reporter, ScrubbingReporter) and reporter.scrubber is scrubber):
         yield context.reporting_to(reporter)
-    finally:
-        REPORTER.reset(token)
-        reporter.end()
+    else:
+        scrubbing = ScrubbingReporter(reporter, scrubber)
+        token = REPORTER.set(scrubbing)
+        try:
+            yield context.reporting_to(scrubbing)
+        finally:
+            REPORTER.reset(token)
+            scrubbing.end()
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any, otherwise: float) -> float:
     """A tool must not fail for what it says of its progress."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
+        return otherwise
+    return number if math.isfinite(number) else otherwise
 
 
 def _positive(value: Any) -> float | None:
-    number = _number(value)
-    return number if number and number > 0 else None
+    number = _number(value, 0.0)
+    return number if number > 0 else None

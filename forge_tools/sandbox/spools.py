@@ -1,14 +1,20 @@
-"""Bytes on their way into an artifact or out of one: in files without a name, which nobody else finds and which leave nothing."""
+"""Temporary files and folders, of which nothing is left: bytes on their way into an artifact or out of one."""
 
 import asyncio
+import fcntl
 import os
+import shutil
+import stat
 import tempfile
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
+from pathlib import Path
 
-from forge_tools.artifacts.cuts import after_last_line, next_line
+from forge_tools.artifacts.pages import after_last_line, next_line
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor
 
 CHUNK_BYTES = 256 << 10
 TOO_LARGE = "ARTIFACT_TOO_LARGE"
@@ -16,15 +22,20 @@ TOO_LARGE = "ARTIFACT_TOO_LARGE"
 _MARKER_ROOM = 128
 _LINE_ROOM = 64 << 10  # how far a cut moves to stand between two lines
 
+RECENT_BYTES = 256 << 20
+"""What a process keeps, in files without a name, of artifacts that were read lately."""
 
-class Nameless:
+RECENT_FILES = 64
+"""In so many files at most: a process has only so many handles."""
+
+
+class UnnamedFile(Descriptor):
     """A file without a name. It is gone when closed, which happens by itself with the last reference.
 
     A thread may be at it when whoever started that is cancelled and closes it: its number must not be given out meanwhile.
     """
 
     def __init__(self) -> None:
-        self.fd = -1
         self._in_use = threading.Lock()
         with tempfile.TemporaryFile(buffering=0) as file:
             self.fd = os.dup(file.fileno())
@@ -32,15 +43,10 @@ class Nameless:
 
     def close(self) -> None:
         with self._in_use:
-            fd, self.fd = self.fd, -1
-            if fd >= 0:
-                os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
+            super().close()
 
 
-class Spool(Nameless):
+class Spool(UnnamedFile):
     """Takes any amount of bytes. Of more than `limit` it keeps the first and the last half, whole lines where it can."""
 
     def __init__(self, limit: int) -> None:
@@ -107,7 +113,7 @@ class Spool(Nameless):
         return self._head + turn, self._ring - turn
 
 
-class Gathered(Nameless):
+class Gathered(UnnamedFile):
     """All of some chunks in one file, with the id that their bytes have as an artifact. The caller closes it."""
 
     def __init__(self) -> None:
@@ -163,20 +169,12 @@ class Gathered(Nameless):
         return fd
 
 
-RECENT_BYTES = 256 << 20
-"""What a process keeps, in files without a name, of artifacts that were read lately."""
-
-RECENT_FILES = 64
-"""In so many files at most: a process has only so many handles."""
-
-
 class Recent:
     """Files of artifacts that were read lately, kept open without a name, so that the next page need not fetch them again."""
 
     def __init__(self, max_bytes: int = RECENT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._files: dict[str, int] = {}
-        self._sizes: dict[str, int] = {}
         self._lock = threading.Lock()  # a number that one thread closes is another file's as soon as another opens it
 
     def open(self, id: str) -> int | None:
@@ -186,38 +184,88 @@ class Recent:
             if fd is None:
                 return None
             self._files[id] = fd  # the last in the row is the last that goes
-            return _opened_anew(fd)
+            with suppress(OSError):  # a duplicate would share its position with every other reader
+                return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+            return None
 
     def add(self, id: str, fd: int) -> None:
         """Keep a duplicate of `fd`, in place of those that were used longest ago."""
-        size = os.fstat(fd).st_size
         with self._lock:
-            if id in self._files or size > self._max_bytes:
+            if id in self._files or os.fstat(fd).st_size > self._max_bytes:
                 return
             try:
                 self._files[id] = os.dup(fd)
             except OSError:  # out of handles: who reads it next fetches it again
                 return
-            self._sizes[id] = size
-            while sum(self._sizes.values()) > self._max_bytes or len(self._files) > RECENT_FILES:
-                oldest = next(iter(self._files))
-                os.close(self._files.pop(oldest))
-                del self._sizes[oldest]
+            while len(self._files) > RECENT_FILES or self._held() > self._max_bytes:
+                os.close(self._files.pop(next(iter(self._files))))
 
     def close(self) -> None:
         with self._lock:
-            for fd in self._files.values():
-                os.close(fd)
-            self._files.clear()
-            self._sizes.clear()
+            while self._files:
+                os.close(self._files.popitem()[1])
 
     def __del__(self) -> None:
         self.close()
 
+    def _held(self) -> int:
+        return sum(os.fstat(fd).st_size for fd in self._files.values())
 
-def _opened_anew(fd: int) -> int | None:
-    """A duplicate would share its position with every other reader; where /proc is, the file can be opened again."""
+
+@contextmanager
+def scratch_folder(prefix: str) -> Iterator[Path]:
+    """Make a folder for this process alone, and remove it at the end; before, those of this prefix that nobody has any more.
+
+    A lock on the folder says that its process lives: the kernel drops it with the process, however that dies, and with the
+    processes that it forked. None of those removes the folder.
+    """
+    remove_leftovers(Path(tempfile.gettempdir()), prefix)
+    path, folder = _made(prefix)
+    owner = os.getpid()
     try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
+        yield path
+    finally:
+        if os.getpid() == owner:
+            with suppress(OSError):
+                _remove(path, folder)
+        os.close(folder)
+
+
+def remove_leftovers(parent: Path, prefix: str) -> None:
+    """Remove this user's folders of that prefix on which nobody holds the lock. What cannot be removed stays."""
+    with suppress(OSError):
+        for path in sorted(parent.glob(f"{prefix}*")):
+            with suppress(OSError):  # a link or a file, somebody else's, or gone by now
+                folder = os.open(path, OPEN_FOLDER | os.O_NOFOLLOW)
+                try:
+                    facts = os.fstat(folder)  # as `mkdtemp` makes it for this user?
+                    if facts.st_uid == os.geteuid() and stat.S_IMODE(facts.st_mode) == 0o700:
+                        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        _remove(path, folder)
+                finally:
+                    os.close(folder)
+
+
+def _made(prefix: str) -> tuple[Path, int]:
+    """Somebody who starts at the same time may find the folder before it is locked, and remove it."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        with suppress(FileNotFoundError):
+            folder = os.open(path, OPEN_FOLDER | os.O_NOFOLLOW)
+            with suppress(OSError):  # a file system without locks, on which nobody can take it for left behind
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.lstat(), os.fstat(folder)):
+                    return path, folder
+            os.close(folder)
+
+
+def _remove(path: Path, folder: int) -> None:
+    """Empty the open folder, whatever is at its path by now; of that only an empty folder can go."""
+    with os.scandir(folder) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.name, ignore_errors=True, dir_fd=folder)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    path.rmdir()

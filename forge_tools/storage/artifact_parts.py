@@ -9,8 +9,7 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy import ColumnElement, delete, exists, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.artifacts.files import PartFiles
-from forge_tools.artifacts.parts import PART_BYTES, count_parts
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError
 from forge_tools.records import Artifact
 from forge_tools.storage.engine import Database

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, u
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.pages import Pages, whole
-from forge_tools.artifacts.parts import unpack_part
+from forge_tools.artifacts.parts import unpack
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError, StorageError
 from forge_tools.records import Artifact, ArtifactPage, PageWish
 from forge_tools.records.artifacts import SCHEME
@@ -161,7 +161,7 @@ class StoredArtifacts:
         if data is None:
             raise StorageError(f"{artifact.handle} has expired while it was read. Run the call again")
         try:
-            return unpack_part(data, number, artifact.size)
+            return unpack(data, number, artifact.size)
         except ValueError as error:
             raise await self._damaged(artifact, error) from error
 

@@ -19,9 +19,8 @@ NAMELESS = {"utils", "util", "helpers", "helper", "common", "manager", "managers
 
 READERS = {
     "forge_tools/config.py": "Settings: the sole reader",
-    "forge_tools/sandbox/environment.py": "builds what a tool's process may see, from an allow-list",
+    "forge_tools/sandbox/processes/environment.py": "builds what a process may see, and marks what a body starts",
     "forge_tools/embedded/stack.py": "hands its own environment on to the servers and workers it starts",
-    "forge_tools/sandbox/marks.py": "marks what a body starts, and moves its variables out of the memory that shows them",
     "workers/lanes/surroundings.py": "puts back what a tool changed",
     "workers/lanes/child.py": "forgets URLs and passwords before any tool runs",
 }

@@ -113,7 +113,7 @@ GUARANTEES = (
             "tests/integration/test_memory.py::test_a_tool_that_eats_memory_is_ended_and_its_result_names_the_limit",
             "tests/integration/test_async_processes.py::test_a_cancel_or_timeout_leaves_nothing_and_a_neighbour_goes_on",
             "tests/integration/test_cancel.py::test_a_running_call_is_stopped_from_another_process_in_either_lane",
-            "tests/unit/sandbox/test_process.py::test_after_its_time_nothing_of_the_tree_is_left",
+            "tests/unit/sandbox/processes/test_commands.py::test_after_its_time_nothing_of_the_tree_is_left",
             "tests/integration/test_fitness.py::"
             "test_a_worker_out_of_descriptors_fails_no_call_says_why_and_ends_for_another",
             "tests/integration/test_fitness.py::test_a_child_that_a_body_changed_runs_nothing_more",
@@ -166,8 +166,8 @@ GUARANTEES = (
         "The sandbox holds",
         "No path, URL or process escapes the sandbox that its tool was given.",
         (
-            "tests/unit/sandbox/test_paths.py::test_no_path_leads_out_of_the_workspace",
-            "tests/unit/sandbox/test_paths.py::test_a_link_that_is_swapped_under_way_never_leads_out",
+            "tests/unit/sandbox/paths/test_workspace.py::test_no_path_leads_out_of_the_workspace",
+            "tests/unit/sandbox/paths/test_workspace.py::test_a_link_that_is_swapped_under_way_never_leads_out",
             "tests/integration/test_tools_on_a_machine.py::test_links_that_flip_under_the_tools_never_lead_out",
             "tests/integration/test_tools_on_a_machine.py::test_a_worker_that_dies_in_the_middle_of_commands_leaves_nothing",
             "tests/architecture/test_tools_stay_in_the_sandbox.py::test_a_tool_touches_nothing_but_through_the_sandbox",

@@ -171,7 +171,7 @@ def pairs() -> None:
             (length,) = HEADER.unpack(await self._loop.sock_recv(end, HEADER.size))
             hello = json.loads(await self._loop.sock_recv(end, length))["hello"]
             if (child := self._children.get(hello)) is not None:
-                self._adopt(child.process, child.quarry.again(), end)
+                self._adopt(child.process, child.handle.again(), end)
 
     async def listen(self: ChildrenLane) -> None:
         await start(self)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from forge_tools.artifacts.files import PartFiles
-from forge_tools.artifacts.parts import PART_BYTES, pack
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, pack
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError
 from forge_tools.records import Artifact, PageWish
 from forge_tools.storage import Store, open_store

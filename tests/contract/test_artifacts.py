@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.artifacts.files import PartFiles
-from forge_tools.artifacts.parts import PART_BYTES, count_parts, pack
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack
 from forge_tools.errors import ArtifactDamagedError, StorageError
 from forge_tools.records import Artifact
 from forge_tools.storage import Store, open_store

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forge_tools.sandbox.launcher import descendants
+from forge_tools.sandbox.processes.trees import descendants
 from tests.waiting import is_alive, wait_until
 from tests.warm import Forked, WarmInterpreter
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.launcher import descendants
+from forge_tools.sandbox.processes.trees import descendants
 from tests.e2e.cli_driver import Cli, is_gone
 from tests.waiting import wait_until
 

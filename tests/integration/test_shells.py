@@ -13,7 +13,7 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, ToolResult, host_of
-from forge_tools.sandbox.leftovers import end
+from forge_tools.sandbox.processes.endings import end
 from forge_tools.storage import Store, open_store
 from tests.fleet import Fleet, WorkerProcess
 from tests.waiting import is_alive, reached, wait_until

@@ -11,7 +11,7 @@ from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResul
 from forge_tools.errors import ConfigurationError, DuplicateToolError, ErrorCode, InvalidToolError
 from forge_tools.plugins import tool
 from forge_tools.records import Output, Progress, Report, ToolParameter
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.testing import InlineExecutor
 from forge_tools.tools.file.read import Read
 

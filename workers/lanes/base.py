@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from forge_tools.errors import ForeignRowError
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Reporter, ToolResult
-from forge_tools.sandbox.journal import EXECUTION_ID
+from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.validation import Unreadable, decode_json
 from workers.lanes.birth import shortage

@@ -24,9 +24,9 @@ from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome
-from forge_tools.sandbox.leftovers import bury_adopted, has_unmarked_descendants
-from forge_tools.sandbox.marks import Marking
-from forge_tools.sandbox.trees import adopt_orphans
+from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted
+from forge_tools.sandbox.processes.environment import Marking
+from forge_tools.sandbox.processes.trees import adopt_orphans
 from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.lanes.base import execute, outcome_of_task
 from workers.lanes.birth import Birth, fell_short, shortage
@@ -173,7 +173,7 @@ class Child:
         self._marking.clear()
         self._surroundings.restore()
         if _has_children():
-            bury_adopted()
+            reap_adopted()
         after_ms = (self._loop.time() - started) * 1000
         outcome = outcome_of_task(body, claim, after_ms, is_asked=self._is_cancelled)
         is_tainted = self._is_tainted(outcome, body)

@@ -12,8 +12,8 @@ from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Told, Wakeup
-from forge_tools.sandbox.leftovers import Quarry, end
-from forge_tools.sandbox.marks import attempt_mark
+from forge_tools.sandbox.processes.endings import ProcessHandle, end
+from forge_tools.sandbox.processes.environment import attempt_mark
 from workers.artifacts import from_text, to_text
 from workers.lanes import frames
 from workers.lanes.base import Body, Finished, Verdict, context_of, swept
@@ -91,11 +91,11 @@ class ChildrenLane:
 
     def adopt(self, process: Any, end: socket.socket) -> None:
         """Take a process that the pool has just forked, and our end of the pair that it was given; on the pool's thread."""
-        quarry = Quarry(process.pid)  # here, where nobody can have reaped it yet
+        handle = ProcessHandle(process.pid)  # here, where nobody can have reaped it yet
         try:
-            self._loop.call_soon_threadsafe(self._adopt, process, quarry, end)
+            self._loop.call_soon_threadsafe(self._adopt, process, handle, end)
         except RuntimeError:  # the engine has ended; the child ends when it sees that its line has
-            quarry.close()
+            handle.close()
             end.close()
 
     def answering(self) -> int:
@@ -143,9 +143,9 @@ class ChildrenLane:
 
     # Hearing the children.
 
-    def _adopt(self, process: Any, quarry: Quarry, end: socket.socket) -> None:
+    def _adopt(self, process: Any, handle: ProcessHandle, end: socket.socket) -> None:
         line = Line(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
-        child = PoolProcess(line, quarry, process)
+        child = PoolProcess(line, handle, process)
         self._children[child.pid] = child
         self._do(self._connect(child, end), self._steps)
 
@@ -163,7 +163,7 @@ class ChildrenLane:
         self._doom(child)
         child.is_silent.set()
         if not self._is_stopping:
-            self._bury(child)
+            self._reap_supervisors(child)
         self._forget(child)
         self._serve_messages()
 
@@ -299,7 +299,7 @@ class ChildrenLane:
         mark = attempt_mark(body.claim.id, body.claim.attempt)
 
         async def sweep() -> None:
-            with closing(child.quarry.again()) as hold:
+            with closing(child.handle.again()) as hold:
                 root, spare = (hold, ()) if child.is_doomed else (None, (child.pid,))
                 await asyncio.to_thread(end, mark, root=root, within=hold, spare=spare)
 
@@ -318,10 +318,10 @@ class ChildrenLane:
         self._forget(child)
         self._serve_messages()
 
-    def _bury(self, child: PoolProcess) -> None:
+    def _reap_supervisors(self, child: PoolProcess) -> None:
         body = child.body
         if body is None:
-            child.quarry.send(signal.SIGKILL)  # it serves nobody any more, should it live on
+            child.handle.send(signal.SIGKILL)  # it serves nobody any more, should it live on
         elif not body.is_ending:
             body.is_ending = True
             self._do(self._settle_death(child, body), self._endings)
@@ -373,12 +373,12 @@ class ChildrenLane:
         """What a body left on purpose lives on."""
         logger.warning(message, extra={"pid": child.pid, **why})
         self._doom(child)
-        child.quarry.send(signal.SIGKILL)
+        child.handle.send(signal.SIGKILL)
 
     def _forget(self, child: PoolProcess) -> None:
         """Let go of a child that is gone and of which nothing is left to tell."""
         if child.is_silent.is_set() and child.body is None:
-            child.quarry.close()
+            child.handle.close()
             if self._children.get(child.pid) is child:
                 del self._children[child.pid]
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from forge_tools.sandbox.trees import descendants
+from forge_tools.sandbox.processes.trees import descendants
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from forge_tools.sandbox.leftovers import Quarry
+from forge_tools.sandbox.processes.endings import ProcessHandle
 from workers.lanes.base import Body
 from workers.lanes.frames import Line
 
@@ -29,7 +29,7 @@ class PoolProcess:
     """
 
     line: Line
-    quarry: Quarry
+    handle: ProcessHandle
     process: Any
     body: Body | None = None
     has_started: bool = False
@@ -41,7 +41,7 @@ class PoolProcess:
 
     @property
     def pid(self) -> int:
-        return self.quarry.pid
+        return self.handle.pid
 
     @property
     def is_answering(self) -> bool:

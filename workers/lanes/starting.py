@@ -14,9 +14,9 @@ from contextlib import closing
 from functools import partial, wraps
 from typing import Any
 
-from forge_tools.sandbox.leftovers import Quarry, bury_adopted, end
-from forge_tools.sandbox.marks import Marking, attempt_mark, listed_with_marks, mapped_with_marks
-from forge_tools.sandbox.trees import adopt_orphans, child_pids, start_ticks
+from forge_tools.sandbox.processes.endings import ProcessHandle, end, reap_adopted
+from forge_tools.sandbox.processes.environment import Marking, attempt_mark, listed_with_marks, mapped_with_marks
+from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids, start_ticks
 from workers.lanes.base import Body, swept
 from workers.lanes.tool_loop import OWNER
 
@@ -64,7 +64,7 @@ async def end_processes(body: Body) -> None:
     body.is_ending = True
 
     async def sweep() -> None:
-        with closing(Quarry(os.getpid())) as worker:
+        with closing(ProcessHandle(os.getpid())) as worker:
             await asyncio.to_thread(end, attempt_mark(*body.key), within=worker, started=body.processes)
 
     await swept(body.claim.tool, sweep)
@@ -80,7 +80,7 @@ def bury_orphans() -> None:
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             _started.discard(pid)
-    bury_adopted(spare=_started)
+    reap_adopted(spare=_started)
 
 
 def orphans() -> dict[int, int]:

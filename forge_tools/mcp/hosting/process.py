@@ -19,8 +19,8 @@ from mcp.types.jsonrpc import jsonrpc_message_adapter
 from forge_tools.mcp.hosting.configuration import Server
 from forge_tools.mcp.hosting.voice import Voice
 from forge_tools.mcp.lines import Lines, LongLine
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.spawner import SPAWNER
+from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.spawner import SPAWNER
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]

@@ -5,7 +5,7 @@ import time
 from collections import deque
 
 from forge_tools.mcp.lines import LongLine
-from forge_tools.sandbox.terminals import plain
+from forge_tools.sandbox.processes.streams import plain
 
 SHOWN_CHARS = 200
 """How much of one line logs and errors show."""

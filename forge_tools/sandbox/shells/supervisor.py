@@ -5,21 +5,36 @@ asked for it, so that it outlives them; it is reached through the folder of its 
 """
 
 import base64
-import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 
-from forge_tools.sandbox.launcher import Status, keep_private, receive, spawn, status_of
-from forge_tools.sandbox.shells.layout import LEASE, ORDERS, STATUS, kernel_id, replace, restate
-from forge_tools.sandbox.shells.segments import Segments
-from forge_tools.sandbox.trees import Ending, Process, Signals, adopt_orphans, descendants, reap, start_ticks
-from forge_tools.sandbox.withholding import Withholding
+from forge_tools.sandbox.processes.endings import Ending
+from forge_tools.sandbox.processes.launcher import Status, keep_private, receive, spawn, status_of
+from forge_tools.sandbox.processes.streams import StreamScrubber
+from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, reap, start_ticks
 
+# What lies in the folder of a shell:
+RECORD = "record.json"  # what was asked, written once by whoever started it
+STATUS = "status.json"  # how it goes, replaced whole by the supervisor
+LEASE = "lease"  # last touched when somebody cared
+ORDERS = "orders"  # a pipe that the supervisor reads lines from
+SEGMENT = ".out"  # how the names of files end that hold the output; they say where in it each begins
+
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a file of the folder is opened: a link, or a pipe that nobody feeds, must not fool us."""
+
+WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
+_SEGMENTS = 8
 _CHUNK = 1 << 20
 _PIPE_BYTES = 1 << 20
 _DRAIN_SECONDS = 0.1  # for what somebody outside the tree may still hold open
@@ -30,13 +45,106 @@ _STOP_GRACE = 2.0
 _F_SETPIPE_SZ = 1031
 
 
+def replace(folder: int, name: str, content: Mapping[str, object]) -> None:
+    """Put a file in the place of the old one, so that readers see either."""
+    new = f"{name}.{os.getpid()}"
+    try:
+        with os.fdopen(os.open(new, WRITE, 0o600, dir_fd=folder), "w") as file:
+            json.dump(content, file)
+        os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(new, dir_fd=folder)
+        raise
+
+
+def restate(folder: int, name: str, content: Mapping[str, object]) -> None:
+    """Replace a small file, or write it anew where it lies: even a disk that is full has room for that.
+
+    It grows by a byte at least, so that whoever looks at its size sees that it is another.
+    """
+    try:
+        replace(folder, name, content)
+    except OSError:
+        fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            os.pwrite(fd, json.dumps(content).encode().ljust(os.fstat(fd).st_size + 1), 0)
+        finally:
+            os.close(fd)
+
+
+@cache
+def kernel_id() -> str:
+    """The boot id of this host's kernel; empty where it has none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  pathlib costs 10 ms
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+class Segments:
+    """Keeps the head and the tail of a stream, `limit` bytes at most. `size` is what was written, kept or not.
+
+    A disk that is full costs the bytes that find no room, never the shell: it would wait for its reader.
+    """
+
+    def __init__(self, folder: int, limit: int) -> None:
+        self._folder = folder
+        self._each = max(1, limit // _SEGMENTS)
+        self._names: list[str] = []
+        self._fd = -1
+        self._room = 0
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                if self._room == 0:
+                    self._next()
+                count = os.write(self._fd, left[: self._room])
+            except OSError:
+                self._give_up()
+                self.size += len(left)
+                return
+            self.size += count
+            self._room -= count
+            left = left[count:]
+
+    def close(self) -> None:
+        """Let go of the file; what is written later gets another one."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._room = -1, 0
+
+    def _next(self) -> None:
+        self.close()
+        if len(self._names) == _SEGMENTS:  # first, for the next one may need the room
+            self._remove(1)
+        name = f"{self.size:015d}{SEGMENT}"
+        self._fd = os.open(name, _NEW, 0o600, dir_fd=self._folder)
+        self._room = self._each
+        self._names.append(name)
+
+    def _give_up(self) -> None:
+        """What follows needs a file of its own. One in which nothing found room must not count, or it would cost another."""
+        if self._fd >= 0 and self._room == self._each:
+            self._remove(-1)
+        self.close()
+
+    def _remove(self, index: int) -> None:
+        with suppress(OSError):
+            os.unlink(self._names.pop(index), dir_fd=self._folder)
+
+
 class Shell:
     """One shell from its start to its end."""
 
     def __init__(self, folder: int, *, lease_seconds: float, spool_bytes: int, withheld: Sequence[bytes] = ()) -> None:
         self._folder = folder
         self._spool = Segments(folder, spool_bytes)
-        self._withholding = Withholding(withheld)
+        self._stream = StreamScrubber(withheld)
         self._orders = os.open(ORDERS, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         self._lease = _Lease(folder, lease_seconds)
         self._output = -1
@@ -55,7 +163,7 @@ class Shell:
         self._facts = {"pid": pid, "start_ticks": start_ticks(pid), "kernel": kernel_id()}
         replace(self._folder, STATUS, self._facts)  # or there is no room for it, and a shell that nobody would see
         self._output, write = os.pipe()
-        with contextlib.suppress(OSError):  # more than a user may have; the usual size will do
+        with suppress(OSError):  # more than a user may have; the usual size will do
             fcntl.fcntl(write, _F_SETPIPE_SZ, _PIPE_BYTES)
         os.set_blocking(self._output, False)
         self._began = time.monotonic()
@@ -92,7 +200,7 @@ class Shell:
             data = os.read(self._output, _CHUNK)
         except BlockingIOError:
             return True
-        self._spool.write(self._withholding.feed(data))
+        self._spool.write(self._stream.feed(data))
         if not data:
             os.close(self._output)
             self._output = -1
@@ -105,11 +213,9 @@ class Shell:
 
     def _obey(self) -> None:
         """Each order is a line: a signal, and the seconds after which what still runs is killed."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             for order in os.read(self._orders, 4096).splitlines():
-                with contextlib.suppress(
-                    ValueError, KeyError
-                ):  # nobody but our user can write there; he may be careless
+                with suppress(ValueError, KeyError):  # nobody but our user can write there; he may be careless
                     name, grace = order.split()
                     self._end(_ASKS[name], float(grace), "kill")
 
@@ -127,17 +233,15 @@ class Shell:
 
     def _reap(self) -> bool:
         """Collect every ended child, adopted ones too; say whether any child is left."""
-
-        def ended(pid: int, code: int) -> None:
-            if pid == self._child and self._status is None:
-                self._status = status_of(code)
-                self._facts["signal" if self._status.kind == "signal" else "exit_code"] = self._status.number
-                self._tell()
-
-        return reap(ended)
+        is_any_left, code = reap(self._child)
+        if code is not None and self._status is None:  # the number may be that of another by now
+            self._status = status_of(code)
+            self._facts["signal" if self._status.kind == "signal" else "exit_code"] = self._status.number
+            self._tell()
+        return is_any_left
 
     def _conclude(self) -> None:
-        self._spool.write(self._withholding.rest())
+        self._spool.write(self._stream.rest())
         now = time.monotonic()
         self._facts |= {
             "state": "exited" if self._ending is None else "killed",
@@ -152,7 +256,7 @@ class Shell:
         self._tell()
 
     def _tell(self) -> None:
-        with contextlib.suppress(OSError):  # the folder is gone: the shell goes on all the same
+        with suppress(OSError):  # the folder is gone: the shell goes on all the same
             restate(self._folder, STATUS, self._facts)
 
 
@@ -195,7 +299,7 @@ def serve() -> None:
         data, handles, _, _ = socket.recv_fds(requests, 1, 4)
         if not data:
             return
-        with contextlib.suppress(OSError):  # no process to be had: the requester sees its control socket close
+        with suppress(OSError):  # no process to be had: the requester sees its control socket close
             if os.fork() == 0:
                 try:
                     requests.close()
@@ -224,7 +328,7 @@ def _keep_shell(control: int, place: int, folder: int, stdin: int) -> None:
         os.write(control, f"error {error.errno or errno.EINVAL}\n".encode())
         return
     os.chdir("/")  # whoever wants to unmount or remove its folder has nothing to do with us
-    with contextlib.suppress(OSError):  # whoever asked may be gone; the shell is started all the same
+    with suppress(OSError):  # whoever asked may be gone; the shell is started all the same
         os.write(control, b"started 0\n")
     for handle in (control, place, stdin):
         os.close(handle)

@@ -10,15 +10,14 @@ from typing import Any
 from forge_tools.errors import ErrorCode, ForgeError, InvalidCallError
 from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import keep_text
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.journal import EXECUTION_ID
-from forge_tools.sandbox.output import HeadTail, TerminalText
-from forge_tools.sandbox.paths import Handle
-from forge_tools.sandbox.process import Completed, run
-from forge_tools.sandbox.programs import find_shell
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.journal import EXECUTION_ID
+from forge_tools.sandbox.processes.commands import Completed, find_shell, run
+from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.output import HeadTail, TerminalText
 from forge_tools.sandbox.reach import REACH
-from forge_tools.sandbox.shells.starting import NewShell, start
-from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.start import NewShell, start
 from forge_tools.tools.builtin import PATH, BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.execution.shells import Shells, signal_name
@@ -87,7 +86,7 @@ class Bash(BuiltinTool):
         text = f"[Dry Run] Would {how} in {where}: {shown}{limit}"
         is_valid = completed.exit_code == 0
         if not is_valid:
-            text += f"\nThe shell would refuse it: {kept.render(_SHOWN_COMMAND)[0].strip()}"
+            text += f"\nThe shell would refuse it: {kept.show(_SHOWN_COMMAND)[0].strip()}"
         return ToolResult.ok(text, cwd=folder.name, description=asked.description, is_valid=is_valid)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
-from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.tools.builtin import ReadingTool, option, parameters_of
 from forge_tools.tools.execution.reader import Page, Pattern, ShellReader
 from forge_tools.tools.execution.shells import HANDLE, Shells, state_of

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from forge_tools.errors import ErrorCode
 from forge_tools.records import Capabilities, ExecutionContext, ShellRecord, ShellStatus, ToolCategory, ToolResult
-from forge_tools.sandbox.shells.state import ShellFolder
-from forge_tools.sandbox.shells.usage import usage_of
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.host import usage_of
 from forge_tools.tools.builtin import BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.execution.shells import HANDLE, Shells, exit_of, named, state_of

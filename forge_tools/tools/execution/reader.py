@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.process import Sink, run
-from forge_tools.sandbox.shells.reading import Output, Piece
-from forge_tools.sandbox.shells.state import ShellFolder
-from forge_tools.sandbox.terminals import plain
+from forge_tools.sandbox.processes.commands import Sink, run
+from forge_tools.sandbox.processes.environment import child_environment
+from forge_tools.sandbox.processes.streams import plain
+from forge_tools.sandbox.shells.folder import Output, Piece, ShellFolder
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.ripgrep import Search, find_ripgrep, refusal
 

@@ -8,9 +8,9 @@ from typing import Any
 from forge_tools.errors import ForgeError, SandboxError
 from forge_tools.records import ExecutionContext, ShellRecord, ShellStatus, host_of
 from forge_tools.sandbox.reach import REACH
-from forge_tools.sandbox.shells.keeping import find, survey
-from forge_tools.sandbox.shells.starting import hostname_of, shells_folder
-from forge_tools.sandbox.shells.state import ShellFolder
+from forge_tools.sandbox.shells.folder import ShellFolder
+from forge_tools.sandbox.shells.host import find, survey
+from forge_tools.sandbox.shells.start import hostname_of, shells_folder
 
 SHELL_NOT_FOUND = "SHELL_NOT_FOUND"
 SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"

@@ -8,12 +8,19 @@ from typing import Any, ClassVar, Protocol
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import Capabilities, ExecutionContext, ToolResult
-from forge_tools.sandbox.etags import etag_of
-from forge_tools.sandbox.journal import Journal
-from forge_tools.sandbox.places import Check, Place
-from forge_tools.sandbox.refusals import STALE
-from forge_tools.sandbox.replacing import Replacement, replace_file, set_executable, temporary_name
-from forge_tools.sandbox.snapshots import Snapshot, etag_at, take_snapshot
+from forge_tools.sandbox.paths.files import (
+    Replacement,
+    Snapshot,
+    etag_at,
+    etag_of,
+    replace_file,
+    set_executable,
+    take_snapshot,
+    temporary_name,
+)
+from forge_tools.sandbox.paths.journal import Journal
+from forge_tools.sandbox.paths.places import Check, Place
+from forge_tools.sandbox.paths.refusals import STALE
 from forge_tools.tools.builtin import BuiltinTool
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.text import visible

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from forge_tools.errors import InvalidCallError, SandboxError
 from forge_tools.records import ToolCategory, ToolResult
-from forge_tools.sandbox.places import Check, Place
-from forge_tools.sandbox.refusals import TOO_LARGE
-from forge_tools.sandbox.snapshots import KEPT_BYTES, Snapshot
+from forge_tools.sandbox.paths.files import KEPT_BYTES, Snapshot
+from forge_tools.sandbox.paths.places import Check, Place
+from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.builtin import PATH, option, parameters_of
 from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, require_match, unified
 from forge_tools.tools.file.matches import WAYS

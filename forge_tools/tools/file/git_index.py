@@ -4,7 +4,7 @@ import os
 import struct
 from dataclasses import dataclass
 
-from forge_tools.sandbox.folders import Folder
+from forge_tools.sandbox.paths.folders import Folder
 
 _HEADER = struct.Struct(">4sII")
 _STAT_BYTES = 40

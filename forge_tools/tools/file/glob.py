@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
-from forge_tools.sandbox.paths import Handle, Workspace
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globs import WILD, Pattern, by_path, check_text

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from forge_tools.errors import ErrorCode, SandboxError
 from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.paths import Handle, Workspace
-from forge_tools.sandbox.process import Completed, Sink, run
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.workspace import Workspace
+from forge_tools.sandbox.processes.commands import Completed, Sink, run
+from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.builtin import ReadingTool, counted, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.globs import check_text

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
-from forge_tools.sandbox.entries import Entry, Kind, enter, look_at, scan
-from forge_tools.sandbox.handles import Handle
-from forge_tools.sandbox.names import escape_path
-from forge_tools.sandbox.paths import Workspace
-from forge_tools.sandbox.refusals import PROTECTED
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.folders import Entry, Kind, enter, look_at, scan
+from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.refusals import PROTECTED
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.builtin import GLOBS, PATH, ReadingTool, counted, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.ignore import Names, Rules, excluding

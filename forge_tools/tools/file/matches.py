@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.places import Check
-from forge_tools.sandbox.refusals import TOO_LARGE
+from forge_tools.sandbox.paths.places import Check
+from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.file.text import visible
 
 WAYS = ("exact", "line-endings", "whitespace")

@@ -11,9 +11,8 @@ from typing import Any
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
-from forge_tools.sandbox.etags import Digest
-from forge_tools.sandbox.nowait import meet
-from forge_tools.sandbox.paths import Handle
+from forge_tools.sandbox.paths.confinement import Handle, meet
+from forge_tools.sandbox.paths.files import Digest
 from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.places import Check
-from forge_tools.sandbox.refusals import TOO_LARGE
-from forge_tools.sandbox.snapshots import KEPT_BYTES
+from forge_tools.sandbox.paths.files import KEPT_BYTES
+from forge_tools.sandbox.paths.places import Check
+from forge_tools.sandbox.paths.refusals import TOO_LARGE
 from forge_tools.tools.file.matches import WAYS, Found, Match, find_matches, nearest, reindented
 from forge_tools.tools.file.text import View
 

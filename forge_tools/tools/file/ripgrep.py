@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.programs import find_beside_python
+from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.tools.builtin import PATH, option
 from forge_tools.tools.file.text import visible
 

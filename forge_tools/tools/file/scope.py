@@ -9,10 +9,11 @@ from contextlib import ExitStack, closing
 from hashlib import blake2b
 from typing import Any
 
-from forge_tools.sandbox.names import escape_path
-from forge_tools.sandbox.paths import Handle, Workspace
-from forge_tools.sandbox.protection import Protection
-from forge_tools.sandbox.sightings import Changes, changes_since, open_allowed
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.folders import Changes, changes_since, open_allowed
+from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.refusals import Protection
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file.globs import by_path, compile_glob, only, plain_rule
 from forge_tools.tools.file.hits import MatchSink, NameSink, Origin, Page
 from forge_tools.tools.file.walk import Level, Walk

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TypeVar
 
-from forge_tools.sandbox.folders import Entries, Folder
-from forge_tools.sandbox.paths import Handle, Workspace
-from forge_tools.sandbox.sightings import Look, Sighting
+from forge_tools.sandbox.paths.confinement import Handle
+from forge_tools.sandbox.paths.folders import Entries, Folder, Look, Sighting
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.git_index import NOTHING, Tracked, tracked_by
 from forge_tools.tools.file.ignore import Names, Rules, TooManyRulesError
@@ -88,7 +88,7 @@ class Walk:
             visit = todo.pop()
             try:
                 folder = visit.above.enter(visit.name)
-                sighting = folder.sight(self._look) if self._look else None
+                sighting = self._look.at(folder.fd) if self._look else None
                 entries = folder.entries()
             except OSError as error:
                 self._fault(visit.path, error)

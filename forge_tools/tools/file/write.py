@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ToolCategory, ToolResult
-from forge_tools.sandbox.places import Check, Place
-from forge_tools.sandbox.refusals import NOT_FOUND, STALE
-from forge_tools.sandbox.snapshots import Snapshot
+from forge_tools.sandbox.paths.files import Snapshot
+from forge_tools.sandbox.paths.places import Check, Place
+from forge_tools.sandbox.paths.refusals import NOT_FOUND, STALE
 from forge_tools.tools.builtin import PATH, counted, option, parameters_of
 from forge_tools.tools.file.changes import Change, ChangingTool, facts_of, line_count, require_match, unified
 from forge_tools.tools.file.text import Encoding, decoded, encode, encoding_for, eol_of, with_eol

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.artifacts.files import PartFiles
-from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, pack, unpack, unpack_part
+from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, PartFiles, pack, unpack
 
 ID = "6b" + "1f" * 15
 
@@ -26,22 +25,22 @@ def test_a_part_is_unpacked_byte_for_byte_or_refused(make: type[bytes], size: in
     data = make(size)
     packed = pack(data)
     assert len(packed) <= MAX_PACKED_BYTES
-    assert unpack(packed) == data
+    assert unpack(packed, 0, len(data)) == data
     for damaged in (packed[:-1], packed + b"x", packed[:-4] + b"\0\0\0\0", b""):
         with pytest.raises(ValueError, match="damaged"):
-            unpack(damaged)
+            unpack(damaged, 0, len(data))
 
 
 def test_a_part_that_unpacks_to_more_than_one_is_refused() -> None:
     with pytest.raises(ValueError, match="does not end where it should"):
-        unpack(pack(bytes(1 << 24)))
+        unpack(pack(bytes(1 << 24)), 0, 1 << 24)
 
 
 def test_a_part_of_another_length_than_it_must_have_is_refused() -> None:
-    assert unpack_part(pack(b"xy"), 1, PART_BYTES + 2) == b"xy"
+    assert unpack(pack(b"xy"), 1, PART_BYTES + 2) == b"xy"
     for number, size in ((0, PART_BYTES + 2), (1, PART_BYTES + 3), (1, PART_BYTES + 1)):
         with pytest.raises(ValueError, match="holds 2 bytes"):
-            unpack_part(pack(b"xy"), number, size)
+            unpack(pack(b"xy"), number, size)
 
 
 def test_what_was_written_is_read_and_removed(files: PartFiles) -> None:
@@ -78,7 +77,7 @@ def test_a_folder_that_is_open_to_others_is_not_used(files: PartFiles) -> None:
 
 
 def test_a_folder_of_another_user_is_not_used(files: PartFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.artifacts.files.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("forge_tools.artifacts.parts.os.geteuid", lambda: os.getuid() + 1)
     with pytest.raises(PermissionError, match="it belongs to user"):
         files.prepare()
 
@@ -120,7 +119,7 @@ def test_a_write_that_fails_leaves_nothing(files: PartFiles, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     files.write(ID, 0, b"old")
-    monkeypatch.setattr("forge_tools.artifacts.files.os.fsync", full)
+    monkeypatch.setattr("forge_tools.artifacts.parts.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         files.write(ID, 0, b"new")
     assert files.read(ID, 0) == b"old"

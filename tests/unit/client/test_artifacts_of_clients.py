@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.artifacts.files import PartFiles
+from forge_tools.artifacts.parts import PartFiles
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ArtifactFolderError, ArtifactNotFoundError, InvalidCallError

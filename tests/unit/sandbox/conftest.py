@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox import confine
+from forge_tools.sandbox.paths.workspace import confinement
 from tests.waiting import wait_until
 
 _numbers = itertools.count()
@@ -27,8 +27,8 @@ def ws(tmp_path: Path) -> Path:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How opens are confined; both ways must agree on everything."""
     if request.param == "walk":
-        monkeypatch.setattr(confine, "kernel_confines", lambda: False)
-    elif not confine.kernel_confines():
+        monkeypatch.setattr(confinement, "kernel_confines", lambda: False)
+    elif not confinement.kernel_confines():
         pytest.fail("this kernel has no openat2; run the tests on Linux 5.6 or later")
     return str(request.param)
 

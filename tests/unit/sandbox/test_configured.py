@@ -8,7 +8,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, SandboxError
 from forge_tools.sandbox.configured import announced, root_of, workspaces_of
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.workspace import Workspace
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox import scratch
-from forge_tools.sandbox.scratch import remove_leftovers, scratch_folder
+from forge_tools.sandbox import spools
+from forge_tools.sandbox.spools import remove_leftovers, scratch_folder
 
 PREFIX = "forge-test-"
 OWNER = f"""
 import sys
-from forge_tools.sandbox.scratch import scratch_folder
+from forge_tools.sandbox.spools import scratch_folder
 with scratch_folder({PREFIX!r}) as folder:
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "kept").write_text("x")
@@ -79,7 +79,7 @@ def test_what_others_planted_is_left_alone(tmp: Path, tmp_path_factory: pytest.T
 def test_the_folder_of_another_user_is_left_alone(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp / f"{PREFIX}theirs").mkdir(mode=0o700)
     me = os.geteuid()
-    monkeypatch.setattr(scratch.os, "geteuid", lambda: me + 1)
+    monkeypatch.setattr(spools.os, "geteuid", lambda: me + 1)
 
     remove_leftovers(tmp, PREFIX)
 
@@ -99,7 +99,7 @@ def test_a_link_that_takes_the_place_of_a_leftover_leads_nowhere(
         left.rename(tmp / "moved")
         left.symlink_to(victim)
 
-    monkeypatch.setattr(scratch.fcntl, "flock", swap)
+    monkeypatch.setattr(spools.fcntl, "flock", swap)
     remove_leftovers(tmp, PREFIX)
 
     assert (victim / "precious").exists()
@@ -115,7 +115,7 @@ def test_who_loses_a_folder_before_it_is_locked_makes_another(tmp: Path, monkeyp
             remove_leftovers(tmp, PREFIX)
         return made[-1]
 
-    monkeypatch.setattr(scratch.tempfile, "mkdtemp", make_and_lose)
+    monkeypatch.setattr(spools.tempfile, "mkdtemp", make_and_lose)
     with scratch_folder(PREFIX) as folder:
         assert [str(folder)] == made[2:]
         remove_leftovers(tmp, PREFIX)
@@ -147,7 +147,7 @@ def test_without_locks_nothing_is_taken_for_left_behind(tmp: Path, monkeypatch: 
     def refuse(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(scratch.fcntl, "flock", refuse)
+    monkeypatch.setattr(spools.fcntl, "flock", refuse)
     with scratch_folder(PREFIX) as first, scratch_folder(PREFIX) as second:
         assert (first.is_dir(), second.is_dir()) == (True, True)
     assert list(tmp.iterdir()) == []
@@ -160,7 +160,7 @@ def test_a_forked_copy_that_ends_leaves_the_folder_to_its_owner() -> None:
 
 FORKING = f"""
 import os
-from forge_tools.sandbox.scratch import scratch_folder
+from forge_tools.sandbox.spools import scratch_folder
 with scratch_folder({PREFIX!r}) as folder:
     child = os.fork()
     if child:

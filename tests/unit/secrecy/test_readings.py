@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.sandbox.streams import withholding
+from forge_tools.sandbox.processes.output import stream_scrubber
 from forge_tools.secrecy import Scrubber
 
 SECRET = 'corr3ct-h0rse "bättery" stäple\\97/+𝄞 and some more of the same'
@@ -84,7 +84,7 @@ DUMPS = [xxd, hexdump, od, od_z]
 
 
 def streamed(secret: str, data: bytes, cuts: list[int]) -> bytes:
-    stream, at, parts = withholding(Scrubber([secret])), 0, list[bytes]()
+    stream, at, parts = stream_scrubber(Scrubber([secret])), 0, list[bytes]()
     for cut in [*sorted(cut % (len(data) + 1) for cut in cuts), len(data)]:
         parts.append(stream.feed(data[at:cut]))
         at = cut
@@ -182,6 +182,6 @@ def test_a_private_key_is_found_though_its_lines_are_others() -> None:
 
 
 def test_lines_of_a_stream_are_handed_on_as_they_come() -> None:
-    stream = withholding(Scrubber([PLAIN]))
+    stream = stream_scrubber(Scrubber([PLAIN]))
     for line in ("no secret in it\n", "what  x |\n", "\\done\n", "00000010: 41  A\n", "100%\n"):
         assert stream.feed(line.encode()) == line.encode()

@@ -13,7 +13,7 @@ from forge_tools.records import REPORTER, ExecutionContext, ToolResult
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox import spools
 from forge_tools.sandbox.artifacts import FolderArtifacts
-from forge_tools.sandbox.output import HeadTail
+from forge_tools.sandbox.processes.output import HeadTail
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.reports import DirectReporter
 from forge_tools.tools.execution.bash import Bash
@@ -167,7 +167,7 @@ async def test_who_follows_a_command_never_sees_half_of_a_secret(bash: Run) -> N
 
 
 def test_a_short_text_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.sandbox.output.Spool", None)
+    monkeypatch.setattr("forge_tools.sandbox.processes.output.Spool", None)
     kept = HeadTail(100, 1 << 20)
     for _ in range(100):
         kept.add("x")

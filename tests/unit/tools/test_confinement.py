@@ -12,7 +12,7 @@ import pytest
 
 from forge_tools.base import BaseTool
 from forge_tools.records import ToolResult
-from forge_tools.sandbox import confine
+from forge_tools.sandbox.paths.workspace import confinement
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.glob import Glob
@@ -57,7 +57,7 @@ ODD = ["", "\0", "a\0b", "x" * 256, "y/" * 2500, "\ud800", "circle", "circle/x",
 def place(request: pytest.FixtureRequest, ws: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A workspace with every way out, confined by the kernel or step by step."""
     if request.param == "walk":
-        monkeypatch.setattr(confine, "kernel_confines", lambda: False)
+        monkeypatch.setattr(confinement, "kernel_confines", lambda: False)
     parent = ws.parent
     for name in ("evil", "ws-evil"):
         (parent / name).mkdir()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths import Workspace
-from forge_tools.sandbox.snapshots import take_snapshot
+from forge_tools.sandbox.paths.files import take_snapshot
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file.changes import Change
 from forge_tools.tools.file.edit import Editing
 

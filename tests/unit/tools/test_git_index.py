@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.folders import Folder
+from forge_tools.sandbox.paths.folders import Folder
 from forge_tools.tools.file.git_index import NOTHING, parse, tracked_by
 from tests.unit.tools.repositories import git
 

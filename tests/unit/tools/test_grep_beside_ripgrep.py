@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.environment import child_environment
-from forge_tools.sandbox.programs import find_beside_python
+from forge_tools.sandbox.processes.commands import find_beside_python
+from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.file.grep import Grep
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.records import ToolResult
-from forge_tools.sandbox import entries
+from forge_tools.sandbox.paths.workspace import folders
 from forge_tools.tools.file.list_directory import ListDirectory
 
 Call = Callable[..., Awaitable[ToolResult]]
@@ -116,7 +116,7 @@ async def test_special_files_and_empty_folders(call: Call, ws: Path) -> None:
 async def test_what_vanishes_meanwhile_is_said_to_be_gone(
     call: Call, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = entries.scan
+    real = folders.scan
 
     def scan_then_delete(folder: Any) -> Any:
         found = real(folder)

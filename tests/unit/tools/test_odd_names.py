@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from forge_tools.base import BaseTool
 from forge_tools.records import ExecutionContext
-from forge_tools.sandbox.names import MAX_NAME_BYTES, escape_path, unescape_path
-from forge_tools.sandbox.paths import Root
-from forge_tools.sandbox.protection import Protection
+from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.paths.names import MAX_NAME_BYTES, escape_path, unescape_path
+from forge_tools.sandbox.paths.refusals import Protection
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.tools.execution.bash import Bash
 from forge_tools.tools.file.delete import Delete

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from forge_tools.records import ToolResult
-from forge_tools.sandbox import nowait
-from forge_tools.sandbox.etags import etag_of
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths import confinement as nowait
+from forge_tools.sandbox.paths.files import etag_of
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file.read import Read, Reading
 from tests.waiting import reached, within
 

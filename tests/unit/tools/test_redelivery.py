@@ -11,7 +11,7 @@ import pytest
 
 from forge_tools.base import BaseTool
 from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.sandbox.etags import etag_of
+from forge_tools.sandbox.paths.files import etag_of
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.write import Write

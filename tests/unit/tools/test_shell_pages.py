@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge_tools.sandbox.shells.reading import Output
-from forge_tools.sandbox.shells.segments import Segments
+from forge_tools.sandbox.shells.folder import Output
+from forge_tools.sandbox.shells.supervisor import Segments
 from forge_tools.tools.execution.reader import Line, fitting, head_of, read_page
 from tests.waiting import within
 

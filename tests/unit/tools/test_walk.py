@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.folders import Folder
-from forge_tools.sandbox.paths import Workspace
+from forge_tools.sandbox.paths.folders import Folder
+from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file import walk as walks
 from forge_tools.tools.file.walk import Walk

@@ -244,7 +244,7 @@ async def test_folders_that_were_made_for_a_write_that_fails_are_taken_away_agai
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr("forge_tools.sandbox.replacing.os.fsync", full)
+        patched.setattr("forge_tools.sandbox.paths.files.os.fsync", full)
         result = await call(file_path="kept/a/b/c", content="x")
     assert result.error_code == "DISK_FULL"
     assert [str(path.relative_to(ws)) for path in ws.rglob("*")] == ["kept"]

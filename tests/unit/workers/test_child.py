@@ -22,7 +22,7 @@ from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.registry import ScopedRegistry
-from forge_tools.sandbox.marks import marks_of
+from forge_tools.sandbox.processes.trees import marks_of
 from tests.waiting import is_alive, reached
 from workers.lanes.child import SECRETS, Child
 from workers.lanes.children import ChildrenLane

@@ -330,7 +330,7 @@ async def test_a_child_whose_death_can_hardly_be_looked_at_is_settled_all_the_sa
     await child.hear()
     child.start()
     if missing == "a handle":
-        monkeypatch.setattr("forge_tools.sandbox.leftovers.os.dup", lambda fd: os.open("", 0))
+        monkeypatch.setattr("forge_tools.sandbox.processes.endings.os.dup", lambda fd: os.open("", 0))
     else:
         monkeypatch.delattr(os, "waitid")
     child.die()

@@ -14,7 +14,7 @@ import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import ShellRecord, ShellStatus
-from forge_tools.sandbox.trees import start_ticks
+from forge_tools.sandbox.processes.trees import start_ticks
 from tests.unit.workers.watched_host import Counted, Host, shell
 from tests.waiting import reached
 from workers import shells as module

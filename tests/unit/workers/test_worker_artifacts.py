@@ -15,7 +15,7 @@ from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SandboxError
 from forge_tools.records import ExecutionContext, PageWish
-from forge_tools.sandbox.journal import EXECUTION_ID
+from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store
 from forge_tools.storage.models import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker

@@ -1,0 +1,411 @@
+"""Opens that cannot leave a root, whatever symlinks and races lie on the way: by the kernel, else step by step."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import posixpath
+import stat
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Self
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.names import check_path, escape_path, parts_of
+from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, OUTSIDE, READ_ONLY, Protection
+
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+MAX_LINKS = 40
+
+_SYS_OPENAT2 = 437
+_RESOLVE_NO_XDEV = 0x01
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_NO_SYMLINKS = 0x04
+_RESOLVE_BENEATH = 0x08
+_RESOLVE_CACHED = 0x20
+_MAX_RACES = 64
+_STEP = os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW | getattr(os, "O_PATH", os.O_RDONLY)
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+_offering: dict[int, bool] = {}
+"""By device. One that does not offer them (FUSE, NFS) may have to ask somebody, who may be slow, at the open already."""
+
+
+class Descriptor:
+    """Something held open by `fd`: until `close`, the end of a `with`, or the last reference is gone."""
+
+    fd = -1
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Handle(Descriptor):
+    """An open file or folder of the workspace.
+
+    `name` is the path as people may see it, relative to the working directory; `root` what it was opened through.
+    """
+
+    def __init__(self, fd: int, name: str, root: "OpenRoot") -> None:
+        self.fd = fd
+        self.name = name
+        self.root = root
+        self.stat = os.fstat(fd)
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.stat.st_mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.stat.st_mode)
+
+    def read_at_once(self, limit: int) -> bytes | None:
+        """Return all bytes of a file, at most `limit`; None where they are more, or the kernel has not all in memory."""
+        size = self.stat.st_size
+        if size > limit:
+            return None
+        buffer = bytearray(size + 1)  # one more, to see that it has grown
+        try:
+            del buffer[os.preadv(self.fd, [buffer], 0, _NOWAIT) :]
+        except OSError:
+            return None
+        return bytes(buffer) if len(buffer) == size else None
+
+    @property
+    def link(self) -> str:
+        """A path by which other processes of this user open the very same file, while it is open here (Linux)."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}"
+
+
+_USUAL = Protection()  # one for all, as it keeps the expressions that it makes
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A folder that tools may touch, and what in it they may not."""
+
+    path: Path
+    is_read_only: bool = False
+    protection: Protection = _USUAL
+
+
+class OpenRoot(Descriptor):
+    """A root while a call uses it. Nothing opened through it lies outside, whatever happens meanwhile.
+
+    Raises:
+        SandboxError: on construction, when the folder cannot be opened.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self.inner: Sequence[tuple[list[str], Root]] = ()
+        check_path(str(root.path))
+        self.root = root
+        self.path = posixpath.abspath(root.path)
+        try:
+            self.fd = os.open(self.path, OPEN_FOLDER)
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            what = f"Workspace {escape_path(self.path)} cannot be opened: {reason}. Check working_dir"
+            raise SandboxError(what, NOT_A_DIRECTORY) from error
+
+    def open(self, inside: str, flags: int) -> int:
+        """Open a path below the root and return its descriptor. Symlinks that stay inside are followed, absolute ones too.
+
+        Raises:
+            OSError: as the kernel says; EXDEV where the path would leave the root.
+        """
+        flags |= os.O_CLOEXEC
+        if kernel_confines():
+            try:
+                return _openat2(self.fd, inside, flags)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+        # EXDEV also means an absolute symlink, which may still lead back inside: only a walk can tell.
+        return _Walk(self).open(inside, flags)
+
+    def open_to_read(self, inside: str, flags: int, shown: str) -> Handle:
+        """Open a path below the root that may be read.
+
+        Raises:
+            OSError: as the kernel says; EXDEV where the path would leave the root.
+            SandboxError: it is protected, or was moved out meanwhile.
+        """
+        try:
+            straight = self._open_straight(inside, flags)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            straight = None
+        if straight is not None:
+            return self.admit(straight, shown, inside)
+        return self.admit(self.open(inside, flags), shown)
+
+    def open_cached(self, inside: str, flags: int, shown: str) -> Handle | None:
+        """Open as `open_to_read` does where that surely waits for nothing; None where it might, or fails.
+
+        So it is where the kernel has every name on the way in memory. One before Linux 5.12 cannot tell.
+
+        Raises:
+            SandboxError: it is protected.
+        """
+        if not is_offered(os.fstat(self.fd).st_dev):
+            return None
+        try:
+            fd = self._open_straight(inside, flags, _RESOLVE_NO_XDEV | _RESOLVE_CACHED)
+        except OSError:
+            return None
+        return None if fd is None else self.admit(fd, shown, inside)
+
+    def admit(self, fd: int, shown: str, inside: str | None = None) -> Handle:
+        """Hold what was opened below the root, and may be read. What has no link on its way is `inside`, as the path says.
+
+        Raises:
+            SandboxError: it is protected, or was moved out meanwhile.
+        """
+        handle = Handle(fd, shown, self)
+        try:
+            if inside is None:
+                self.check(fd, shown)
+            else:
+                self._require_allowed(parts_of(inside), shown, is_write=False)
+        except SandboxError:
+            handle.close()
+            raise
+        return handle
+
+    def parts(self, path: str) -> list[str] | None:
+        """Turn an absolute path into the names below the root; None where it is outside."""
+        parts = parts_of(path)
+        for root in (self.path, self._real_path):
+            above = parts_of(root)
+            if parts[: len(above)] == above:
+                return parts[len(above) :]
+        return None
+
+    def parts_of_target(self, target: str) -> list[str]:
+        """Turn the target of an absolute link into the names below the root.
+
+        Raises:
+            OSError: it leads outside (EXDEV).
+        """
+        parts = self.parts(target)
+        if parts is None:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return parts
+
+    def true_parts(self, fd: int) -> list[str] | None:
+        """Ask the kernel where below the root an open file or folder is now, by whatever links it was reached."""
+        path = true_path(fd)
+        if path.startswith(self._prefix):  # as good as always, and every open asks
+            return path[len(self._prefix) :].split("/")
+        parts = self.parts(path)
+        if parts is None and (here := true_path(self.fd)) != self._real_path:  # the root itself was moved
+            above, parts = parts_of(here), parts_of(path)
+            return parts[len(above) :] if parts[: len(above)] == above else None
+        return parts
+
+    def check(self, fd: int, shown: str, names: Sequence[str] = (), *, is_write: bool = False) -> None:
+        """Refuse what is protected, and writes where only reading is allowed.
+
+        The path checked is the one that `fd` really has, followed by `names`. In another root inside this one, that one's
+        rules count, as they do for a path that begins there.
+
+        Raises:
+            SandboxError: PATH_PROTECTED, READ_ONLY_WORKSPACE, or that it was moved out meanwhile.
+        """
+        parts = self.true_parts(fd)
+        if parts is None:
+            raise SandboxError(f"Path is outside the workspace: {shown}", OUTSIDE)
+        self._require_allowed([*parts, *names], shown, is_write=is_write)
+
+    def _open_straight(self, inside: str, flags: int, resolve: int = 0) -> int | None:
+        """Open where no link is on the way (else ELOOP), so that `inside` is where it is; None where nobody can tell."""
+        if ".." in inside or not kernel_confines():
+            return None
+        return _openat2(self.fd, inside, flags | os.O_CLOEXEC, _RESOLVE_NO_SYMLINKS | resolve)
+
+    def _require_allowed(self, parts: list[str], shown: str, *, is_write: bool) -> None:
+        root, below = self._innermost(parts, shown, is_write=is_write) if self.inner else (self.root, parts)
+        root.protection.check(below, shown, is_write=is_write)
+        if is_write and root.is_read_only:
+            raise SandboxError(f"{shown} is in a part of the workspace that is read-only. Write elsewhere", READ_ONLY)
+
+    def _innermost(self, parts: list[str], shown: str, *, is_write: bool) -> tuple[Root, list[str]]:
+        """The root whose rules count at `parts`, and the names below it; a folder around a read-only one is not written."""
+        for above, root in self.inner:
+            if parts[: len(above)] == above:
+                return root, parts[len(above) :]
+            if is_write and root.is_read_only and above[: len(parts)] == parts:
+                what = f"{shown} contains {escape_path(str(root.path))}, which is read-only. Leave that folder as it is"
+                raise SandboxError(what, READ_ONLY)
+        return self.root, parts
+
+    @cached_property
+    def _prefix(self) -> str:
+        return f"{self._real_path.rstrip('/')}/"
+
+    @cached_property
+    def _real_path(self) -> str:
+        return os.path.realpath(self.path)
+
+
+def nest(roots: Sequence[OpenRoot]) -> None:
+    """Tell each root which others lie in it, however their paths are written: the deepest first."""
+    if len(roots) < 2:
+        return
+    places = [(true_path(root.fd), root.root) for root in roots]
+    for outer, (place, _) in zip(roots, places, strict=True):
+        above = f"{place.rstrip('/')}/"
+        inside = [(path.removeprefix(above).split("/"), root) for path, root in places if path.startswith(above)]
+        outer.inner = sorted(inside, key=lambda one: len(one[0]), reverse=True) if inside else ()
+
+
+def true_path(fd: int) -> str:
+    """Ask the kernel where an open handle is now."""
+    if sys.platform == "darwin":
+        return os.fsdecode(fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115  five times as fast, and every open asks
+
+
+def meet(fd: int, device: int) -> None:
+    """Find out, where one may wait, whether the file system of an open file offers reads that never wait."""
+    if device not in _offering:
+        _offering[device] = bool(_NOWAIT) and _offers(fd)
+
+
+def is_offered(device: int) -> bool:
+    """Whether a file system is known to offer such reads."""
+    return _offering.get(device, False)
+
+
+@cache
+def kernel_confines() -> bool:
+    """Whether this kernel has openat2 and lets us call it (Linux 5.6; some seccomp filters refuse it)."""
+    if not sys.platform.startswith("linux"):
+        return False
+    here = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(_openat2(here, ".", os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    finally:
+        os.close(here)
+    return True
+
+
+def _offers(fd: int) -> bool:
+    try:
+        os.preadv(fd, [bytearray(1)], 0, _NOWAIT)
+    except OSError as error:
+        return error.errno == errno.EAGAIN  # it would wait now, and says so
+    return True
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+_HOW_BYTES = ctypes.sizeof(_OpenHow)
+
+
+@cache
+def _syscall() -> Callable[..., int]:
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    function.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+    return function
+
+
+@lru_cache(maxsize=32)
+def _how(flags: int, resolve: int) -> tuple[int, _OpenHow]:
+    """Return the address of what openat2 is told, with what lies there; a handful of them serves every open."""
+    how = _OpenHow(flags, 0, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | resolve)
+    return ctypes.addressof(how), how
+
+
+def _openat2(root: int, path: str, flags: int, resolve: int = 0) -> int:
+    encoded, (how, _), call = os.fsencode(path), _how(flags, resolve), _syscall()
+    for _ in range(_MAX_RACES):
+        fd = call(_SYS_OPENAT2, root, encoded, how, _HOW_BYTES)
+        if fd >= 0:
+            return fd
+        code = ctypes.get_errno()
+        # EAGAIN: something was renamed while the kernel resolved a `..`, so it could not vouch for the answer;
+        # or it would have had to leave its memory.
+        if code not in (errno.EAGAIN, errno.EINTR) or resolve & _RESOLVE_CACHED:
+            break
+    raise OSError(code, os.strerror(code))
+
+
+class _Walk:
+    """Goes one component at a time, each relative to an open handle and never through a symlink it did not read itself."""
+
+    def __init__(self, root: OpenRoot) -> None:
+        self._root = root
+        self._handles: list[int] = []
+        self._links = 0
+
+    def open(self, path: str, flags: int) -> int:
+        todo = parts_of(path)
+        try:
+            while todo:
+                name = todo.pop(0)
+                if name == "..":
+                    self._up()
+                    continue
+                fd = self._step(name, _STEP if todo else flags | os.O_NOFOLLOW, todo)
+                if fd is not None and not todo:
+                    return fd
+                if fd is not None:
+                    self._handles.append(fd)
+            return os.open(".", flags, dir_fd=self._here)
+        finally:
+            for handle in self._handles:
+                os.close(handle)
+
+    @property
+    def _here(self) -> int:
+        return self._handles[-1] if self._handles else self._root.fd
+
+    def _up(self) -> None:
+        if not self._handles:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        os.close(self._handles.pop())
+
+    def _step(self, name: str, flags: int, todo: list[str]) -> int | None:
+        """Open one component, or put the target of a symlink in front of what is left to do."""
+        try:
+            return os.open(name, flags, dir_fd=self._here)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            try:
+                target = os.readlink(name, dir_fd=self._here)
+            except OSError:
+                raise error from None
+        self._links += 1
+        if self._links > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if target.startswith("/"):
+            todo[:0] = self._root.parts_of_target(target)
+            while self._handles:
+                self._up()
+        else:
+            todo[:0] = parts_of(target)
+        return None

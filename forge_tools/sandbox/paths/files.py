@@ -1,0 +1,246 @@
+"""A file as it was when somebody looked, and new bytes for it, all at once."""
+
+import os
+import secrets
+import stat
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from threading import Thread
+from typing import Any
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.names import MAX_NAME_BYTES
+from forge_tools.sandbox.paths.places import Check, Place
+from forge_tools.sandbox.paths.refusals import refusal
+
+KEPT_BYTES = 64 << 20
+"""Up to this size the bytes themselves are kept."""
+
+_CHUNK_BYTES = 1 << 20
+_MANY_BYTES = 1 << 20  # to be hashed aside
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_EXECUTE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+_SUFFIX = ".forge-tmp"
+_OWN_FILES = "/proc/self/fd"
+
+
+class Digest:
+    """Takes a file piece by piece."""
+
+    def __init__(self, start: bytes = b"") -> None:
+        self._hash = blake2b(start, digest_size=16)
+
+    def update(self, data: bytes) -> None:
+        self._hash.update(data)
+
+    @property
+    def etag(self) -> str:
+        return f"b2:{self._hash.hexdigest()}"
+
+
+def etag_of(data: bytes) -> str:
+    """The etag of a file that holds these bytes: a short name for them, by which a writer knows that nobody else wrote meanwhile."""
+    return Digest(data).etag
+
+
+def hashing(data: bytes) -> Future[str]:
+    """Make the etag of these bytes, on a thread of its own where they are many: who has no need of it yet can go on."""
+    etag: Future[str] = Future()
+    if len(data) < _MANY_BYTES:
+        etag.set_result(etag_of(data))
+    else:
+        Thread(target=lambda: etag.set_result(etag_of(data)), daemon=True).start()
+    return etag
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`data` is None where the file is larger than `KEPT_BYTES`; `head` is what it starts with."""
+
+    head: bytes
+    data: bytes | None
+    status: os.stat_result
+    hashing: Future[str]
+
+    @property
+    def etag(self) -> str:
+        return self.hashing.result()
+
+
+def take_snapshot(place: Place, check: Check) -> Snapshot | None:
+    """Read the regular file of a place; None if nothing is there.
+
+    Raises:
+        SandboxError: it cannot be read, or is no regular file.
+    """
+    fd = place.open()
+    if fd is None:
+        return None
+    try:
+        return _read(fd, check)
+    except OSError as error:
+        raise refusal(error, place.shown, "read") from error
+    finally:
+        os.close(fd)
+
+
+def etag_at(place: Place, check: Check) -> str | None:
+    """The etag of what is at a place; None if nothing is, or nothing that could have one."""
+    try:
+        snapshot = take_snapshot(place, check)
+    except SandboxError:
+        return None
+    return snapshot.etag if snapshot else None
+
+
+def _read(fd: int, check: Check) -> Snapshot:
+    status = os.fstat(fd)
+    data = _kept(fd, status.st_size, check) if status.st_size <= KEPT_BYTES else None
+    if data is not None:
+        return Snapshot(data[:_CHUNK_BYTES], data, status, hashing(data))
+    digest, head, etag = Digest(), b"", Future[str]()
+    os.lseek(fd, 0, os.SEEK_SET)
+    while chunk := os.read(fd, _CHUNK_BYTES):
+        check()
+        digest.update(chunk)
+        head = head or chunk
+    etag.set_result(digest.etag)
+    return Snapshot(head, None, status, etag)
+
+
+def _kept(fd: int, size: int, check: Check) -> bytes | None:
+    """Read all of a file; None where it has grown beyond what is kept."""
+    # All at once, and one byte more to see the end: pieces would have to be joined.
+    data = os.read(fd, size + 1)
+    check()
+    chunks, size = [data], len(data)
+    while data and (chunk := os.read(fd, _CHUNK_BYTES)):
+        check()
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > KEPT_BYTES:
+            return None
+    return b"".join(chunks) if len(chunks) > 1 else data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """`seen` is the file that is replaced, None where there is none. `is_executable` None keeps what it is."""
+
+    data: bytes
+    seen: os.stat_result | None
+    is_executable: bool | None = None
+
+    def mode(self, new: int) -> int:
+        """The permissions that the file will have; set-id bits are for the old bytes alone."""
+        mode = stat.S_IMODE(self.seen.st_mode) & 0o1777 if self.seen else new
+        if self.is_executable is None:
+            return mode
+        return mode | (mode & 0o444) >> 2 if self.is_executable else mode & ~_EXECUTE
+
+
+def temporary_name(name: str) -> str:
+    """A name beside a file for its new bytes, short enough for every file system."""
+    end = f".{secrets.token_hex(4)}{_SUFFIX}"
+    start = os.fsencode(name)[: MAX_NAME_BYTES - len(end) - 1]
+    return f".{os.fsdecode(start)}{end}"
+
+
+def replace_file(place: Place, replacement: Replacement, temporary: str, check: Check) -> None:
+    """Write a temporary file beside the old one and put it in its place; the folder must be locked.
+
+    `check` is called between pieces; what it raises leaves the old file as it was, and no temporary one.
+
+    Raises:
+        SandboxError: the file system refuses, or somebody else has changed the file; the old one is as it was.
+    """
+    mode = 0o600 if replacement.seen else 0o666
+    try:
+        unnamed = _open_unnamed(place.fd, mode)
+        fd = os.open(temporary, _CREATE, mode, dir_fd=place.fd) if unnamed is None else unnamed
+    except OSError as error:
+        raise refusal(error, place.shown, "write") from error
+    try:
+        try:
+            _fill(fd, replacement, check)
+            _dress(place, fd, replacement)
+            os.fsync(fd)
+            if unnamed is not None:
+                os.link(f"{_OWN_FILES}/{fd}", temporary, dst_dir_fd=place.fd, follow_symlinks=True)
+        finally:
+            os.close(fd)
+        place.require_unchanged(replacement.seen)
+        os.rename(temporary, place.name, src_dir_fd=place.fd, dst_dir_fd=place.fd)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=place.fd)
+        if isinstance(error, OSError):
+            raise refusal(error, place.shown, "write") from error
+        raise
+    with suppress(OSError):  # some network file systems cannot; the name itself is in place
+        os.fsync(place.fd)
+
+
+def set_executable(place: Place, replacement: Replacement) -> None:
+    """Change nothing but the execute bits of the file that is there."""
+    try:
+        fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.fd)
+        try:
+            os.fchmod(fd, replacement.mode(0))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise refusal(error, place.shown, "change the mode of") from error
+
+
+def _open_unnamed(folder: int, mode: int) -> int | None:
+    """Open a file that has no name yet: of a process that is killed it leaves nothing. None where there are no such files."""
+    flag: int = getattr(os, "O_TMPFILE", 0)
+    if not flag or not os.access(_OWN_FILES, os.X_OK):
+        return None
+    try:
+        return os.open(".", os.O_WRONLY | flag | os.O_CLOEXEC, mode, dir_fd=folder)
+    except OSError:  # a file system without them; or something that the named way will say better
+        return None
+
+
+def _fill(fd: int, replacement: Replacement, check: Check) -> None:
+    left = memoryview(replacement.data)
+    while left:
+        check()
+        left = left[os.write(fd, left[:_CHUNK_BYTES]) :]
+    check()
+
+
+def _dress(place: Place, fd: int, replacement: Replacement) -> None:
+    """Give the new file the owner, extended attributes and permissions of the old one, as far as we may."""
+    old = replacement.seen
+    made = os.fstat(fd)
+    if old is not None:
+        if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
+            with suppress(PermissionError):
+                os.fchown(fd, old.st_uid, old.st_gid)
+        _copy_attributes(place, fd)
+    mode = replacement.mode(stat.S_IMODE(made.st_mode))
+    if mode != stat.S_IMODE(made.st_mode):
+        os.fchmod(fd, mode)
+
+
+def _copy_attributes(place: Place, fd: int) -> None:
+    """Copy access lists and the user's attributes; capabilities, like set-id bits, were for the old bytes."""
+    system: Any = os  # which has these functions on Linux alone
+    if not hasattr(os, "listxattr"):
+        return
+    with suppress(OSError, SandboxError):
+        old = place.open()
+        if old is None:
+            return
+        try:
+            for name in system.listxattr(old):
+                if name.startswith("user.") or name == "system.posix_acl_access":
+                    with suppress(OSError):
+                        system.setxattr(fd, name, system.getxattr(old, name))
+        finally:
+            os.close(old)

@@ -1,0 +1,240 @@
+"""Folders below an open handle: listed, entered and read without ever following a link, and which have changed since."""
+
+import os
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Descriptor, Handle, OpenRoot
+from forge_tools.sandbox.paths.names import escape_path
+from forge_tools.sandbox.paths.refusals import OUTSIDE, refusal
+
+Sighting = tuple[int, int, int]
+"""Device, inode and time of the last change of a folder. The kernel sets that time, and nobody can set it back."""
+
+_INTO = OPEN_FOLDER | os.O_NOFOLLOW
+# O_NONBLOCK: opening a FIFO must not wait for its writer.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_MAX_BYTES = 64 << 20
+_OTHERS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+_COARSE_CLOCK = 5 if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_REALTIME  # of Linux: where file times come from
+_TICK_SECONDS = 0.01
+_MAX_PAUSES = 3
+_UNKNOWN = -1
+_SECOND_NS = 1_000_000_000
+
+
+class Look:
+    """Looks at open folders, before they are listed.
+
+    One that has changed in this very tick of the clock could change once more and show the same time: it is looked at again
+    when the tick is over. A few times; a folder that changes all the time is one that has changed.
+    """
+
+    def __init__(self) -> None:
+        self._pauses = 0
+
+    def at(self, folder: int) -> Sighting:
+        status = os.fstat(folder)
+        while status.st_ctime_ns >= time.clock_gettime_ns(_COARSE_CLOCK) and self._pauses < _MAX_PAUSES:
+            self._pauses += 1
+            time.sleep(_TICK_SECONDS)
+            status = os.fstat(folder)
+        changed = status.st_ctime_ns
+        is_fresh = changed >= time.clock_gettime_ns(_COARSE_CLOCK)
+        # Some file systems keep whole seconds.
+        is_coarse = changed % _SECOND_NS == 0 and time.time_ns() - changed < 2 * _SECOND_NS
+        return status.st_dev, status.st_ino, _UNKNOWN if is_fresh or is_coarse else changed
+
+
+class Changes:
+    """The folders that are not, or not surely, what they were. Paths are relative, those of folders end in a slash."""
+
+    def __init__(self, seen: Mapping[str, Sighting] | None = None, changed: frozenset[str] = frozenset()) -> None:
+        self._seen = seen or {}
+        self._changed = changed
+        self._known: dict[str, str | None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._changed)
+
+    def above(self, path: str) -> str | None:
+        """Return the first folder on a path that has changed or was never looked at; None where what is there is what was."""
+        folder = path[: path.rfind("/") + 1]
+        if folder not in self._known:
+            ways = ("", *(folder[: at + 1] for at, char in enumerate(folder) if char == "/"))
+            self._known[folder] = next((one for one in ways if one in self._changed or one not in self._seen), None)
+        return self._known[folder]
+
+
+def changes_since(seen: Mapping[str, Sighting], folder: int) -> Changes:
+    """Look again at folders below an open one (itself is "")."""
+    return Changes(seen, frozenset(path for path, sighting in seen.items() if _now(folder, path) != sighting))
+
+
+def open_allowed(root: OpenRoot, inside: str, shown: str) -> Handle | None:
+    """Open a regular file by its path below a root; None where it is gone, leads out or is protected."""
+    with suppress(OSError, SandboxError):
+        handle = root.admit(root.open(inside, _READ), shown)
+        if handle.is_file:
+            return handle
+        handle.close()
+    return None
+
+
+def _now(folder: int, path: str) -> Sighting | None:
+    try:
+        # A link on the way leads to another folder than the one that was seen, and is so noticed.
+        status = os.stat(path or ".", dir_fd=folder)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+@dataclass(slots=True)
+class Entries:
+    """The names in a folder by what they are; `others` are sockets, FIFOs and devices."""
+
+    files: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+class Folder(Descriptor):
+    """An open folder.
+
+    Names are single components; undecodable bytes are surrogate escapes. Every method raises OSError as the kernel says.
+    """
+
+    def __init__(self, fd: int, name: str = ".") -> None:
+        """Open a folder in the one that `fd` has open, or that one itself by a handle of its own."""
+        self.fd = os.open(name, _INTO, dir_fd=fd)
+
+    def enter(self, name: str) -> "Folder":
+        """Open a folder in this one; a link is refused, whatever it leads to."""
+        return Folder(self.fd, name)
+
+    def entries(self) -> Entries:
+        """List the folder in no order."""
+        return _listed(self.fd)
+
+    def read(self, name: str) -> bytes:
+        """Read a regular file of at most 64 MiB.
+
+        Raises:
+            OSError: it is something else, or larger (EFBIG).
+        """
+        fd = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=self.fd)
+        with os.fdopen(fd, "rb") as file:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode):
+                raise OSError(f"{name} is not a regular file")
+            if facts.st_size > _MAX_BYTES:
+                raise OSError(f"{name} is larger than {_MAX_BYTES:,} bytes")
+            return file.read(_MAX_BYTES)
+
+    def stat(self, name: str) -> os.stat_result:
+        """Return the facts of an entry, of a link itself."""
+        return os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+
+
+class Kind(StrEnum):
+    """What an entry is, without following a link."""
+
+    FILE = "file"
+    FOLDER = "directory"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(slots=True)
+class Entry:
+    """`target` is where a link leads, as people may see it; None where that is outside the workspace."""
+
+    name: str
+    kind: Kind
+    type: str = ""
+    size: int | None = None
+    mtime_ns: int | None = None
+    mode: int | None = None
+    target: str | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        return self.kind is Kind.FOLDER
+
+
+def scan(folder: Handle) -> list[Entry]:
+    """List an open folder in no order.
+
+    Raises:
+        SandboxError: it cannot be listed.
+    """
+    try:
+        found = _listed(folder.fd)
+    except OSError as error:
+        raise refusal(error, folder.name, "list") from error
+    kinds = zip(Kind, (found.files, found.folders, found.links, found.others), strict=True)
+    return [Entry(name, kind) for kind, names in kinds for name in names]
+
+
+def look_at(folder: Handle, entry: Entry) -> None:
+    """Fill in the facts of an entry; one that is gone by now keeps none."""
+    try:
+        status = os.stat(entry.name, dir_fd=folder.fd, follow_symlinks=False)
+    except OSError:
+        return
+    mode = status.st_mode
+    entry.size, entry.mtime_ns, entry.mode = status.st_size, status.st_mtime_ns, mode & 0o7777
+    entry.type = _OTHERS.get(stat.S_IFMT(mode), entry.kind)
+    if entry.kind is Kind.LINK:
+        entry.target = _target(folder, entry.name)
+
+
+def enter(folder: Handle, name: str) -> Handle:
+    """Open a folder in a folder; a link put in its place meanwhile is refused.
+
+    Raises:
+        SandboxError: it cannot be opened, or is protected.
+    """
+    shown = escape_path(name) if folder.name == "." else f"{folder.name.rstrip('/')}/{escape_path(name)}"
+    try:
+        fd = os.open(name, _INTO, dir_fd=folder.fd)
+    except OSError as error:
+        raise refusal(error, shown) from error
+    return folder.root.admit(fd, shown)
+
+
+def _listed(folder: int) -> Entries:
+    found = Entries()
+    file, directory = found.files.append, found.folders.append
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                file(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                directory(entry.name)
+            else:
+                (found.links if entry.is_symlink() else found.others).append(entry.name)
+    return found
+
+
+def _target(folder: Handle, name: str) -> str | None:
+    """Where a link leads: as it says, below the root where it says so absolutely; None where that is outside."""
+    parts = folder.root.true_parts(folder.fd)
+    try:
+        target = os.readlink(name, dir_fd=folder.fd)
+    except OSError:
+        return ""
+    try:
+        os.close(folder.root.open("/".join([*(parts or ()), name]), OPEN_FOLDER & ~os.O_DIRECTORY | os.O_NONBLOCK))
+    except OSError as error:
+        if refusal(error, "").code == OUTSIDE:
+            return None
+    below = folder.root.parts(target) if target.startswith("/") else None
+    return escape_path(target if below is None else "/".join(below) or ".")

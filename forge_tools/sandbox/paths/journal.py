@@ -1,0 +1,180 @@
+"""What each execution did to a file, noted before and after, so that one that runs again after a crash does it once."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+from forge_tools.errors import ErrorCode, SandboxError
+from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.sandbox.paths.confinement import OpenRoot
+from forge_tools.sandbox.paths.folders import Folder
+from forge_tools.sandbox.paths.places import Place
+from forge_tools.sandbox.paths.refusals import refusal
+
+EXECUTION_ID = "execution_id"
+"""Under this name the context's `metadata` holds the id of the execution that a worker runs."""
+
+FOLDERS = (".forge", "journal")
+"""Where entries are, below the root: whoever shares the workspace shares them, whichever host runs the execution again."""
+
+KEPT_SECONDS = 7 * 86_400
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Seen = Callable[[], str | None]
+"""Looks at the file now, and names what it sees in the way of `Entry.before` and `Entry.after`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What an execution is about to do. `before` and `after` name the state of the file; None: there is none.
+
+    While `temporary`, a name in the folder of the file, is there, the new bytes have not been put in its place.
+    """
+
+    call: str
+    before: str | None
+    after: str | None
+    temporary: str | None
+    result: dict[str, Any]
+
+
+class Journal:
+    """The entry of one execution. Without an execution id, or where nothing can be written, there is none.
+
+    Every method must be called while the folder of the file is locked.
+    """
+
+    def __init__(self, root: OpenRoot, execution_id: str | None, tool: str, parameters: Mapping[str, Any]) -> None:
+        self._root = root
+        self._name = _digest(execution_id) if execution_id else None
+        # An id says who asks; the same id with another call is another deed.
+        self._call = _digest(json.dumps([tool, dict(parameters)], sort_keys=True)) if execution_id else ""
+
+    @classmethod
+    def for_call(cls, context: ExecutionContext, root: OpenRoot, tool: str, parameters: Mapping[str, Any]) -> "Journal":
+        """The journal of the execution that the context belongs to."""
+        execution_id = context.metadata.get(EXECUTION_ID)
+        return cls(root, execution_id if isinstance(execution_id, str) else None, tool, parameters)
+
+    def recall(self, place: Place, seen: Seen) -> ToolResult | None:
+        """Return the result of this very execution, where it has done its work before; None where it has not.
+
+        Raises:
+            SandboxError: it was interrupted, and somebody else has changed the file since (OUTCOME_UNKNOWN).
+        """
+        folder = self._open()
+        if folder is None:
+            return None
+        with folder:
+            entry, is_done = self._load(folder)
+        if entry is None or entry.call != self._call:
+            return None
+        if not is_done:
+            if entry.temporary and _is_removed(entry.temporary, place.fd):
+                return None
+            now = seen()
+            if now == entry.before:
+                return None
+            if now != entry.after:
+                raise _unknown(place.shown)
+        result = ToolResult.model_validate(entry.result)
+        return result.model_copy(update={"metadata": result.metadata | {"replayed": True}})
+
+    def plan(self, before: str | None, after: str | None, temporary: str | None, result: ToolResult) -> None:
+        """Note what is going to be done, and what it will answer."""
+        folder = self._open(is_made=True)
+        if folder is None or self._name is None:
+            return
+        entry = Entry(self._call, before, after, temporary, result.model_dump(mode="json"))
+        with folder:
+            try:
+                _write(folder.fd, self._name, json.dumps(asdict(entry)).encode("utf-8", "surrogatepass"))
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{self._name}.done", dir_fd=folder.fd)
+                if self._name.startswith("00"):  # now and then is often enough
+                    _prune(folder)
+            except OSError as error:
+                with suppress(OSError):
+                    os.unlink(f"{self._name}.new", dir_fd=folder.fd)
+                raise refusal(error, "the write journal in .forge", "write") from error
+
+    def done(self) -> None:
+        """Note that it has been done."""
+        folder = self._open()
+        if folder is None:
+            return
+        with folder, suppress(OSError):  # it has been done all the same; what it left is enough to tell
+            os.rename(f"{self._name}.json", f"{self._name}.done", src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+
+    def _open(self, *, is_made: bool = False) -> Folder | None:
+        if self._name is None:
+            return None
+        try:
+            folder = Folder(self._root.fd)
+            for name in FOLDERS:
+                if is_made:
+                    _make(folder, name)
+                folder = folder.enter(name)
+        except OSError as error:
+            if not is_made:
+                return None
+            what = f"The write journal of the workspace cannot be used: {os.strerror(error.errno or 0)}. "
+            what += "Without it a crash could do this twice; let workers write to .forge in the workspace"
+            raise SandboxError(what, ErrorCode.EXECUTION_ERROR) from error
+        return folder
+
+    def _load(self, folder: Folder) -> tuple[Entry | None, bool]:
+        for suffix in ("done", "json"):
+            # Not there, or cut off by a crash of the host: then nothing had been done yet.
+            with suppress(OSError, ValueError, TypeError):
+                return Entry(**json.loads(folder.read(f"{self._name}.{suffix}"))), suffix == "done"
+        return None, False
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _make(folder: Folder, name: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=folder.fd)
+        if name == FOLDERS[0]:  # neither commits nor searches of the workspace want what is in here
+            below = folder.enter(name)
+            with below, os.fdopen(os.open(".gitignore", _WRITE, 0o600, dir_fd=below.fd), "wb") as file:
+                file.write(b"*\n")
+
+
+def _write(folder: int, name: str, data: bytes) -> None:
+    with os.fdopen(os.open(f"{name}.new", _WRITE, 0o600, dir_fd=folder), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{name}.new", f"{name}.json", src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _is_removed(name: str, folder: int) -> bool:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _prune(folder: Folder) -> None:
+    oldest = time.time() - KEPT_SECONDS
+    for name in folder.entries().files:
+        with suppress(FileNotFoundError):  # another writer is done with it, or prunes too
+            if folder.stat(name).st_mtime < oldest:
+                os.unlink(name, dir_fd=folder.fd)
+
+
+def _unknown(shown: str) -> SandboxError:
+    what = f"An earlier attempt of this call was interrupted while it changed {shown}, and the file has changed since: "
+    return SandboxError(
+        f"{what}whether it took effect is unknown. Read the file, then decide", ErrorCode.OUTCOME_UNKNOWN
+    )

@@ -1,0 +1,273 @@
+"""A place: one name in an open folder of the workspace, where a file is, or will be, written or deleted."""
+
+import errno
+import fcntl
+import os
+import posixpath
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+
+from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths.confinement import MAX_LINKS, OPEN_FOLDER, Descriptor, OpenRoot
+from forge_tools.sandbox.paths.names import escape_path, parts_of, similar_names
+from forge_tools.sandbox.paths.refusals import (
+    LOCK_TIMEOUT,
+    NOT_A_DIRECTORY,
+    NOT_A_FILE,
+    NOT_FOUND,
+    PERMISSION_DENIED,
+    PROTECTED,
+    STALE,
+    not_a_file,
+    refusal,
+)
+
+Check = Callable[[], None]
+"""Called between steps of blocking work; raises when nobody waits for it any more."""
+
+PATIENCE = 30.0
+"""Seconds; a writer holds a folder for about a millisecond."""
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.01
+_NO_LOCKS = frozenset({errno.EBADF, errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
+_MAX_SIBLINGS = 2000
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Place(Descriptor):
+    """`fd` is the open folder, in which `name` is no link where links were followed.
+
+    `missing` are the folders on the way that are not there yet; then `fd` is the last one that is.
+    """
+
+    def __init__(self, root: OpenRoot, folder: int, missing: list[str], name: str, shown: str) -> None:
+        self.root = root
+        self.fd = folder
+        self.missing = missing
+        self.name = name
+        self.shown = shown
+        self._made: list[tuple[int, str]] = []
+
+    def status(self) -> os.stat_result | None:
+        """What is there now, a link itself rather than its target; None if nothing is."""
+        if self.missing:
+            return None
+        try:
+            return os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refusal(error, self.shown) from error
+
+    def open(self) -> int | None:
+        """Open the regular file that is there for reading; None if nothing is.
+
+        Raises:
+            SandboxError: it is something else, or cannot be read.
+        """
+        if self.missing:
+            return None
+        try:
+            fd = os.open(self.name, _READ, dir_fd=self.fd)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refusal(error, self.shown) from error
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            raise not_a_file(self.shown, mode)
+        return fd
+
+    def require_writable(self, status: os.stat_result | None) -> None:
+        """Refuse, before anything is changed, what the file system would refuse: a dry run must know it too.
+
+        Raises:
+            SandboxError: the file, or the folder that its replacement is made in, cannot be written.
+        """
+        self.require_writable_folder(status)
+        if status is not None and not os.access(self.name, os.W_OK, dir_fd=self.fd, effective_ids=True):
+            mode = f"{stat.S_IMODE(status.st_mode):04o}"
+            what = f"Permission denied: {self.shown} is read-only (mode {mode}). Change its mode first if you may"
+            raise SandboxError(what, PERMISSION_DENIED)
+
+    def require_writable_folder(self, status: os.stat_result | None = None) -> None:
+        """Refuse where no name can be put into the folder or taken out of it, or not that of what is there.
+
+        Raises:
+            SandboxError: the file system would refuse it (PERMISSION_DENIED).
+        """
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=self.fd, effective_ids=True):
+            what = f"Permission denied: the folder of {self.shown} cannot be written"
+            raise SandboxError(what, PERMISSION_DENIED)
+        if status is not None:
+            require_own(self.fd, status, self.shown)
+
+    def make_folders(self) -> None:
+        """Make the folders that are missing, each in the open one above it; a link put there meanwhile is refused."""
+        try:
+            while self.missing:
+                name = self.missing[0]
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=self.fd)
+                    self._made.append((os.dup(self.fd), name))
+                below = os.open(name, OPEN_FOLDER | os.O_NOFOLLOW, dir_fd=self.fd)
+                os.close(self.fd)
+                self.fd = below
+                self.missing = self.missing[1:]
+        except OSError as error:
+            self.unmake_folders()
+            raise refusal(error, self.shown, "make the folders of") from error
+
+    def unmake_folders(self) -> None:
+        """Take away again the folders that were made here, as long as nobody has put anything into them."""
+        for above, name in reversed(self._made):
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=above)
+
+    @contextmanager
+    def locked(self, check: Check) -> Iterator[None]:
+        """Keep every other writer on this host out of the folder, threads of this process too, while its files are replaced.
+
+        `check` is called while waiting, and may raise. The kernel drops the lock with its holder. Where the file system has
+        none (some network ones), writers are told apart by what they find changed.
+
+        Raises:
+            SandboxError: somebody else holds it for `PATIENCE` seconds (LOCK_TIMEOUT).
+        """
+        pause, deadline = _FIRST_PAUSE, time.monotonic() + PATIENCE
+        while not _is_taken(self.fd):
+            if time.monotonic() > deadline:
+                what = f"Another writer holds the folder of {self.shown} for {PATIENCE:g} s. Try again later"
+                raise SandboxError(what, LOCK_TIMEOUT)
+            check()
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # there was no lock to take
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def require_unchanged(self, seen: os.stat_result | None) -> None:
+        """Refuse to go on where somebody who takes no locks has written since.
+
+        Raises:
+            SandboxError: the file is not the one that was seen (STALE_FILE).
+        """
+        now = self.status()
+        if _identity(now) != _identity(seen):
+            raise SandboxError(f"{self.shown} was changed by someone else at this very moment. Read it again", STALE)
+
+    def not_found(self) -> SandboxError:
+        """Say that nothing is there, and what has a name like it."""
+        refused = SandboxError(f"File not found: {self.shown}", NOT_FOUND)
+        return refused if self.missing else with_similar(refused, self.fd, self.name, self.shown)
+
+    def close(self) -> None:
+        super().close()
+        while self._made:
+            os.close(self._made.pop()[0])
+
+
+def find_place(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> Place:
+    """Find the folder and the name that a path below `root` stands for.
+
+    Raises:
+        OSError: as the kernel says; EXDEV where the path would leave the root.
+        SandboxError: the path is that of a folder, or leads through a link to nothing.
+    """
+    for _ in range(MAX_LINKS):
+        *above, name = parts_of(inside) or [""]
+        if name in ("", "..") or (follow and inside.endswith("/")):
+            raise _no_name(root, inside, shown, follow=follow)
+        folder, missing = _open_folder(root, above, shown)
+        try:
+            target = os.readlink(name, dir_fd=folder) if follow and not missing else None
+        except OSError:  # no link, or nothing at all
+            target = None
+        if target is None:
+            return Place(root, folder, missing, name, shown)
+        os.close(folder)
+        inside = "/".join(root.parts_of_target(target) if target.startswith("/") else [*above, target]) or "."
+    raise SandboxError(f"{shown} is a symbolic link that cannot be followed: it leads in a circle", NOT_A_FILE)
+
+
+def with_similar(refused: SandboxError, folder: int, name: str, shown: str) -> SandboxError:
+    """Add to a refusal the names in that open folder which are like the missing one."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in islice(entries, _MAX_SIBLINGS)]
+    above = posixpath.dirname(shown)
+    similar = [posixpath.join(above, escape_path(other)) for other in similar_names(name, names)]
+    return SandboxError(f"{refused.message}. Similar: {', '.join(similar)}", NOT_FOUND) if similar else refused
+
+
+def require_own(folder: int, status: os.stat_result, shown: str) -> None:
+    """Refuse what belongs to others in a folder where everybody takes away only their own (the sticky bit).
+
+    Raises:
+        SandboxError: the file system would refuse it (PERMISSION_DENIED).
+    """
+    above, me = os.fstat(folder), os.geteuid()
+    if above.st_mode & stat.S_ISVTX and me not in (0, above.st_uid, status.st_uid):
+        what = f"Permission denied: {shown} belongs to somebody else, in a folder where only its owner may replace or delete it"
+        raise SandboxError(what, PERMISSION_DENIED)
+
+
+def _is_taken(folder: int) -> bool:
+    """Take the lock if nobody has it; where there are no locks there is nothing to wait for."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == errno.EWOULDBLOCK:
+            return False
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+def _no_name(root: OpenRoot, inside: str, shown: str, *, follow: bool) -> SandboxError:
+    """Say why the path of a folder is no place, unless it is one outside."""
+    with suppress(FileNotFoundError):
+        os.close(root.open(inside, OPEN_FOLDER))
+    if follow:
+        return not_a_file(shown, stat.S_IFDIR)
+    return SandboxError(f"{shown} is the workspace itself, or named by `..`. Pass the name of what is in it", PROTECTED)
+
+
+def _open_folder(root: OpenRoot, parts: list[str], shown: str) -> tuple[int, list[str]]:
+    """Open the deepest folder of a path that is there; return it and the names that are missing below it."""
+    for cut in range(len(parts), -1, -1):
+        try:
+            folder = root.open("/".join(parts[:cut]) or ".", OPEN_FOLDER)
+        except FileNotFoundError:
+            if not cut:
+                raise
+            continue
+        missing = parts[cut:]
+        if missing:
+            _refuse_dead_end(folder, missing, shown)
+        return folder, missing
+    raise AssertionError("the root itself is always the last that is tried")
+
+
+def _refuse_dead_end(folder: int, missing: list[str], shown: str) -> None:
+    """Refuse folders that cannot be made: through a link to nothing, or back up from a folder that is not there."""
+    is_link = False
+    with suppress(OSError):
+        # What is no link has been made this very moment, by another writer: that is as good as if we had.
+        is_link = stat.S_ISLNK(os.stat(missing[0], dir_fd=folder, follow_symlinks=False).st_mode)
+    if is_link or ".." in missing:
+        os.close(folder)
+        if is_link:
+            raise SandboxError(f"{shown} goes through a symbolic link that leads to nothing", NOT_A_DIRECTORY)
+        raise SandboxError(f"File not found: {shown}", NOT_FOUND)
+
+
+def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
+    if status is None:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

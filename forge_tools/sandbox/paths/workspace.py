@@ -1,0 +1,204 @@
+"""The workspace: folders held open by handle, out of which no path leads."""
+
+import os
+import posixpath
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from forge_tools.errors import ErrorCode, SandboxError
+from forge_tools.records import ExecutionContext
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Handle, OpenRoot, Root, nest
+from forge_tools.sandbox.paths.names import (
+    check_path,
+    escape_path,
+    parts_of,
+    unescape_path,
+)
+from forge_tools.sandbox.paths.places import Place, find_place, with_similar
+from forge_tools.sandbox.paths.refusals import NOT_A_DIRECTORY, NOT_FOUND, OUTSIDE, not_a_file, refusal
+from forge_tools.sandbox.reach import REACH, Reach
+from forge_tools.validation import shown, suggestion
+
+# O_NONBLOCK: opening a FIFO must not wait for its writer. O_NOCTTY: no terminal may become ours.
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+
+
+class _Located(NamedTuple):
+    """A path as it was asked for: below which root, and as people may see it."""
+
+    root: OpenRoot
+    inside: str
+    shown: str
+
+
+class Workspace:
+    """One folder, or several roots, that every path is confined to. A link never leads from one root to another.
+
+    Relative paths start at `working_dir`, absolute ones must lie inside a root. Paths are taken as they are shown, with
+    escapes for what does not show; `working_dir` alone comes from a program and is taken as it is.
+
+    Raises:
+        SandboxError: from every method, with a sentence and a code for the caller of the tool.
+    """
+
+    def __init__(self, root: Path | Sequence[Root], working_dir: str = ".") -> None:
+        roots = [Root(root)] if isinstance(root, Path) else root
+        self._roots = [OpenRoot(one) for one in roots]
+        nest(self._roots)
+        self._home = self._roots[0]
+        self._working_dir = ""
+        self._home, self._working_dir = self._start(working_dir)
+
+    @classmethod
+    def for_context(cls, context: ExecutionContext) -> Self:
+        """Open the workspace of a call: the one it names, the one in its reach, else the context's working directory."""
+        reach = REACH.get()
+        check_path(context.working_dir)
+        root = reach.root if context.workspace is None else _named(reach, context.workspace)
+        if root is None:
+            return cls(Path(context.working_dir))
+        return cls(root, context.working_dir)
+
+    def open(self, path: str) -> Handle:
+        """Open a regular file or a folder for reading."""
+        return self._open(self._locate(unescape_path(path)))
+
+    def open_file(self, path: str) -> Handle:
+        """Open a regular file for reading."""
+        handle = self.open(path)
+        if handle.is_folder:
+            handle.close()
+            raise not_a_file(handle.name, handle.stat.st_mode)
+        return handle
+
+    def open_cached(self, path: str) -> Handle | None:
+        """Open a regular file for reading where that surely waits for nothing; None where it might, or fails.
+
+        Fit for an event loop; `open_file` then finds out, on a thread, what there is.
+        """
+        asked = self._locate(unescape_path(path))
+        handle = asked.root.open_cached(asked.inside, _READ, asked.shown)
+        if handle is not None and not handle.is_file:
+            handle.close()
+            return None
+        return handle
+
+    def open_folder(self, path: str = ".") -> Handle:
+        """Open a folder, to list it or to start a process in it."""
+        return _folder(self.open(path))
+
+    def open_root(self, of: Handle | None = None) -> Handle:
+        """Open the root in which `of` lies, by default that of the working directory, whatever that is."""
+        root = of.root if of else self._home
+        return Handle(os.dup(root.fd), self.shown(".", of), root)
+
+    def place(self, path: str, *, follow: bool = True) -> Place:
+        """Find where a file is or will be written or deleted, and refuse where that may not happen.
+
+        Links are followed to what they stand for, except a last one without `follow`. Nothing is made or changed.
+        """
+        asked = self._locate(unescape_path(path))
+        if path.endswith("/"):
+            asked = asked._replace(inside=f"{asked.inside}/", shown=f"{asked.shown}/")
+        try:
+            place = find_place(asked.root, asked.inside, asked.shown, follow=follow)
+        except OSError as error:
+            raise refusal(error, asked.shown) from error
+        try:
+            asked.root.check(place.fd, asked.shown, [*place.missing, place.name], is_write=True)
+        except SandboxError:
+            place.close()
+            raise
+        return place
+
+    def inside(self, handle: Handle) -> str:
+        """Return where an open file or folder lies below its root: no link on the way, "." for the root itself."""
+        parts = handle.root.true_parts(handle.fd)
+        if parts is None:
+            raise SandboxError(f"Path is outside the workspace: {handle.name}", OUTSIDE)
+        return "/".join(parts) or "."
+
+    def shown(self, inside: str, of: Handle | None = None) -> str:
+        """Turn a path below a root into one that people see and may pass: relative to the working directory.
+
+        `of` tells the root: of another one than the working directory's, the absolute path is shown.
+        """
+        return self._shown(of.root if of else self._home, inside)
+
+    def close(self) -> None:
+        """Let go of the roots; happens by itself with the last reference."""
+        for root in self._roots:
+            root.close()
+
+    def _start(self, working_dir: str) -> tuple[OpenRoot, str]:
+        """Check the working directory; return the root it is in and where there, "" for the root itself."""
+        try:
+            asked = self._locate(working_dir)
+            if not parts_of(asked.inside):
+                return asked.root, ""
+            _folder(self._open(asked)).close()
+        except SandboxError as error:
+            what = f"Working directory cannot be used: {error.message}. Pass one inside the workspace, or `.`"
+            raise SandboxError(what, error.code) from error
+        return asked.root, asked.inside
+
+    def _open(self, asked: _Located) -> Handle:
+        try:
+            handle = asked.root.open_to_read(asked.inside, _READ, asked.shown)
+        except OSError as error:
+            raise self._with_similar(refusal(error, asked.shown), asked) from error
+        if not handle.is_folder and not handle.is_file:
+            handle.close()
+            raise not_a_file(asked.shown, handle.stat.st_mode)
+        return handle
+
+    def _locate(self, path: str) -> _Located:
+        path = check_path(path)
+        if not path.startswith("/"):
+            joined = f"{self._working_dir}/{path}" if self._working_dir else path
+            # `a/..` is not always `.`: `a` may be a symlink, so such a path is shown as it was given.
+            plain = path if ".." in path.split("/") else posixpath.normpath(path)
+            return _Located(self._home, joined, escape_path(plain))
+        found = [(root, parts) for root in self._roots if (parts := root.parts(path)) is not None]
+        if not found:
+            raise SandboxError(f"Path is outside the workspace: {escape_path(path)}", OUTSIDE)
+        root, parts = min(found, key=lambda one: len(one[1]))  # the innermost of roots that lie in each other
+        inside = "/".join(parts) or "."
+        return _Located(root, inside, self._shown(root, inside))
+
+    def _shown(self, root: OpenRoot, inside: str) -> str:
+        if root is not self._home:
+            return escape_path(posixpath.normpath(posixpath.join(root.path, inside)))
+        if not self._working_dir:
+            return escape_path(inside)
+        return escape_path(posixpath.relpath(inside, self._working_dir))
+
+    def _with_similar(self, refused: SandboxError, asked: _Located) -> SandboxError:
+        """Add names like the missing one from the same folder; a look-up that itself stays in the workspace."""
+        folder, _, name = asked.inside.rpartition("/")
+        if refused.code != NOT_FOUND or not name:
+            return refused
+        try:
+            with Handle(asked.root.open(folder or ".", OPEN_FOLDER), folder, asked.root) as above:
+                return with_similar(refused, above.fd, name, asked.shown)
+        except OSError:
+            return refused
+
+
+def _folder(handle: Handle) -> Handle:
+    if not handle.is_folder:
+        handle.close()
+        raise SandboxError(f"{handle.name} is a file; pass the path of a directory", NOT_A_DIRECTORY)
+    return handle
+
+
+def _named(reach: Reach, name: str) -> Sequence[Root]:
+    roots = reach.workspaces.get(name)
+    if roots:
+        return roots
+    known = ", ".join(sorted(reach.workspaces)) or "none"
+    raise SandboxError(
+        f"Unknown workspace: {shown(name)}{suggestion(name, reach.workspaces)}. Known here: {known}",
+        ErrorCode.WORKSPACE_NOT_FOUND,
+    )

@@ -1,0 +1,321 @@
+"""Ends processes: a tree step by step, and what a body or a worker left running, wherever it went.
+
+The standard library alone: launchers load little.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from forge_tools.sandbox.processes.trees import (
+    BOOT,
+    EXECUTION,
+    Process,
+    child_pids,
+    descendants,
+    environment_of,
+    is_keeper,
+    marks_in,
+    marks_of,
+    process_of,
+    process_table,
+    start_ticks,
+)
+
+PATIENCE = 2.0
+"""Seconds after which a process that does not even hear KILL (it is stuck in the kernel) is given up."""
+
+LONGEST = 20.0
+"""Seconds for which processes are followed that start others faster than a busy machine lets them be found."""
+
+QUIET_LOOKS, QUIET_SECONDS = 2, 0.01
+"""How often nothing must be found in a tree, and how long apart. Where the whole machine is looked at, and nothing was found there, once."""
+
+FORK_BOMB_LOOKS = 5
+"""How often where new ones were found after all were killed: a look that takes long may miss one that lives for a moment."""
+
+_UNKILLABLE = 10.0  # seconds of KILL after which a process stuck in the kernel is given up
+_NEWBORN_SECONDS = 0.5
+_ATTEMPT = f"{EXECUTION}=".encode()
+_KERNEL = 2  # the parent of the kernel's own threads, which have no environment either
+
+
+def _can_handle() -> bool:
+    """Whether the kernel gives handles; Python may know them where it (or a sandbox around us) does not."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+_CAN_HANDLE = _can_handle()
+
+
+class Ending:
+    """Ends a tree step by step: asks the command's group, and all once that is over, then kills what is left.
+
+    Asking all at once would not let a worker end its tools, nor a shell script its children.
+    """
+
+    def __init__(self, deadline: float, number: int = signal.SIGTERM) -> None:
+        self._deadline = deadline
+        self._number = number
+        self._asked: set[int] = set()
+
+    def again(self, deadline: float, number: int) -> None:
+        """Ask once more, with another signal perhaps; a deadline never moves back."""
+        self._deadline = min(self._deadline, deadline)
+        self._number = number
+        self._asked.clear()
+
+    def step(self, tree: Sequence[Process], group: int, *, is_over: bool) -> float | None:
+        """Do what is due; return the seconds until the next step, None when it is no use to go on."""
+        now = time.monotonic()
+        if now > self._deadline + _UNKILLABLE:
+            return None
+        if now >= self._deadline:
+            kill_all(tree)
+            return 0.005
+        asking = {process.pid for process in tree if is_over or process.group == group} - self._asked
+        for pid in asking:
+            kill(pid, self._number)
+            kill(pid, signal.SIGCONT)  # a stopped process hears nothing but this and KILL
+        self._asked |= asking
+        return min(0.05, self._deadline - now)
+
+
+def kill_all(tree: Sequence[Process]) -> None:
+    """Kill processes and their groups: a group dies in one stroke, so that nothing in it can fork away."""
+    for group in {process.group for process in tree} - {os.getpgrp(), 0}:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    for process in tree:
+        kill(process.pid, signal.SIGKILL)
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone, or not ours to signal."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+class ProcessHandle:
+    """A process held by a handle, so that no signal meant for it reaches another that got its number."""
+
+    def __init__(self, pid: int, handle: int | None = None) -> None:
+        self.pid = pid
+        self._handle = -1 if handle is None else handle
+        if handle is None and _CAN_HANDLE:
+            with contextlib.suppress(OSError):
+                self._handle = os.pidfd_open(pid)
+
+    def send(self, number: int) -> bool:
+        """Send a signal; return whether the process was still there to get it."""
+        try:
+            if self._handle >= 0:
+                signal.pidfd_send_signal(self._handle, number)
+            elif not _CAN_HANDLE:
+                os.kill(self.pid, number)
+            else:
+                return False
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended; where there are no handles, do not."""
+        if self._handle >= 0:
+            poll = select.poll()
+            poll.register(self._handle, select.POLLIN)
+            poll.poll(max(0.0, seconds) * 1000)
+
+    def again(self) -> "ProcessHandle":
+        """Another hold of the same process, to be closed for itself."""
+        return ProcessHandle(self.pid, os.dup(self._handle) if self._handle >= 0 else -1)
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def end(
+    mark: bytes,
+    *,
+    root: ProcessHandle | None = None,
+    within: ProcessHandle | None = None,
+    started: Mapping[int, int] | None = None,
+    spare: Collection[int] = (),
+) -> int:
+    """End every process that carries `mark`, and `root` with all its descendants; return how many were ended.
+
+    First all are stopped, until none is found that could still start another; then all are killed. `within` adopts its
+    orphans, so that while it lives its tree is all that has to be looked at; else it is the whole machine. `started`
+    gives further processes by their `start_ticks`. What keeps the parent of one that is ended ends with it, and with
+    the mark of an attempt what keeps its group. This process, those in `spare` and those that carry the mark of another
+    attempt live on. Where there is no /proc only the process group of `root` is ended.
+    """
+    if sys.platform != "linux" or not _CAN_HANDLE:
+        return _end_group(root)
+    search = _Search(mark, root, within, started or {}, {os.getpid(), *spare})
+    limit, deadline = (time.monotonic() + seconds for seconds in (LONGEST, PATIENCE))
+    ended: set[int] = set()
+    quiet = rounds = 0
+    while quiet < search.quiet_looks(rounds) and time.monotonic() < deadline:
+        found = search.stop_all(deadline)
+        for handle in found.values():
+            handle.send(signal.SIGKILL)
+        for handle in found.values():
+            handle.wait(deadline - time.monotonic())
+            handle.close()
+        if found.keys() - ended:
+            deadline = min(limit, time.monotonic() + PATIENCE)
+            ended |= found.keys()
+            rounds += 1
+        if root is not None and root is within and root.pid in found:
+            break  # its tree was whole
+        quiet = 0 if found or search.is_unsure else quiet + 1
+        if quiet < search.quiet_looks(rounds) and not found:
+            time.sleep(QUIET_SECONDS)
+    return len(ended)
+
+
+class _Search:
+    """Looks for what belongs to a mark. `is_unsure` after a look that has to be repeated."""
+
+    def __init__(
+        self,
+        mark: bytes,
+        root: ProcessHandle | None,
+        within: ProcessHandle | None,
+        started: Mapping[int, int],
+        spare: Collection[int],
+    ) -> None:
+        self._mark = mark
+        self._is_attempt = mark.startswith(EXECUTION.encode())
+        self._root = root
+        self._within = within
+        self._started = started
+        self._spare = spare
+        self.is_unsure = False
+
+    def quiet_looks(self, rounds: int) -> int:
+        """How often nothing must be found after so many rounds in which something was."""
+        if rounds > 1:
+            return FORK_BOMB_LOOKS
+        return QUIET_LOOKS if self._is_tree or rounds else 1
+
+    def stop_all(self, deadline: float) -> dict[int, ProcessHandle]:
+        """Stop and hold what belongs to it, until nothing more is found that could still start another."""
+        found: dict[int, ProcessHandle] = {}
+        while time.monotonic() < deadline and self._stop_more(found):
+            pass
+        return found
+
+    def _stop_more(self, found: dict[int, ProcessHandle]) -> bool:
+        processes = self._processes()
+        environments = {process.pid: environment_of(process.pid) for process in processes}
+        self.is_unsure = any(not environments[process.pid] and _is_newborn(process) for process in processes)
+        marks = {pid: marks_in(environment) for pid, environment in environments.items()}
+        is_growing = False
+        for process in self._belonging(processes, marks):
+            if process.pid in found or process.pid in self._spare:
+                continue
+            handle = ProcessHandle(process.pid)
+            # Held first and judged then: had the number become another's in between, no signal would reach that one.
+            is_same = start_ticks(process.pid) == process.ticks
+            if is_same and handle.send(signal.SIGSTOP):
+                found[process.pid] = handle
+            else:
+                handle.close()
+            is_growing = is_growing or is_same
+            self.is_unsure = self.is_unsure or not is_same  # before it ended it may have started another
+        return is_growing
+
+    @property
+    def _is_tree(self) -> bool:
+        return self._within is not None and self._within.send(0) and start_ticks(self._within.pid) > 0
+
+    def _processes(self) -> list[Process]:
+        if not self._is_tree or self._within is None:
+            return list(process_table())
+        top = process_of(self._within.pid)
+        return [*([top] if top else ()), *descendants(self._within.pid, with_shells=True)]
+
+    def _belonging(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> Iterator[Process]:
+        """Those that are to end, the nearest first."""
+        parents = {self._root.pid} if self._root is not None and self._root.send(0) else set()
+        seeds = {pid for pid, ticks in self._started.items() if start_ticks(pid) in (0, ticks)}
+        groups, closed = set(seeds), {process.group for process in processes if process.pid in self._spare}
+        seeds |= parents
+        others = self._others(processes, marks) - parents
+        rest = [process for process in processes if process.pid not in others]
+        while found := [
+            process
+            for process in rest
+            if self._mark in marks[process.pid]
+            or process.pid in seeds
+            or process.parent in parents
+            or process.group in groups
+        ]:
+            yield from found
+            rest = [process for process in rest if process not in found]
+            parents.update(process.pid for process in found)
+            if self._is_attempt:
+                groups.update({process.group for process in found} - closed)
+
+    def _others(self, processes: list[Process], marks: Mapping[int, frozenset[bytes]]) -> set[int]:
+        """Those of other attempts, and what keeps shells, with all below that carries no mark of ours."""
+        others = {pid for pid, its in marks.items() if is_keeper(its)}
+        while below := {process.pid for process in processes if process.parent in others} - others:
+            others |= below
+        if self._is_attempt:
+            others.update(pid for pid, its in marks.items() if any(mark.startswith(_ATTEMPT) for mark in its))
+        return {pid for pid in others if self._mark not in marks[pid]}
+
+
+def marked_boots() -> set[str]:
+    """The worker boots whose marks processes of this machine carry; none where there is no /proc."""
+    if sys.platform != "linux":
+        return set()
+    prefix = f"{BOOT}=".encode()
+    marks = {mark for process in process_table() for mark in marks_of(process.pid)}
+    return {mark.removeprefix(prefix).decode(errors="replace") for mark in marks if mark.startswith(prefix)}
+
+
+def has_unmarked_descendants(pid: int) -> bool:
+    """Whether something below that process cleared its environment, so that only its place in the tree tells whose it is."""
+    ours = (f"{BOOT}=".encode(), f"{EXECUTION}=".encode())
+    return any(not any(mark.startswith(ours) for mark in marks_of(process.pid)) for process in descendants(pid))
+
+
+def reap_adopted(spare: Collection[int] = ()) -> None:
+    """Reap adopted processes that have ended.
+
+    The kernel gives orphans to the main thread; those that a tool started belong to the thread that started them, and their
+    status is the tool's to collect. So this is for processes whose main thread starts none but those in `spare`.
+    """
+    for pid in set(child_pids(os.getpid(), thread=os.getpid())).difference(spare):
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def _is_newborn(process: Process) -> bool:
+    """Whether it has just been forked: one that shows no environment is executing a program, and then shows its marks."""
+    born_at = process.ticks / os.sysconf("SC_CLK_TCK")
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)  # which counts from the start of the machine, too
+    return process.parent != _KERNEL and now - born_at < _NEWBORN_SECONDS
+
+
+def _end_group(root: ProcessHandle | None) -> int:
+    if root is None or not root.send(0):
+        return 0
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(root.pid, signal.SIGKILL)
+    return 1

@@ -1,0 +1,143 @@
+"""What a tool's process sees of our environment, by an allow-list: no URL, password or key; and the marks by which it is known."""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from forge_tools.errors import ErrorCode, SandboxError
+from forge_tools.sandbox.processes.trees import BOOT, EXECUTION
+
+_NAMES = (f"{BOOT}=".encode(), f"{EXECUTION}=".encode())
+_ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_MARKS = (BOOT, EXECUTION)  # by which a process is found that outlived its body
+_DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
+# The same answer on every host, and nothing that waits for a person.
+_FIXED = {
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_EDITOR": "true",
+    "DEBIAN_FRONTEND": "noninteractive",
+    "NO_COLOR": "1",
+}
+_RESERVED = ("LD_", "DYLD_", "FORGE_", "BASH_FUNC_")
+_RESERVED_NAMES = frozenset(
+    {"PATH", "BASH_ENV", "ENV", "IFS", "SHELLOPTS", "BASHOPTS", "PS4", "PYTHONPATH", "PYTHONHOME"}
+)
+_MAX_VARIABLES = 64
+
+
+def boot_mark(boot: str) -> bytes:
+    """What everything that worker process started carries."""
+    return f"{BOOT}={boot}".encode()
+
+
+def attempt_mark(execution_id: str, attempt: int) -> bytes:
+    """What everything the body of that attempt started carries."""
+    return f"{EXECUTION}={execution_id}.{attempt}".encode()
+
+
+def listed_with_marks(environment: Iterable[bytes] | None, execution_id: str, attempt: int) -> list[bytes]:
+    """An environment as `NAME=value`, this process's if it is None, for what belongs to an attempt of this worker."""
+    if environment is None:
+        environment = [name + b"=" + value for name, value in os.environb.items()]
+    marks = [attempt_mark(execution_id, attempt)]
+    if BOOT in os.environ:
+        marks.append(boot_mark(os.environ[BOOT]))
+    return [*(variable for variable in environment if not variable.startswith(_NAMES)), *marks]
+
+
+def mapped_with_marks(environment: Mapping[Any, Any] | None, execution_id: str, attempt: int) -> dict[Any, Any]:
+    """The same by name."""
+    given = os.environ if environment is None else environment
+    variables = [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in given.items()]
+    return dict(variable.split(b"=", 1) for variable in listed_with_marks(variables, execution_id, attempt))
+
+
+def mark_worker(boot: str) -> None:
+    """Let whatever this process starts from now on belong to that worker boot; this process itself does not show it."""
+    os.environ[BOOT] = boot
+
+
+class Marking:
+    """Marks this process, which must be a fork that runs one body at a time: what it forks and executes is marked too.
+
+    What a process executes inherits `os.environ`. What it forks without executing shows what it shows itself in
+    /proc/PID/environ, the memory in which the kernel once put its environment. So that memory is written over, as
+    programs do that set their own title; the variables move elsewhere first. It also held the passwords in the URLs of
+    the worker. Where it cannot be written (no Linux, a tiny environment) only what is executed is marked.
+    """
+
+    def __init__(self) -> None:
+        self._boot = os.environ.get(BOOT)
+        self._region = _move_environment()
+        self.clear()
+
+    def put(self, execution_id: str, attempt: int) -> None:
+        """Belong to that attempt from now on."""
+        os.environ[EXECUTION] = f"{execution_id}.{attempt}"
+        self._show([*self._boot_marks(), attempt_mark(execution_id, attempt)])
+
+    def clear(self) -> None:
+        """Belong to the worker alone."""
+        os.environ.pop(EXECUTION, None)
+        self._show(self._boot_marks())
+
+    def _boot_marks(self) -> list[bytes]:
+        return [boot_mark(self._boot)] if self._boot else []
+
+    def _show(self, marks: Iterable[bytes]) -> None:
+        start, end = self._region
+        text = b"".join(mark + b"\0" for mark in marks)
+        if not start or len(text) > end - start:
+            return
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+
+
+def _move_environment() -> tuple[int, int]:
+    """Let no variable point into the memory that this process was started with; return where that memory lies."""
+    if sys.platform != "linux":
+        return 0, 0
+    for name, value in list(os.environb.items()):
+        del os.environb[name]  # or the C library might keep the old text where the value is the same
+        os.environb[name] = value
+    try:
+        start, end = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[_ENVIRONMENT]
+    except OSError:
+        return 0, 0
+    return int(start), int(end)
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Build the environment of a tool's process; `extra` is what the caller of the tool asked for.
+
+    Raises:
+        SandboxError: a variable that would change which programs run, or that no process could be given.
+    """
+    extra = extra or {}
+    if len(extra) > _MAX_VARIABLES:
+        raise _invalid(f"env has {len(extra)} variables; the limit is {_MAX_VARIABLES}")
+    for name, value in extra.items():
+        _check(name, value)
+    ours = {name: os.environ[name] for name in (*_PASSED_ON, *_MARKS) if name in os.environ}
+    return {**_DEFAULTS, **ours, **_FIXED, **extra}
+
+
+def _check(name: str, value: str) -> None:
+    if not name or "=" in name or "\0" in name or not name.isprintable() or "\0" in value:
+        raise _invalid(
+            f"env variable {name!r} cannot be given to a process: names need text without `=`, values no NUL"
+        )
+    if name in _RESERVED_NAMES or name.startswith(_RESERVED):
+        raise _invalid(f"env may not set {name}: it changes which programs run. Set it inside the command instead")
+
+
+def _invalid(message: str) -> SandboxError:
+    return SandboxError(message, ErrorCode.VALIDATION_ERROR)

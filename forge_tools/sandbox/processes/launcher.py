@@ -1,0 +1,378 @@
+"""Runs commands whose whole process tree ends with their owner. A script of its own: it loads little.
+
+Started as `python -I -S launcher.py`, either with `--serve` (supervisors are forked: a millisecond, not twenty, and one is kept
+ready for the next request), or for one command, whose status it exits with (128 + n after signal n):
+`--parent-fd N --grace S [--status-fd N] [--kill-leftovers] [--pass-fd N ...] -- command ...`
+
+The tree is ended (TERM, the grace, KILL) when the owner's end of `parent-fd` closes, when a SIGTERM was forwarded and the
+grace has passed, and with `--kill-leftovers` when the command exits and leaves descendants behind. Lines on `status-fd`:
+`starting 0`; `error ERRNO` where it could not start; `exit CODE` or `signal NUMBER` as soon as the command is over; `leftovers
+COUNT` where it left any behind; `gone 0`, then end of file, when nothing of the tree is left.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections import namedtuple
+from collections.abc import Callable, Sequence
+
+if __name__ == "__main__":  # started with -I, which leaves even its own package out of the path
+    sys.path.append(__file__.rpartition("/forge_tools/")[0])
+
+from forge_tools.sandbox.processes.endings import Ending, kill, kill_all
+from forge_tools.sandbox.processes.trees import Process, Signals, adopt_orphans, descendants, prctl, reap
+
+REQUEST_LENGTH = struct.Struct(">I")
+
+_PR_SET_PDEATHSIG = 1
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}  # what a command starts with, whatever we ignore
+_STRAGGLERS = 0.1  # seconds in which what a command leaves behind may still end by itself
+_EMPTY_LOOKS = 3  # in a row, after which nothing of the tree is taken to be left where shells stay behind
+
+
+class Status(namedtuple("Status", ("kind", "number"))):  # to import typing takes milliseconds
+    """One line of `status-fd`."""
+
+    __slots__ = ()
+    kind: str
+    number: int
+
+    @property
+    def exit_code(self) -> int:
+        """The status as a shell would give it."""
+        if self.kind == "error":
+            return 127 if self.number == errno.ENOENT else 126
+        return self.number + (128 if self.kind == "signal" else 0)
+
+
+class Supervisor:
+    """Starts one command and stays until its tree is gone. `owner` is a handle whose end of file ends the tree.
+
+    Below a worker there may be shells that outlive it; below the command of a tool (`spares_shells` False) there are none,
+    whatever a process there says of itself.
+    """
+
+    def __init__(
+        self, owner: int, grace: float, *, report: int = -1, kill_leftovers: bool = False, spares_shells: bool = True
+    ) -> None:
+        self._owner = owner
+        self._grace = grace
+        self._report = report
+        self._kill_leftovers = kill_leftovers
+        self._spares_shells = spares_shells
+        self._child = 0
+        self._status: Status | None = None
+
+    def run(self, signals: Signals, start: Callable[[], int], handles: Sequence[int] = ()) -> Status:
+        """Let `start` return the command's pid, close the `handles` that only the command needs, supervise to the end.
+
+        `signals` come from `ready`.
+        """
+        self._tell(Status("starting", 0))
+        try:
+            self._child = start()
+        except OSError as error:
+            return self._tell(Status("error", error.errno or errno.EINVAL))
+        for handle in handles:
+            os.close(handle)
+        deadline = self._watch(signals)
+        if deadline is None and self._kill_leftovers:
+            self._count_leftovers(signals)
+            deadline = time.monotonic() + self._grace
+        if deadline is not None:
+            self._end_tree(signals, deadline)
+        self._tell(Status("gone", 0))
+        return self._status or Status("signal", signal.SIGKILL)
+
+    def _watch(self, signals: Signals) -> float | None:
+        """Wait until the command is over (None), or the tree has to end: return the time by which it must."""
+        deadline: float | None = None
+        while self._reap() and self._status is None:
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                break
+            ready, received = signals.wait(remaining, self._owner)
+            if ready and _is_closed(self._owner):
+                return time.monotonic() + self._grace
+            for number in received:
+                if number in _FORWARDED:
+                    kill(self._child, number)
+                if number in (signal.SIGTERM, signal.SIGHUP) and deadline is None:
+                    deadline = time.monotonic() + self._grace
+        return deadline
+
+    def _count_leftovers(self, signals: Signals) -> None:
+        patience = time.monotonic() + _STRAGGLERS
+        while self._reap() and (remaining := patience - time.monotonic()) > 0:
+            signals.wait(remaining)
+        if self._reap() and (tree := self._tree()):
+            self._tell(Status("leftovers", len(tree)))
+
+    def _end_tree(self, signals: Signals, deadline: float) -> None:
+        ending = Ending(deadline)
+        empty = 0
+        while self._reap() and empty < _EMPTY_LOOKS:
+            tree = self._tree()
+            seconds = ending.step(tree, self._child, is_over=self._status is not None)
+            if seconds is None:
+                return
+            only_shells = self._spares_shells and not tree and bool(descendants(os.getpid(), with_shells=True))
+            empty = empty + 1 if only_shells else 0
+            signals.wait(0.005 if only_shells else seconds)
+
+    def _tree(self) -> list[Process]:
+        return descendants(os.getpid(), with_shells=not self._spares_shells)
+
+    def _reap(self) -> bool:
+        """Collect every ended child, adopted ones too; say whether any child is left."""
+        is_any_left, code = reap(self._child)
+        if code is not None and self._status is None:  # the number may be that of another by now
+            self._status = self._tell(status_of(code))
+        return is_any_left
+
+    def _tell(self, status: Status) -> Status:
+        if self._report >= 0:
+            with contextlib.suppress(OSError):  # the owner may be gone; the tree has to end all the same
+                os.write(self._report, f"{status.kind} {status.number}\n".encode())
+        return status
+
+
+class Spare:
+    """A supervisor forked before it is needed: to copy this process takes longer than many a command."""
+
+    def __init__(self, *private: socket.socket) -> None:
+        """Fork it; it lets go of the `private` sockets.
+
+        Raises:
+            OSError: no process is to be had.
+        """
+        self._ours, theirs = socket.socketpair()
+        with theirs:
+            self.pid = os.fork()
+            if self.pid == 0:
+                try:
+                    for one in (self._ours, *private):
+                        one.close()
+                    _serve_next(theirs)
+                finally:
+                    os._exit(0)
+
+    def take(self, handles: list[int]) -> bool:
+        """Let it supervise the request of these handles; False where somebody has killed it."""
+        try:
+            socket.send_fds(self._ours, [b"."], handles)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of it: one that has nothing to do ends."""
+        self._ours.close()
+
+
+def ready() -> Signals:
+    """Become what a supervisor is, whatever it will supervise."""
+    adopt_orphans()
+    return Signals(*_FORWARDED, signal.SIGCHLD)
+
+
+def serve() -> None:
+    """Have a supervisor for each request until the owner closes its end of the socket, and outlast them all.
+
+    A request is one byte with five handles: control socket, working directory, standard input, output and error. The command
+    follows over its control socket: its length (`REQUEST_LENGTH`), then NUL-separated the grace in seconds, the umask, the
+    number of arguments, the arguments, the environment.
+    """
+    os.closerange(3, 1 << 20)
+    adopt_orphans()
+    requests = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    signals = Signals(signal.SIGCHLD)
+    supervisors: set[int] = set()
+    spare = None
+    is_open = True
+    while is_open or supervisors:
+        has_request, _ = signals.wait(None, requests.fileno() if is_open else -1)
+        _reap_supervisors(supervisors)
+        if has_request:
+            is_open = _accept(requests, supervisors, spare)
+            if spare:  # used, or of no use any more
+                spare.close()
+            spare = _another(requests, supervisors) if is_open else None
+
+
+def main(arguments: list[str]) -> int:
+    """Run as the command line says and return the exit code."""
+    if arguments == ["--serve"]:
+        serve()
+        return 0
+    split = arguments.index("--")
+    options, command = _options(arguments[:split]), arguments[split + 1 :]
+    owner, report = int(options["--parent-fd"][0]), int(options.get("--status-fd", ["-1"])[0])
+    keep_private(owner, report)
+    leftovers = "--kill-leftovers" in options
+    supervisor = Supervisor(owner, float(options["--grace"][0]), report=report, kill_leftovers=leftovers)
+    return supervisor.run(ready(), lambda: _fork(command), [int(fd) for fd in options.get("--pass-fd", ())]).exit_code
+
+
+def _fork(command: list[str]) -> int:
+    """Start a command that the kernel kills with this process; return its pid."""
+    read, write = os.pipe()
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        number = errno.EINVAL
+        try:
+            _prepare_child(supervisor)
+            os.execvp(command[0], command)  # noqa: S606  no shell is the point
+        except OSError as error:
+            number = error.errno or number
+        finally:
+            os.write(write, str(number).encode())
+            os._exit(127)
+    os.close(write)
+    failure = os.read(read, 16)
+    os.close(read)
+    if failure:
+        raise OSError(int(failure), "")
+    return child
+
+
+def _prepare_child(supervisor: int) -> None:
+    os.setsid()
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor:
+        os._exit(127)
+    for number in _DEFAULTED:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def spawn(command: list[bytes], environment: dict[bytes, bytes], streams: Sequence[int]) -> int:
+    """Start a command without copying this process, which is twice as fast; return its pid.
+
+    The kernel does not kill it with us, but `serve` does.
+    """
+    folders = environment.get(b"PATH", b"").split(b":")
+    names = [command[0]] if b"/" in command[0] else [folder + b"/" + command[0] for folder in folders if folder]
+    moves = [(os.POSIX_SPAWN_DUP2, stream, target) for target, stream in enumerate(streams)]
+    missing = OSError(errno.ENOENT, "")
+    for path in names:
+        try:
+            return os.posix_spawn(path, command, environment, file_actions=moves, setsid=True, setsigdef=_DEFAULTED)
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            missing = error
+    raise missing
+
+
+def _accept(requests: socket.socket, supervisors: set[int], spare: Spare | None) -> bool:
+    """Hand the next request to a supervisor; say whether there can be more."""
+    data, handles, _, _ = socket.recv_fds(requests, 1, 5)
+    if data and not (spare and spare.take(handles)) and (fresh := _another(requests, supervisors)):
+        fresh.take(handles)  # without any the requester sees its control socket close
+        fresh.close()
+    for handle in handles:
+        os.close(handle)
+    return bool(data)
+
+
+def _another(requests: socket.socket, supervisors: set[int]) -> Spare | None:
+    """Fork one; None where no process is to be had."""
+    with contextlib.suppress(OSError):
+        spare = Spare(requests)
+        supervisors.add(spare.pid)
+        return spare
+    return None
+
+
+def _serve_next(requests: socket.socket) -> None:
+    signals = ready()
+    data, handles, _, _ = socket.recv_fds(requests, 1, 5)
+    requests.close()
+    signals.wait(0)  # what came before was not for the command
+    if data:
+        _serve_one(signals, *handles)
+
+
+def _serve_one(signals: Signals, control: int, folder: int, *streams: int) -> None:
+    keep_private(control, folder, *streams)
+    fields = receive(control).split(b"\0")
+    grace, umask, count = float(fields[0]), int(fields[1]), int(fields[2])
+    command, environment = fields[3 : 3 + count], dict(field.split(b"=", 1) for field in fields[3 + count :])
+    os.fchdir(folder)
+    os.umask(umask)
+    supervisor = Supervisor(control, grace, report=control, kill_leftovers=True, spares_shells=False)
+    supervisor.run(signals, lambda: spawn(command, environment, streams), (folder, *streams))
+
+
+def keep_private(*handles: int) -> None:
+    """Let no command inherit these handles."""
+    for handle in handles:
+        if handle >= 0:
+            os.set_inheritable(handle, False)  # noqa: FBT003  the function takes no keyword
+
+
+def receive(control: int) -> bytes:
+    """Read a request from its control socket.
+
+    Raises:
+        EOFError: whoever asked is gone before it had asked for anything.
+    """
+    with os.fdopen(control, "rb", closefd=False) as stream:
+        (length,) = REQUEST_LENGTH.unpack(stream.read(REQUEST_LENGTH.size))
+        request = stream.read(length)
+    if len(request) < length:
+        raise EOFError
+    return request
+
+
+def _reap_supervisors(supervisors: set[int]) -> None:
+    """Reap. A supervisor that was killed (its own command may do that) leaves its tree to us: end that too.
+
+    One look at the process table may miss children of a stray that is just ending; they are ours once it is reaped, so
+    every stray that is buried calls for another look.
+    """
+    while True:
+        try:
+            pid, code = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        is_stray = pid not in supervisors
+        supervisors.discard(pid)
+        if is_stray or os.WIFSIGNALED(code):
+            me = os.getpid()
+            strays = [p for p in descendants(me, with_shells=True) if p.parent == me and p.pid not in supervisors]
+            kill_all([p for stray in strays for p in (stray, *descendants(stray.pid, with_shells=True))])
+
+
+def status_of(code: int) -> Status:
+    """Say how a process ended, from what `waitpid` gives."""
+    return Status("signal", os.WTERMSIG(code)) if os.WIFSIGNALED(code) else Status("exit", os.WEXITSTATUS(code))
+
+
+def _is_closed(handle: int) -> bool:
+    try:
+        return not os.read(handle, 4096)
+    except OSError:
+        return True
+
+
+def _options(arguments: list[str]) -> dict[str, list[str]]:
+    options: dict[str, list[str]] = {}
+    rest = iter(arguments)
+    for name in rest:
+        values = options.setdefault(name, [])
+        if name != "--kill-leftovers":
+            values.append(next(rest))
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

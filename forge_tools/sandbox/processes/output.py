@@ -1,0 +1,274 @@
+"""What a command wrote, for a reader: without the secrets of its call, the middle of too much left out."""
+
+import codecs
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+from forge_tools.sandbox.processes.streams import CONTROL, StreamScrubber, plain
+from forge_tools.sandbox.spools import Spool
+from forge_tools.secrecy import CONCEALED, Scrubber
+from forge_tools.secrecy.forms import LEAST, search_for
+
+_CONTROLS = bytes(set(range(32)) - set(b"\t\n")) + b"\x7f"
+_OTHERWISE = "; filter the output or write it to a file"
+_MAX_HELD = 8192  # characters of an unfinished line or escape that may still be taken back
+
+
+def stream_scrubber(scrubber: Scrubber) -> StreamScrubber:
+    """Make what takes the secrets out of one stream."""
+    return StreamScrubber(forms_in_streams(scrubber), search_for)
+
+
+def forms_in_streams(scrubber: Scrubber | None) -> list[bytes]:
+    """What is looked for: secrets in all their forms, and what a terminal leaves of those."""
+    forms = scrubber.forms if scrubber is not None else []
+    return list(dict.fromkeys((*forms, *_left_of(forms))))
+
+
+def scrubbed_chunks(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Hand on a stream without the secrets of the call that runs; it is the same one where that has none."""
+    scrubber = CONCEALED.get()
+    return _without(stream_scrubber(scrubber), chunks) if scrubber else chunks
+
+
+def scrubbed_text(scrubber: Scrubber, text: str) -> str:
+    """Copy a text that is whole without the secrets, neither as it is nor as a terminal shows it."""
+    if not CONTROL.search(text):
+        return scrubber.text(text)
+    stream = stream_scrubber(scrubber)
+    return _decoded(stream.feed(_encoded(text)) + stream.rest())
+
+
+class ScrubbedText:
+    """A stream of text that several threads write to, and that `write` gets without secrets, a part at a time.
+
+    What may be the beginning of a secret is held back until more comes, or `end`. Then it goes on as before.
+    """
+
+    def __init__(self, scrubber: Scrubber, write: Callable[[str], object]) -> None:
+        self._scrubber = scrubber
+        self._write = write
+        self._lock, self._pid = threading.RLock(), os.getpid()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def put(self, text: str | bytes) -> None:
+        """Write a part; a character may come in parts, too, if it comes as bytes."""
+        data, rest = (bytes(text), "") if isinstance(text, bytes | bytearray | memoryview) else (b"", str(text))
+        with self._alone():
+            begun = self._decoder.decode(data, final=not data)
+            self._pass_on(self._stream.feed(_encoded(begun + rest)))
+
+    def end(self) -> None:
+        """Write what was held back."""
+        with self._alone():
+            begun = self._decoder.decode(b"", final=True)
+            self._pass_on(self._stream.feed(_encoded(begun)) + self._stream.rest())
+
+    def _pass_on(self, clean: bytes) -> None:
+        if clean:
+            self._write(_decoded(clean))
+
+    def _alone(self) -> AbstractContextManager[object]:
+        """In a copy of this process that a tool forked, whoever held the lock is not there."""
+        if self._pid != os.getpid():
+            self._lock, self._pid = threading.RLock(), os.getpid()
+        return self._lock
+
+    @cached_property
+    def _stream(self) -> StreamScrubber:
+        return stream_scrubber(self._scrubber)
+
+
+async def _without(secrets: StreamScrubber, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        if clean := secrets.feed(chunk):
+            yield clean
+    if rest := secrets.rest():
+        yield rest
+
+
+def _left_of(forms: Iterable[bytes]) -> Iterator[bytes]:
+    """Those with line ends of Windows, or with escapes, would be looked for in vain."""
+    for form in forms:
+        left = plain(_decoded(form))
+        if len(left) >= LEAST:
+            yield _encoded(left)
+
+
+def _encoded(text: str) -> bytes:
+    """Half a surrogate pair, which is no character, is for whoever gets it to deal with."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+class HeadTail:
+    """Text of which at most `limit` characters are kept: 40 % from the head, the rest from the tail.
+
+    Where it is longer, up to `whole_bytes` of it go to a file as well, for an artifact.
+    """
+
+    def __init__(self, limit: int, whole_bytes: int = 0) -> None:
+        self._limit = max(limit, 1)
+        self._whole_bytes, self._whole_from = whole_bytes, limit
+        self._spool: Spool | None = None
+        self._head: list[str] = []
+        self._head_room = limit * 2 // 5
+        self._tail: deque[str] = deque()
+        self._tail_chars = 0
+        self.chars = 0
+        self.newlines = 0
+        self._last = ""
+
+    def add(self, text: str) -> None:
+        if not text:
+            return
+        if self._whole_bytes and self.chars + len(text) > self._whole_from:
+            self._spool_up(text)
+        self.chars += len(text)
+        self.newlines += text.count("\n")
+        self._last = text[-1]
+        if self._head_room:
+            part = text[: self._head_room]
+            self._head.append(part)
+            self._head_room -= len(part)
+            text = text[len(part) :]
+        if text:
+            self._keep_tail(text[-self._limit :])
+
+    @property
+    def lines(self) -> int:
+        return self.newlines + (self._last not in ("", "\n"))
+
+    @property
+    def whole(self) -> AsyncIterator[bytes] | None:
+        """All of a text that is longer than the limit, to be read once."""
+        return self._spool.chunks() if self._spool is not None else None
+
+    def show(self, limit: int, artifact: str | None = None) -> tuple[str, dict[str, Any]]:
+        """Return the text within `limit` characters (at most the limit it was made with), and what metadata say of it.
+
+        `artifact` is where all of it is.
+        """
+        head, tail = "".join(self._head), "".join(self._tail)
+        facts: dict[str, Any] = {"truncated": False, "total_chars": self.chars, "total_lines": self.lines}
+        if self.chars <= limit:
+            return head + tail, facts | {"shown_lines": self.lines}
+        longest = omissions(self.chars, self.lines, {"offset": self.lines, "column": self.chars}, artifact, _OTHERWISE)
+        form = next((at for at, marker in enumerate(longest) if len(marker) <= limit), -1)
+        room = max(0, limit - len(longest[form]) - 2)
+        first, last = self._cut(head, room * 2 // 5), self._cut_tail(head + tail, room - room * 2 // 5)
+        omitted = self.chars - len(first) - len(last)
+        lines = self.newlines - first.count("\n") - last.count("\n")
+        at = position_after(first)
+        parts = (first.removesuffix("\n"), omissions(omitted, max(lines, 1), at, artifact, _OTHERWISE)[form], last)
+        shown = [part.removesuffix("\n").count("\n") + 1 for part in (first, last) if part]
+        facts |= {"truncated": True, "shown_lines": sum(shown)}
+        if artifact:
+            facts["next"] = {"tool": "Read", "file_path": artifact, **at}
+        return "\n".join(part for part in parts if part), facts
+
+    def _spool_up(self, text: str) -> None:
+        """Without room for the file there is only what is kept in memory, as ever."""
+        try:
+            if self._spool is None:
+                self._spool = Spool(self._whole_bytes)
+                self._spool.write("".join([*self._head, *self._tail]).encode())
+            self._spool.write(text.encode())
+        except OSError:
+            self._spool, self._whole_bytes = None, 0
+
+    def _keep_tail(self, text: str) -> None:
+        self._tail.append(text)
+        self._tail_chars += len(text)
+        while self._tail_chars - len(self._tail[0]) >= self._limit:
+            self._tail_chars -= len(self._tail.popleft())
+
+    @staticmethod
+    def _cut(text: str, room: int) -> str:
+        """Cut at the end of a line where one ends in the last tenth of the room."""
+        end = text.rfind("\n", room - room // 10, room) + 1
+        return text[: end or room]
+
+    @staticmethod
+    def _cut_tail(text: str, room: int) -> str:
+        if not room:
+            return ""
+        start = text.find("\n", len(text) - room, len(text) - room + room // 10) + 1
+        return text[start or len(text) - room :]
+
+
+def omissions(characters: int, lines: int, at: dict[str, int], artifact: str | None, otherwise: str = "") -> list[str]:
+    """Ways to say what is missing, the one that says most first; `at` is where, as Read takes it."""
+    counts = f"{characters:,} characters ({lines:,} lines) omitted"
+    if artifact is None:
+        return [f"[... {counts}{otherwise} ...]", f"[... {counts} ...]"]
+    where = ", ".join(f"{name}={value}" for name, value in at.items())
+    return [
+        f"[... {counts}; full output: {artifact}, Read it with {where} ...]",
+        f"[... {counts}; {artifact} ...]",
+        f"[... {counts} ...]",
+    ]
+
+
+def position_after(text: str) -> dict[str, int]:
+    """Where what follows `text` begins, as Read takes it."""
+    column = len(text) - (text.rfind("\n") + 1)
+    return {"offset": text.count("\n") + 1} | ({"column": column} if column else {})
+
+
+class TerminalText:
+    """Feeds the bytes of a terminal's output to a `HeadTail` as the text that a person would be left with.
+
+    UTF-8, other bytes as U+FFFD; colours and cursor movements gone; of a line that was rewritten with carriage returns the
+    last state; other control characters as visible escapes. The secrets of the call that runs are gone before anything is
+    counted or cut: half of one nobody would find, and what stands for it may be longer.
+    """
+
+    def __init__(self, kept: HeadTail) -> None:
+        self._kept = kept
+        scrubber = CONCEALED.get()
+        self._stream = stream_scrubber(scrubber) if scrubber else None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self._is_clean = True
+
+    def feed(self, data: bytes) -> None:
+        # A test at the speed of memory, so that gigabytes of plain output cost next to nothing.
+        self._is_clean = self._is_clean and len(data.translate(None, _CONTROLS)) == len(data)
+        text = self._held + self._decoder.decode(data)
+        end = text.rfind("\n") + 1
+        self._give(self._plain(text[:end]))
+        self._hold(text[end:])
+
+    def finish(self) -> None:
+        self._give(self._plain(self._held + self._decoder.decode(b"", final=True)))
+        self._held = ""
+        if self._stream is not None and (rest := self._stream.rest()):
+            self._kept.add(rest.decode())
+
+    def _give(self, text: str) -> None:
+        if self._stream is not None:
+            text = self._stream.feed(text.encode()).decode()
+        if text:
+            self._kept.add(text)
+
+    def _hold(self, rest: str) -> None:
+        """Keep an unfinished line back: a carriage return may still replace it, an escape in it may be incomplete."""
+        if len(rest) > _MAX_HELD:
+            rest = self._plain(rest)
+        if len(rest) > _MAX_HELD:
+            self._give(rest)
+            rest = ""
+        self._held = rest
+        self._is_clean = self._is_clean or not CONTROL.search(rest)
+
+    def _plain(self, text: str) -> str:
+        return text if self._is_clean else plain(text)

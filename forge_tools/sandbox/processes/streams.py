@@ -1,0 +1,65 @@
+"""Output as it passes: without secrets, and without what a terminal obeys and does not show.
+
+The standard library alone: supervisors of shells load little.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+
+from forge_tools.secrecy.readings import ESCAPE, Readings, Search, first
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+"""A character that says something to a terminal, or nothing at all."""
+
+_ESCAPES = re.compile(ESCAPE)
+REDACTED = b"[redacted]"
+
+
+def plain(text: str) -> str:
+    """Turn whole lines of a terminal's output into what a person would be left with."""
+    if not CONTROL.search(text):
+        return text
+    text = _ESCAPES.sub("", text)
+    if "\r" in text:
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+class StreamScrubber:
+    """Replaces `forms`, of those that begin at one place the longest, also where one comes in pieces.
+
+    They are found in all `Readings` of the stream, such as that without line ends and a terminal's escapes.
+    What may be the beginning of one is held back until it is known, and no more than that: whoever waits for a prompt sees it.
+    `search_for` is that of `Readings`.
+    """
+
+    def __init__(self, forms: Iterable[bytes] = (), search_for: Callable[[list[bytes]], Search] | None = None) -> None:
+        self._readings = Readings(forms, search_for)
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be written of the stream up to the end of `data`."""
+        return self._released(self._held + data, is_over=False) if self._readings.forms else data
+
+    def rest(self) -> bytes:
+        """What was held back, at the end of the stream."""
+        return self._released(self._held, is_over=True)
+
+    def _released(self, data: bytes, *, is_over: bool) -> bytes:
+        readings, parts, at = self._readings.of(data), list[bytes](), 0
+        end = len(data) if is_over else self._doubtful(data, 0)
+        while (span := first(readings, at)) is not None and span[0] < end:
+            if not is_over and any(reading.may_grow(span) for reading in readings):
+                end = span[0]
+                break
+            parts += data[at : span[0]], REDACTED
+            at = span[1]
+            if at > end:  # what was in doubt there is out of it
+                end = self._doubtful(data, at)
+        self._held = data[end:]
+        return b"".join((*parts, data[at:end]))
+
+    def _doubtful(self, data: bytes, start: int) -> int:
+        """Where from `start` on something begins that more data may make a form, or a longer one."""
+        start = max(start, len(data) - self._readings.most_held)
+        return start + self._readings.begun(data[start:])

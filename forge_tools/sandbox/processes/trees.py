@@ -1,0 +1,184 @@
+"""Process trees: who descends from whom, and whose marks each carries. The standard library alone: launchers load little."""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Collection, Iterator
+
+BOOT = "FORGE_BOOT"
+EXECUTION = "FORGE_EXECUTION"
+SHELL = "FORGE_SHELL"
+"""The variable that everything of a shell carries which outlives its call."""
+
+KEEPS = "keeper."
+"""How its value begins in programs that keep shells, and in the supervisors that they fork."""
+
+_KEEPER = f"{SHELL}={KEEPS}".encode()
+_ON_LINUX = sys.platform.startswith("linux")
+_LISTS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")  # noqa: PTH110  pathlib costs the start-up 10 ms
+"""Whether the kernel does (CONFIG_PROC_CHILDREN); else each question reads the whole process table."""
+_PR_SET_CHILD_SUBREAPER = 36
+
+prctl: Callable[..., int] = ctypes.CDLL(None).prctl if _ON_LINUX else lambda *_: 0
+
+
+class Process(namedtuple("Process", ("pid", "parent", "group", "ticks"), defaults=(0,))):  # typing takes milliseconds
+    """One line of the process table. `ticks` says when it started; ps does not tell."""
+
+    __slots__ = ()
+    pid: int
+    parent: int
+    group: int
+    ticks: int
+
+
+class Signals:
+    """Signals as something to wait for beside handles; each process that waits makes its own."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
+        for number in numbers:
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def wait(self, seconds: float | None, *handles: int) -> tuple[list[int], bytes]:
+        """Return which handles have something to read (negative ones never have), and the numbers of the signals that came."""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        for handle in handles:
+            if handle >= 0:
+                poll.register(handle, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(None if seconds is None else max(0, seconds) * 1000)]
+        received = os.read(self._read, 4096) if self._read in ready else b""
+        return [fd for fd in ready if fd != self._read], received
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none can leave our tree. On Linux only."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap(child: int) -> tuple[bool, int | None]:
+    """Collect every child that has ended, adopted ones too. Is any left, and what was the wait status of `child` if it ended?"""
+    code = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False, code
+        if pid == 0:
+            return True, code
+        if pid == child:
+            code = status
+
+
+def descendants(ancestor: int, *, with_shells: bool = False) -> list[Process]:
+    """List the living descendants of a process, nearest first. Zombies are left out.
+
+    So are programs that keep shells which outlive their calls, with all that is below them. The kernel's own lists of
+    children are read, so that a busy machine costs no more; a child may be missing while a sibling of it ends.
+    """
+    below = _children if _LISTS_CHILDREN else families().get
+    found = [Process(ancestor, 0, 0)]
+    for process in found:
+        children = below(process.pid) or ()
+        found.extend(child for child in children if with_shells or not is_keeper(marks_of(child.pid)))
+    return found[1:]
+
+
+def families() -> dict[int, list[Process]]:
+    """The living processes of this machine by their parents."""
+    children: dict[int, list[Process]] = {}
+    for process in process_table():
+        children.setdefault(process.parent, []).append(process)
+    return children
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in ticks since the host did; 0 where it is over, or nobody can tell."""
+    process = process_of(pid)
+    return 0 if process is None else process.ticks
+
+
+def is_keeper(marks: Collection[bytes]) -> bool:
+    """Whether who carries these marks keeps shells that outlive their calls, or supervises one: it is nobody's to end but its own.
+
+    What only carries the mark of a shell is not spared: below a supervisor nobody meets it, and elsewhere nobody watches
+    it. Nor is what belongs to a worker or an attempt, whatever else it says.
+    """
+    is_owned = any(mark.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")) for mark in marks)
+    return not is_owned and any(mark.startswith(_KEEPER) for mark in marks)
+
+
+def marks_of(pid: int) -> frozenset[bytes]:
+    """The marks that a process carries; none where it is gone or another user's."""
+    return marks_in(environment_of(pid))
+
+
+def marks_in(environment: bytes) -> frozenset[bytes]:
+    """The marks among the variables of a process, as its `environ` file has them."""
+    return frozenset(
+        v for v in environment.split(b"\0") if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=", b"FORGE_SHELL="))
+    )
+
+
+def environment_of(pid: int) -> bytes:
+    """What that file has, empty while the process executes a program; a question mark where it is gone or another user's."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  as above
+            return file.read()
+    except OSError:
+        return b"?"
+
+
+def process_of(pid: int) -> Process | None:
+    """One line of the table; None for a process that is over."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  as above
+            # The name in parentheses may hold anything, parentheses too.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    state, parent, group = fields[:3]
+    return None if state in (b"Z", b"X") else Process(pid, int(parent), int(group), int(fields[19]))
+
+
+def process_table() -> Iterator[Process]:
+    """The living processes of this machine."""
+    if not _ON_LINUX:
+        yield from _process_table_of_ps()
+        return
+    for name in os.listdir("/proc"):  # noqa: PTH208  as above
+        process = process_of(int(name)) if name.isdigit() else None
+        if process is not None:
+            yield process
+
+
+def child_pids(pid: int, thread: int = 0) -> list[int]:
+    """The children of a process or one thread of it, ended ones too, by the kernel's own lists; none where it keeps none."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it ended meanwhile
+        for task in [thread] if thread else os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  as above
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:  # noqa: PTH123  as above
+                found += map(int, file.read().split())
+    return found
+
+
+def _children(pid: int) -> list[Process]:
+    return [child for child in map(process_of, child_pids(pid)) if child]
+
+
+def _process_table_of_ps() -> Iterator[Process]:
+    with os.popen("ps -axo pid=,ppid=,pgid=,state=") as table:  # noqa: S605,S607  constant text; no /proc here
+        for line in table:
+            pid, parent, group, state = line.split()[:4]
+            if not state.startswith("Z"):
+                yield Process(int(pid), int(parent), int(group))

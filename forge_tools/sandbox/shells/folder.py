@@ -1,0 +1,313 @@
+"""The folder of one shell as others than its supervisor see it: what was asked, how it goes, whose it is, what it has written."""
+
+import json
+import os
+import signal
+import stat
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from forge_tools.records import ShellRecord, ShellStatus, host_of
+from forge_tools.sandbox.paths.confinement import Descriptor
+from forge_tools.sandbox.processes.endings import ProcessHandle, end
+from forge_tools.sandbox.processes.trees import SHELL, start_ticks
+from forge_tools.sandbox.shells.supervisor import (
+    LEASE,
+    ORDERS,
+    READ,
+    RECORD,
+    SEGMENT,
+    STATUS,
+    kernel_id,
+    replace,
+    restate,
+)
+
+_ORDER = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_BYTES = 1 << 20
+_TEXTS = ("command", "cwd", "description", "session_id", "agent_id", "execution_id", "kernel", "ended_by")
+_SECONDS = ("started_at", "ended_at", "runtime_s", "took_s")
+_TOO_MANY_SECONDS = 2e11  # no date has them
+
+
+class Piece(NamedTuple):
+    """Bytes that follow one another, and where in the stream they begin."""
+
+    start: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.data)
+
+
+class Output:
+    """The files of one shell's output in its open folder. Many may read while the supervisor writes."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+
+    @property
+    def size(self) -> int:
+        """How many bytes were written, kept or not, as far as the files tell."""
+        return self._last()[0]
+
+    @property
+    def changed_at(self) -> float | None:
+        """When something was last written, in seconds since the epoch; None where nothing was."""
+        return self._last()[1]
+
+    def read(self, start: int, limit: int) -> list[Piece]:
+        """Return what is kept from `start` on, `limit` bytes at most; between two pieces something is missing."""
+        pieces: list[Piece] = []
+        segments = self._segments()
+        for index, (begin, name) in enumerate(segments):
+            if index + 1 < len(segments) and segments[index + 1][0] <= start:
+                continue
+            data = self._read(name, max(0, start - begin), limit)
+            if not data:
+                continue
+            first = max(start, begin)
+            if pieces and pieces[-1].end == first:
+                pieces[-1] = Piece(pieces[-1].start, pieces[-1].data + data)
+            else:
+                pieces.append(Piece(first, data))
+            limit -= len(data)
+            if limit <= 0:
+                break
+        return pieces
+
+    def _segments(self) -> list[tuple[int, str]]:
+        """List (first position, name). A name says where it begins, so a number is all that may stand there."""
+        try:
+            names = [name for name in os.listdir(self._folder) if name.endswith(SEGMENT)]  # noqa: PTH208  of a handle
+        except OSError:
+            return []
+        numbers = ((name.removesuffix(SEGMENT), name) for name in names)
+        return sorted((int(number), name) for number, name in numbers if number.isascii() and number.isdigit())
+
+    def _last(self) -> tuple[int, float | None]:
+        for begin, name in self._segments()[-1:]:
+            with suppress(OSError):
+                status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    return begin + status.st_size, status.st_mtime
+            return begin, 0.0
+        return 0, None
+
+    def _read(self, name: str, offset: int, limit: int) -> bytes:
+        """Read a file that may be gone by now, or be something that somebody else put there: that holds nothing."""
+        try:
+            fd = os.open(name, READ, dir_fd=self._folder)
+        except OSError:
+            return b""
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return b""
+            return os.pread(fd, limit, offset)
+        except OSError:
+            return b""
+        finally:
+            os.close(fd)
+
+
+class ShellFolder(Descriptor):
+    """One shell's folder, held open."""
+
+    def __init__(self, fd: int, id: str) -> None:
+        self.fd = fd
+        self.id = id
+        self.output = Output(fd)
+        self._read: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        self._asked = self._load(RECORD)
+
+    @property
+    def session_id(self) -> str | None:
+        return self._asked.get("session_id")
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has written, kept or not."""
+        return max(self.output.size, int(self.facts().get("size", 0)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its supervisor has got so far as to say how it goes."""
+        return bool(self._asked) and "state" in self.facts()
+
+    def facts(self) -> dict[str, Any]:
+        """What the supervisor said last, as it wrote it: `state`, `exit_code`, `runtime_s`, ..."""
+        return self._load(STATUS)
+
+    def is_going_on(self) -> bool:
+        """Whether it runs under its supervisor."""
+        facts = self.facts()
+        return facts.get("state") == ShellStatus.RUNNING and _is_supervised(facts)
+
+    def record(self) -> ShellRecord:
+        """Say how the shell is; one whose supervisor has vanished is LOST, and noted and ended as such."""
+        is_going_on, facts = self.is_going_on(), self.facts()  # it may end between the two looks, but not begin
+        if facts.get("state") == ShellStatus.RUNNING and not is_going_on:
+            facts = self._settle(facts)
+        return self._described(facts)
+
+    def order(self, name: str, grace_seconds: float) -> bool:
+        """Tell the supervisor to end the shell; return whether it is still there to hear."""
+        is_told = self._pass_on(f"{name} {grace_seconds}\n".encode()) or _signal(self.facts(), signal.SIGTERM)
+        self.rouse()
+        return is_told
+
+    def rouse(self) -> None:
+        """Let a supervisor go on that was stopped, or it would hear of no order: its own command may do that."""
+        _signal(self.facts(), signal.SIGCONT)
+
+    def renew(self) -> None:
+        """Say that somebody still cares."""
+        with suppress(OSError):  # it has just been forgotten
+            os.utime(LEASE, dir_fd=self.fd, follow_symlinks=False)
+
+    def runtime_seconds(self) -> float | None:
+        """How long it has been running, or ran; None where nobody knows. A clock that is set changes nothing."""
+        facts = self.facts()
+        if facts.get("state") != ShellStatus.RUNNING:
+            runtime: float | None = facts.get("runtime_s")
+            return runtime
+        ticks: int = facts.get("start_ticks", 0)
+        if not ticks:
+            return max(0.0, round(time.time() - float(self._asked.get("started_at", 0)), 3))
+        return round(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 3)
+
+    def quiet_seconds(self) -> float | None:
+        """How long ago it wrote something; None where it never has."""
+        changed_at = self.output.changed_at
+        return None if changed_at is None else max(0.0, round(time.time() - changed_at, 3))
+
+    def cursor(self, reader: str | None) -> int:
+        """Where that reader last said that it had come to."""
+        return int(self._load(_cursor_name(reader)).get("since", 0))
+
+    def keep_cursor(self, reader: str | None, since: int) -> None:
+        """Remember it; a reader that comes back without a word goes on from there."""
+        if since != self.cursor(reader):
+            with suppress(OSError):  # it only saves the reader from saying it again
+                replace(self.fd, _cursor_name(reader), {"since": since})
+
+    def _pass_on(self, order: bytes) -> bool:
+        try:
+            fd = os.open(ORDERS, _ORDER, dir_fd=self.fd)
+        except OSError:
+            return False
+        try:
+            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                return False
+            os.write(fd, order)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def _settle(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Note that nobody knows how it ended; nothing of it goes on unsupervised."""
+        if facts.get("kernel") == kernel_id():
+            _sweep(self.id, facts)
+        facts = facts | {"state": ShellStatus.LOST.value, "ended_at": time.time(), "size": self.output.size}
+        with suppress(OSError):
+            restate(self.fd, STATUS, facts)
+        return facts
+
+    def _described(self, facts: dict[str, Any]) -> ShellRecord:
+        asked, ended_at = self._asked, facts.get("ended_at")
+        return ShellRecord(
+            id=self.id,
+            hostname=host_of(self.id) or "",
+            command=asked.get("command", ""),
+            cwd=asked.get("cwd", ""),
+            status=ShellStatus(facts.get("state", ShellStatus.LOST)),
+            kernel=facts.get("kernel", ""),
+            pid=facts.get("pid", 0),
+            start_ticks=facts.get("start_ticks", 0),
+            started_at=datetime.fromtimestamp(asked.get("started_at", 0), UTC),
+            **{name: asked.get(name) for name in ("description", "session_id", "agent_id", "execution_id")},
+            exit_code=facts.get("exit_code"),
+            signal=facts.get("signal"),
+            size=max(self.output.size, facts.get("size", 0)),
+            ended_at=None if ended_at is None else datetime.fromtimestamp(ended_at, UTC),
+        )
+
+    def _load(self, name: str) -> dict[str, Any]:
+        """Read one of the files that are JSON, unless it is still the one read before; what is no such file says nothing."""
+        try:
+            seen = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            if not stat.S_ISREG(seen.st_mode):
+                return {}
+            identity = seen.st_ino, seen.st_mtime_ns, seen.st_size
+            if not (known := self._read.get(name)) or known[0] != identity or not known[1]:
+                self._read[name] = identity, _json(os.open(name, READ, dir_fd=self.fd))
+        except OSError:
+            return {}
+        return self._read[name][1]
+
+
+def _sweep(handle: str, facts: dict[str, Any]) -> None:
+    """End what carries the mark of the shell, and what is below its command while that lives, marked or not."""
+    root = ProcessHandle(facts.get("child", 0))
+    try:
+        is_its = start_ticks(root.pid) == facts.get("child_ticks", -1)  # held first: it is what we look at
+        end(f"{SHELL}={handle}".encode(), root=root if is_its else None)
+    finally:
+        root.close()
+
+
+def _signal(facts: dict[str, Any], number: int) -> bool:
+    """Send a signal to the supervisor; return whether it is there."""
+    supervisor = ProcessHandle(facts.get("pid", 0))
+    try:
+        return _is_supervised(facts) and supervisor.send(number)  # held first, as above
+    finally:
+        supervisor.close()
+
+
+def _json(fd: int) -> dict[str, Any]:
+    """Read what is of its kind: what a shell runs may write here too, and whatever it likes."""
+    try:
+        found = json.loads(os.read(fd, _MAX_BYTES)) if stat.S_ISREG(os.fstat(fd).st_mode) else {}
+    except (ValueError, RecursionError):
+        return {}
+    finally:
+        os.close(fd)
+    if not isinstance(found, dict):
+        return {}
+    states = {"state": ShellStatus.LOST.value} if "state" in found else {}
+    return states | {name: value for name, value in found.items() if _is_sound(name, value)}
+
+
+def _is_sound(name: str, value: object) -> bool:
+    if name in _TEXTS:
+        return isinstance(value, str)
+    if name == "state":
+        return value in list(ShellStatus)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < _TOO_MANY_SECONDS if name in _SECONDS else isinstance(value, int) and abs(value) < 1 << 63
+
+
+def _is_supervised(facts: dict[str, Any]) -> bool:
+    """Whether the very process that wrote this still lives: a number that was given out again is another process."""
+    pid, ticks = int(facts.get("pid", 0)), int(facts.get("start_ticks", 0))
+    if facts.get("kernel") != kernel_id() or pid <= 0:
+        return False
+    if ticks:
+        return start_ticks(pid) == ticks
+    try:  # no /proc on this system
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _cursor_name(reader: str | None) -> str:
+    return f"cursor.{blake2b((reader or '').encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}.json"
