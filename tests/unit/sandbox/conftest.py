@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.paths.workspace import confinement
+from forge_tools.sandbox.paths import confinement
 from tests.waiting import wait_until
 
 _numbers = itertools.count()

@@ -12,7 +12,7 @@ import pytest
 
 from forge_tools.base import BaseTool
 from forge_tools.records import ToolResult
-from forge_tools.sandbox.paths.workspace import confinement
+from forge_tools.sandbox.paths import confinement
 from forge_tools.tools.file.delete import Delete
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.glob import Glob

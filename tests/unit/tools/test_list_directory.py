@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.records import ToolResult
-from forge_tools.sandbox.paths.workspace import folders
+from forge_tools.sandbox.paths import folders
 from forge_tools.tools.file.list_directory import ListDirectory
 
 Call = Callable[..., Awaitable[ToolResult]]

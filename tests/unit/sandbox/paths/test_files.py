@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths import files
 from forge_tools.sandbox.paths.files import Digest, Replacement, etag_of, hashing, replace_file, temporary_name
-from forge_tools.sandbox.paths.workspace import Workspace, files
+from forge_tools.sandbox.paths.workspace import Workspace
 from tests.fleet import ROOT, warm_worker
 
 
@@ -141,7 +142,7 @@ def test_without_unnamed_files_the_new_bytes_get_a_name_at_once(ws: Path, monkey
 KILLED = """
 import os, sys
 from pathlib import Path
-from forge_tools.sandbox.paths.workspace import files
+from forge_tools.sandbox.paths import files
 from forge_tools.sandbox.paths.workspace import Workspace
 calls = 0
 def dying(real):

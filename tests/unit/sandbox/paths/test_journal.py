@@ -10,10 +10,10 @@ import pytest
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.sandbox.paths import journal as journals
 from forge_tools.sandbox.paths.journal import KEPT_SECONDS, Journal
 from forge_tools.sandbox.paths.places import Place
 from forge_tools.sandbox.paths.workspace import Workspace
-from forge_tools.sandbox.paths.workspace import journal as journals
 
 DONE = ToolResult.ok("done", etag="after")
 

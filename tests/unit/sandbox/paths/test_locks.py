@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths import places
 from forge_tools.sandbox.paths.places import Place
-from forge_tools.sandbox.paths.workspace import Workspace, places
+from forge_tools.sandbox.paths.workspace import Workspace
 
 
 def place_in(ws: Path) -> Place:

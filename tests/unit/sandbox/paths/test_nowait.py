@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.paths.workspace import Workspace, confinement
+from forge_tools.sandbox.paths import confinement
+from forge_tools.sandbox.paths.workspace import Workspace
 from tests.descriptors import descriptors
 
 CONTENT = b"some text\n" * 1000

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from forge_tools.errors import SandboxError
+from forge_tools.sandbox.paths import places
 from forge_tools.sandbox.paths.files import Replacement, replace_file, temporary_name
-from forge_tools.sandbox.paths.workspace import Workspace, places
+from forge_tools.sandbox.paths.workspace import Workspace
 from tests.descriptors import descriptors
 from tests.waiting import within
 
