@@ -125,6 +125,7 @@ class Settings(BaseSettings):
     lease: float = Field(default=15.0, ge=15)
     drain: float = Field(default=LONGEST_DRAIN, ge=0)
     consumption_interval: float = Field(default=10.0, gt=0)
+    result_notifications: bool = True
     sealing_keys: str = ""
     secrets_dir: Path | None = None
     seal_patterns: tuple[str, ...] = ()

@@ -4,14 +4,20 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from forge_tools.broker import Broker
+from forge_tools.broker import REPLY_MARK, Broker
 from forge_tools.errors import ForgeError
-from forge_tools.records import Claim, Outcome
-from forge_tools.storage import Store
+from forge_tools.records import Claim, Kept, Outcome
+from forge_tools.secrecy import encrypted_reply
+from forge_tools.storage import Store, result_text
 from workers.retries import with_retry
 
-Pending = tuple[Outcome, str | None]
-"""An outcome and the submitter to notify of it."""
+MOST_WITH_RESULTS = 8
+"""Ends of one flush that are told with their results; of more the ids are, which the client then reads together."""
+LONGEST_REPLY = 32_768
+"""Bytes of a result that rides in a notification."""
+
+Pending = tuple[Outcome, Claim | None]
+"""An outcome and the claim that it ends, if this worker made that."""
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +35,7 @@ class Recorder:
         flushed: Callable[[], Awaitable[None]],
         *,
         retry_seconds: float,
+        tells_results: bool = True,
         requeued: Callable[[float], None] = lambda _: None,
         before: Callable[[Sequence[Outcome]], Awaitable[None]] | None = None,
     ) -> None:
@@ -37,6 +44,7 @@ class Recorder:
         self._requeued = requeued
         self._before = before
         self._retry_seconds = retry_seconds
+        self._tells_results = tells_results
         self._claims: dict[str, Claim] = {}
         self._pending: list[Pending] = []
         self._flushing: list[Pending] = []
@@ -57,10 +65,7 @@ class Recorder:
 
     def add(self, outcome: Outcome) -> None:
         claim = self._claims.pop(outcome.token, None)
-        if claim is None:
-            self._pending.append((outcome, None))
-        else:
-            self._pending.append((with_retry(claim, outcome), claim.reply_to))
+        self._pending.append((outcome if claim is None else with_retry(claim, outcome), claim))
         self._work.set()
 
     def tell(self, ended: Iterable[tuple[str, str]]) -> None:
@@ -81,12 +86,12 @@ class Recorder:
             if self._before is not None:
                 await self._before(outcomes)
             try:
-                applied = await store.queue.finish_many(outcomes)
+                kept = await store.queue.finish_many(outcomes)
             except ForgeError as error:
                 self._keep(error)
             else:
                 flushed, self._flushing = self._flushing, []
-                self._settle([one for one, is_applied in zip(flushed, applied, strict=True) if is_applied])
+                self._settle([(*one, how) for one, how in zip(flushed, kept, strict=True) if how])
             await self._flushed()
 
     def _keep(self, error: ForgeError) -> None:
@@ -96,8 +101,23 @@ class Recorder:
         self._pending, self._flushing = [*self._flushing, *self._pending], []
         asyncio.get_running_loop().call_later(self._retry_seconds, self._work.set)
 
-    def _settle(self, stored: Sequence[Pending]) -> None:
-        over = [(outcome, submitter) for outcome, submitter in stored if not outcome.is_requeue]
-        self.tell((submitter, outcome.id) for outcome, submitter in over if submitter)
-        for seconds in {outcome.retry_in for outcome, _ in stored if outcome.retry_in is not None}:
+    def _settle(self, stored: Sequence[tuple[Outcome, Claim | None, Kept]]) -> None:
+        over = [one for one in stored if not one[0].is_requeue]
+        self.tell(
+            (claim.reply_to, outcome.id)
+            for outcome, claim, kept in over
+            if claim is not None
+            and claim.reply_to
+            and not (kept is Kept.WHOLE and len(over) <= MOST_WITH_RESULTS and self._reply(claim, outcome))
+        )
+        for seconds in {outcome.retry_in for outcome, *_ in stored if outcome.retry_in is not None}:
             self._requeued(seconds)
+
+    def _reply(self, claim: Claim, outcome: Outcome) -> bool:
+        """Send the result itself, as it is stored, if it is small and its client can read it; whether it was sent."""
+        if not self._tells_results or claim.reply_key is None or claim.reply_to is None or outcome.size > LONGEST_REPLY:
+            return False
+        reply = encrypted_reply(claim.reply_key, outcome.id, result_text(outcome))
+        if reply is not None:
+            self._broker.notify(claim.reply_to, outcome.id.encode() + REPLY_MARK + reply)
+        return reply is not None

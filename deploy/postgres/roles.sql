@@ -48,7 +48,7 @@ END $$;
 DO $$
 DECLARE ours text[] := ARRAY['token', 'owner', 'worker_id', 'hostname', 'pid', 'started_at', 'cancel_requested_at'];
 BEGIN
-  PERFORM pg_temp.forge_grant('SELECT', 'execution_queue', ARRAY['token', 'sealed'], 'forge_client, forge_auditor');
+  PERFORM pg_temp.forge_grant('SELECT', 'execution_queue', ARRAY['token', 'sealed', 'reply_key'], 'forge_client, forge_auditor');
   PERFORM pg_temp.forge_grant('INSERT', 'executions', ARRAY['submitted_by'], 'forge_client');
   PERFORM pg_temp.forge_grant('INSERT', 'execution_queue', ours, 'forge_client');
   PERFORM pg_temp.forge_grant('INSERT', 'execution_attempts', ours, 'forge_client');

@@ -7,6 +7,9 @@ from forge_tools.broker.message import Message
 
 CHANNEL_PREFIX = "forge:notifications:"
 
+REPLY_MARK = b"\0"
+"""Between the id of an execution and its encrypted result. Without it a notification is ids, apart by spaces."""
+
 Hear = Callable[[bytes], None]
 """Told what comes by a channel: anybody may write there."""
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, cast
 
-import hiredis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -28,8 +27,6 @@ MOST_UNSENT = 1000
 """Commands that wait for the connection to be made."""
 MOST_BYTES = 4 << 20
 """Of one reply, and of commands that the server does not take: with more of either the connection is given up."""
-
-_INCOMPLETE: Any = object()
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +54,7 @@ class RedisBroker(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._unsent: list[bytes] = []
         self._unanswered = 0
-        self._unread = 0
+        self._unread = b""
         self._heard_at = 0.0
         self._is_asked = False
         self._failed_at = float("-inf")
@@ -141,8 +138,7 @@ class RedisBroker(asyncio.Protocol):
         return writer
 
     def _begin(self, writer: asyncio.StreamWriter) -> None:
-        self._writer, self._reader = writer, hiredis.Reader(notEnoughData=_INCOMPLETE)
-        self._unanswered = self._unread = 0
+        self._writer, self._unread, self._unanswered = writer, b"", 0
         self._heard_at, self._is_asked = asyncio.get_running_loop().time(), False
         writer.transport.set_protocol(self)
         self._subscribe(writer)
@@ -172,21 +168,21 @@ class RedisBroker(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at, self._is_asked = asyncio.get_running_loop().time(), False
-        self._unread += len(data)
+        self._unread, at = self._unread + data, 0
         try:
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not _INCOMPLETE:
-                self._unread = 0
-                if isinstance(reply, hiredis.PushNotification):
+            while (read := _read(self._unread, at)) is not None:
+                reply, at = read
+                if isinstance(reply, _Push):
                     self._take(reply)
                 else:
                     self._answer(reply)
-        except hiredis.ProtocolError as error:
-            self._give_up(str(error))
-        if self._unread > MOST_BYTES:
+        except (ValueError, RecursionError) as error:
+            self._give_up(f"it does not speak Redis' protocol: {error}")
+        self._unread = self._unread[at:]
+        if len(self._unread) > MOST_BYTES:
             self._give_up("it sends without end")
 
-    def _take(self, pushed: Any) -> None:
+    def _take(self, pushed: "_Push") -> None:
         match pushed:
             case [b"message", _, bytes() as notification]:
                 self._hear(notification)
@@ -195,8 +191,8 @@ class RedisBroker(asyncio.Protocol):
 
     def _answer(self, reply: object) -> None:
         self._unanswered -= 1
-        if isinstance(reply, hiredis.ReplyError):
-            self._fail(str(reply))
+        if isinstance(reply, _Refusal):
+            self._fail(reply)
         else:
             self.is_down = False
         if not self._unanswered:
@@ -247,3 +243,45 @@ def _url_of(url: str) -> str:
 
 def _command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+class _Push(list[Any]):
+    """What a server sends unasked."""
+
+
+class _Refusal(str):
+    """The reply to a command that failed."""
+
+    __slots__ = ()
+
+
+def _read(data: bytes, at: int) -> tuple[Any, int] | None:
+    """What stands there by RESP3, and where the next one begins; None while it is not whole.
+
+    Raises:
+        ValueError: it is no such thing.
+    """
+    end = data.find(b"\r\n", at)
+    if end < 0:
+        return None
+    kind, said, at = data[at : at + 1], data[at + 1 : end], end + 2
+    if kind in _LINES:
+        return (_Refusal(said.decode(errors="replace")) if kind == b"-" else said), at
+    count = int(said)
+    if kind in _TEXTS:
+        return (data[at : at + count], at + count + 2) if len(data) >= at + count + 2 else None
+    if kind not in _LISTS:
+        raise ValueError(f"{kind!r} begins no reply")
+    items = _Push() if kind == b">" else []
+    for _ in range(count * _LISTS[kind]):
+        item = _read(data, at)
+        if item is None:
+            return None
+        items.append(item[0])
+        at = item[1]
+    return items, at
+
+
+_LINES = frozenset((b"+", b"-", b":", b"_", b"#", b",", b"("))
+_TEXTS = frozenset((b"$", b"!", b"="))
+_LISTS = {b"*": 1, b">": 1, b"~": 1, b"%": 2}

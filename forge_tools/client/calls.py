@@ -43,18 +43,17 @@ class Calls:
     def __init__(
         self,
         settings: Settings,
-        submitter: str,
         connection: Connection,
         catalogue: Catalogue,
         submissions: Submissions,
     ) -> None:
         self._settings = settings
-        self._actor = f"client {submitter}"
+        self._actor = f"client {connection.submitter}"
         self._connection = connection
         self._catalogue = catalogue
         self._submissions = submissions
         self._results = submissions.results
-        self._intake = Intake(settings, submitter)
+        self._intake = Intake(settings, connection.submitter, connection.reply_key)
         self._claims = Claims(settings)
         self.awaited = Awaited()
 

@@ -21,7 +21,6 @@ from forge_tools.records import (
     ToolExecution,
     ToolResult,
     ToolSpec,
-    new_id,
 )
 
 
@@ -37,13 +36,12 @@ class ExecutorClient:
 
     def __init__(self, settings: Settings | None = None) -> None:
         settings = settings or Settings.load()
-        submitter = new_id()
         self._close_within = settings.database_timeout
         self._connection = Connection(settings)
         self.history = History(self._connection)
         self.catalogue = Catalogue(self._connection, settings.lease)
-        self._submissions = Submissions(settings.broker, submitter, self._connection, self.catalogue)
-        self.calls = Calls(settings, submitter, self._connection, self.catalogue, self._submissions)
+        self._submissions = Submissions(settings.broker, self._connection, self.catalogue)
+        self.calls = Calls(settings, self._connection, self.catalogue, self._submissions)
 
     @classmethod
     def connect(cls, settings: Settings | None = None, **overrides: Any) -> Self:

@@ -8,6 +8,8 @@ from typing import Any
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ExecutionNotFoundError, ForgeError
+from forge_tools.records import new_id
+from forge_tools.secrecy import new_reply_key
 from forge_tools.storage import Store, open_store
 
 NOT_CONNECTED = "The client is not connected, or was closed; enter it with `async with ExecutorClient.connect()`"
@@ -19,6 +21,10 @@ class Connection:
     """An open store for one event loop and process: connections and futures survive neither a fork nor another loop."""
 
     def __init__(self, settings: Settings) -> None:
+        self.submitter = new_id()
+        """By which workers notify this client."""
+        self.reply_key = new_reply_key() if settings.result_notifications else None
+        """With which they encrypt small results on that way."""
         self._settings = settings
         self._store: Store | None = None
         self._pid = 0

@@ -96,9 +96,10 @@ class _Plan(NamedTuple):
 class Intake:
     """Checks calls against a catalogue snapshot and this client's settings."""
 
-    def __init__(self, settings: Settings, submitter: str) -> None:
+    def __init__(self, settings: Settings, submitter: str, reply_key: str | None = None) -> None:
         self._settings = settings
         self._submitter = submitter
+        self._reply_key = reply_key
         self._patterns = Patterns.of(settings.seal_patterns)
         self._plans: dict[str, _Plan] = {}
 
@@ -151,6 +152,7 @@ class Intake:
             "idempotent": spec.capabilities.idempotent,
             "lane": spec.lane,
             "reply_to": self._submitter,
+            "reply_key": self._reply_key,
         }
 
     def _accept(self, call: Call, plan: _Plan, snapshot: Snapshot) -> Accepted:

@@ -6,9 +6,12 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from forge_tools.broker import REPLY_MARK
 from forge_tools.client.connection import Connection
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.records import StoredResult
+from forge_tools.secrecy import decrypted_reply, replies
+from forge_tools.storage import result_of
 
 FIRST_POLL = 0.05
 SILENCE = 1.0
@@ -118,8 +121,24 @@ class Results:
             future.exception()  # seen: whoever waited may be gone by now
 
     def hear(self, notification: bytes) -> None:
-        """Take a notification: ids of executions that ended, apart by spaces. Anybody may have sent it."""
-        self.ended(notification.decode(errors="replace").split(" "))
+        """Take a notification: ids of executions that ended, or one with its result. Anybody may have sent it."""
+        ids, mark, reply = notification.partition(REPLY_MARK)
+        named = ids.decode(errors="replace").split(" ")
+        if mark and named[0] in self._waiting and (result := self._decrypted(named[0], reply)) is not None:
+            self._resolve(result)
+        else:
+            self.ended(named)
+
+    def _decrypted(self, execution_id: str, reply: bytes) -> StoredResult | None:
+        """The result, unless SQL is the quicker way to it or this was not encrypted for this client."""
+        key = self._connection.reply_key
+        if key is None:
+            return None
+        if not replies.is_quick():
+            self._connection.begin(asyncio.to_thread(replies.load))
+            return None
+        text = decrypted_reply(key, execution_id, reply)
+        return None if text is None else result_of(execution_id, text)
 
     def ended(self, ids: Sequence[str]) -> None:
         """Take it that those are over: read the results that somebody waits for; who waits later will read at once."""

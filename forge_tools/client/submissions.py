@@ -40,11 +40,10 @@ Row = TypeVar("Row", NewExecution, LinkedExecution)
 class Submissions:
     """Stores what its client accepted, and publishes what is stored; `results` are those of what it stored."""
 
-    def __init__(self, broker_url: str, submitter: str, connection: Connection, catalogue: Catalogue) -> None:
+    def __init__(self, broker_url: str, connection: Connection, catalogue: Catalogue) -> None:
         self._connection = connection
         self._catalogue = catalogue
         self.results = Results(connection)
-        self._submitter = submitter
         self._broker = open_broker(broker_url)
         self._allowance = Allowance()
         self._gathered: list[NewExecution | LinkedExecution] = []
@@ -206,7 +205,7 @@ class Submissions:
     def _publish(self, stored: Sequence[NewExecution]) -> None:
         if not stored:
             return
-        self._broker.listen(self._submitter, self.results.hear, self.results.missed)
+        self._broker.listen(self._connection.submitter, self.results.hear, self.results.missed)
         groups: dict[tuple[str, Lane], list[NewExecution]] = {}
         for new in stored:
             if not new.delay:

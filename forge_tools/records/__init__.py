@@ -28,7 +28,7 @@ from forge_tools.records.ids import id_floor, id_time, is_id, new_id
 from forge_tools.records.keys import Holder, IdempotencyKey, KeyClaim, LinkedExecution, Replay
 from forge_tools.records.losses import Loss, moment
 from forge_tools.records.overview import DemotedTool, FailedCalls, Overview, QueueLoad, WorkerLoad
-from forge_tools.records.queue import TERMINAL, Claim, ExecutionStatus, NewExecution, Outcome, Scope, Wakeup
+from forge_tools.records.queue import TERMINAL, Claim, ExecutionStatus, Kept, NewExecution, Outcome, Scope, Wakeup
 from forge_tools.records.redaction import REDACTED, REFERENCE, is_reference, is_secret_name, secrets_in, without_secrets
 from forge_tools.records.reports import REPORTER, NewReport, Output, Progress, Report, Reporter, Told
 from forge_tools.records.sealing import SealingKey
@@ -65,6 +65,7 @@ __all__ = [
     "Grouping",
     "Holder",
     "IdempotencyKey",
+    "Kept",
     "KeyClaim",
     "Lane",
     "LinkedExecution",

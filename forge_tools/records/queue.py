@@ -1,7 +1,7 @@
 """An execution on its way: asked, woken for, claimed, ended."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from forge_tools.records.ids import id_time
 from forge_tools.records.tools import Lane
@@ -61,6 +61,7 @@ class NewExecution(Asked):
 
     `parameters` is what people may see: the values of those in `sealed_names` are in `sealed`, which only workers open.
 
+    `reply_to` is the client to be notified, `reply_key` what its result may be encrypted with on that way.
     `issued_at` is the Unix time inside the id; the database refuses ids an hour off its own clock.
     """
 
@@ -69,6 +70,7 @@ class NewExecution(Asked):
     context: str
     options: str = "{}"
     sealed: str | None = None
+    reply_key: str | None = field(default=None, repr=False)
     sealed_names: tuple[str, ...] = ()
     idempotent: bool = False
     expires_in: float = 600.0
@@ -126,7 +128,18 @@ class Claim:
     options: str = "{}"
     started_at: float | None = None
     sealed: str | None = None
+    reply_key: str | None = field(default=None, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+class Kept(IntEnum):
+    """What became of an outcome; what is falsy was not stored."""
+
+    LATE = 0
+    """The attempt was no longer its worker's."""
+    WHOLE = 1
+    REPLACED = 2
+    """By a failed result that says why the database refused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from forge_tools.secrecy.keys import KeyFolder, key_id
     from forge_tools.secrecy.patterns import WELL_KNOWN, Patterns
     from forge_tools.secrecy.references import SCHEME, SecretSource
+    from forge_tools.secrecy.replies import decrypted_reply, encrypted_reply, new_reply_key
     from forge_tools.secrecy.scrubbing import CONCEALED, LEAST_IN_FAILURES, Scrubber, leaves, scrubbed, scrubber_of
     from forge_tools.secrecy.sealing import Opener, Sealer
 
@@ -32,8 +33,11 @@ __all__ = [
     "Sealer",
     "SecretSource",
     "as_shown",
+    "decrypted_reply",
+    "encrypted_reply",
     "key_id",
     "leaves",
+    "new_reply_key",
     "scrubbed",
     "scrubber_of",
 ]
@@ -44,6 +48,7 @@ _OWNERS = {
     **dict.fromkeys(("WELL_KNOWN", "Patterns"), "patterns"),
     **dict.fromkeys(("SCHEME", "SecretSource"), "references"),
     **dict.fromkeys(("Opener", "Sealer"), "sealing"),
+    **dict.fromkeys(("decrypted_reply", "encrypted_reply", "new_reply_key"), "replies"),
 }
 """Which module has the names that are not of `scrubbing`."""
 

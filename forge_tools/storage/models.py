@@ -90,6 +90,7 @@ execution_queue = Table(
     Column("started_at", Moment),
     Column("cancel_requested_at", Moment),
     Column("sealed", Text),
+    Column("reply_key", Text),
     Index("execution_queue_due", "lane", "tool_key", "queue", "not_before"),
     Index("execution_queue_expiry", "expires_at"),
     postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},

@@ -114,8 +114,9 @@ class PostgresHotPath:
             raise
         self._cut_off.discard(scope)
         claims: list[Claim | None] = [None] * len(rows)
-        for ord_, *values, sealed, started_at in won:
-            claims[ord_ - 1] = claim_of(rows[ord_ - 1], values, sealed=sealed, started_at=started_at)
+        for ord_, *values, sealed, reply_key, started_at in won:
+            hidden = {"sealed": sealed, "reply_key": reply_key}
+            claims[ord_ - 1] = claim_of(rows[ord_ - 1], values, **hidden, started_at=started_at)
         return claims
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
@@ -292,7 +293,8 @@ def _by_name(names: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str
 
 def _asked(rows: Sequence[NewExecution]) -> dict[str, object]:
     columns = _by_name(ASKED, map(execution_values, rows))
-    return {**columns, "sealed": [new.sealed for new in rows], "issued_at": [new.issued_at for new in rows]}
+    more = {"sealed": [new.sealed for new in rows], "issued_at": [new.issued_at for new in rows]}
+    return {**columns, **more, "reply_key": rows[0].reply_key}  # all are of the one client that has this store
 
 
 def _link_values(row: LinkedExecution) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, Unstorable
 from forge_tools.records import (
     Claim,
     ExecutionStatus,
+    Kept,
     LinkedExecution,
     NewExecution,
     Outcome,
@@ -116,12 +117,12 @@ class ExecutionQueue:
         self._database.guard()
         return await self._hot.due(scope, limit)
 
-    async def finish(self, outcome: Outcome) -> bool:
-        """Commit how an attempt ended; False if the attempt was no longer its worker's, which is kept as a `late` event."""
-        [took_effect] = await self.finish_many([outcome])
-        return took_effect
+    async def finish(self, outcome: Outcome) -> Kept:
+        """Commit how an attempt ended; LATE if the attempt was no longer its worker's, which is kept as a `late` event."""
+        [kept] = await self.finish_many([outcome])
+        return kept
 
-    async def finish_many(self, outcomes: Sequence[Outcome]) -> list[bool]:
+    async def finish_many(self, outcomes: Sequence[Outcome]) -> list[Kept]:
         """Commit how attempts ended, in order. An outcome that cannot be stored ends its execution as UNSTORABLE."""
         self._database.guard()
         known = [index for index, outcome in enumerate(outcomes) if is_id(outcome.id) and is_id(outcome.token)]
@@ -132,8 +133,11 @@ class ExecutionQueue:
         for index, result in zip(refused, replaced, strict=True):
             is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt that somebody else wrote
             settled[index] = await self._endings.settle(rows[index]) if is_taken else result
-        effects = dict(zip(known, _values(settled), strict=True))
-        return [effects.get(index, False) for index in range(len(outcomes))]
+        kept = dict.fromkeys(range(len(outcomes)), Kept.LATE)
+        for place, (index, took_effect) in enumerate(zip(known, _values(settled), strict=True)):
+            if took_effect:
+                kept[index] = Kept.REPLACED if place in refused else Kept.WHOLE
+        return list(kept.values())
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult]:
         """The results of those `ids` that are over."""

@@ -114,11 +114,19 @@ def record_of(kind: type[T], row: Row[Any], **more: Any) -> T:
     return kind(**{name: getattr(row, name) for name in kind.__dataclass_fields__ if name not in more}, **more)
 
 
-def claim_of(ask: Ask, values: Sequence[Any], *, sealed: str | None, started_at: float) -> Claim:
-    """Build a claim from the values of `CLAIM`."""
+def claim_of(ask: Ask, values: Sequence[Any], *, sealed: str | None, reply_key: str | None, started_at: float) -> Claim:
+    """Build a claim from the values of `CLAIM`, and from those that only its row in the queue has."""
     told: dict[str, Any] = dict(zip(CLAIM, values, strict=True))
     told["idempotent"] = bool(told["idempotent"])
-    return Claim(id=ask.id, attempt=ask.attempt + 1, token=ask.token, started_at=started_at, sealed=sealed, **told)
+    return Claim(
+        id=ask.id,
+        attempt=ask.attempt + 1,
+        token=ask.token,
+        started_at=started_at,
+        sealed=sealed,
+        reply_key=reply_key,
+        **told,
+    )
 
 
 def links(new_id: str, replay: Replay) -> tuple[str, str]:
@@ -158,6 +166,16 @@ def stored_result(execution_id: str, row: Any) -> StoredResult:
     told["metadata"] |= {"execution_id": execution_id, "attempt": attempt}
     result = ToolResult(success=status == ExecutionStatus.SUCCEEDED, **told)
     return StoredResult(id=execution_id, status=status, attempt=attempt, result=result)
+
+
+def result_text(outcome: Outcome) -> bytes:
+    """What would be read of an outcome that is stored, as JSON."""
+    return json.dumps([outcome.attempt, *outcome_values(outcome)]).encode()
+
+
+def result_of(execution_id: str, text: bytes) -> StoredResult:
+    """The result that `result_text` is of."""
+    return stored_result(execution_id, json.loads(text))
 
 
 _JSON_RESULTS = {name for name in OUTCOME if isinstance(execution_attempts.c[name].type, Json)}

@@ -272,7 +272,7 @@ class ChildrenLane:
         child.body, child.has_started = body, False
         patience = claim.timeout + self._kill_grace
         body.guard = Guard(patience, partial(self._force, child, body, timed_out), patience=self._kill_grace)
-        child.line.send({"run": fields_of(claim, "token", "reply_to", "sealed")})
+        child.line.send({"run": fields_of(claim, "token", "reply_to", "sealed", "reply_key")})
 
     # Ending bodies.
 

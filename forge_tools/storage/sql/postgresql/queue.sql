@@ -37,9 +37,10 @@ SELECT ord, skew, name, spec::text, digest, enabled, demoted_at IS NOT NULL FROM
 -- What is sealed is looked up for those rows alone that hide something: joining all of them would cost as much as the rest.
 -- name: enqueued
   enqueued AS (
-    INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed)
+    INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed, reply_key)
     SELECT {queued}, 'queued', 0, now() + make_interval(secs => delay), now() + make_interval(secs => expires_in),
-           CASE WHEN i.sealed_names IS NOT NULL THEN (SELECT f.sealed FROM fresh f WHERE f.id = i.id) END FROM inserted i)
+           CASE WHEN i.sealed_names IS NOT NULL THEN (SELECT f.sealed FROM fresh f WHERE f.id = i.id) END, :reply_key::text
+    FROM inserted i)
 
 -- name: submit
 WITH new AS (
@@ -85,8 +86,8 @@ WITH asked AS (
     UPDATE execution_queue q SET status = 'running', attempt = l.attempt + 1, token = l.token,
       owner = :boot, hostname = :hostname, pid = :pid,
       started_at = CASE q.status WHEN 'running' THEN q.started_at ELSE clock_timestamp() END
-    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at, q.sealed)
-SELECT c.ord, {claim_columns}, c.sealed, extract(epoch FROM c.started_at)::float8
+    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at, q.sealed, q.reply_key)
+SELECT c.ord, {claim_columns}, c.sealed, c.reply_key, extract(epoch FROM c.started_at)::float8
 FROM claimed c JOIN executions e ON e.id = ANY (ARRAY[c.id])
 
 -- name: claim

@@ -12,8 +12,8 @@ SELECT 1 FROM executions WHERE id = :id
 INSERT INTO executions ({asked}, queued_at) VALUES ({asked_values}, :now) ON CONFLICT (id) DO NOTHING
 
 -- name: enqueue
-INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed)
-SELECT {queued}, 'queued', 0, :not_before, :expires_at, :sealed FROM executions WHERE id = :id
+INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed, reply_key)
+SELECT {queued}, 'queued', 0, :not_before, :expires_at, :sealed, :reply_key FROM executions WHERE id = :id
 
 -- A token that is there already is this very claim: the reply to its commit may have been lost.
 -- name: claim
@@ -25,7 +25,7 @@ WHERE id = :id AND attempt < max_attempts + (status = 'running') AND (status = '
      AND queue IN (SELECT value FROM json_each(:queues)) AND tool_key IN (SELECT value FROM json_each(:keys)))
 
 -- name: claimed
-SELECT {claim_columns}, q.sealed, q.started_at FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = :id
+SELECT {claim_columns}, q.sealed, q.reply_key, q.started_at FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = :id
 
 -- name: owned
 SELECT owner, hostname, pid, started_at, attempt < max_attempts AND cancel_requested_at IS NULL, expires_in

@@ -1,0 +1,59 @@
+"""Small results on their way to the client that waits for them: encrypted, since anybody may listen at the broker.
+
+The key is the client's own, made when it starts. Rows of the queue carry it to workers for as long as a call is under way.
+"""
+
+import base64
+import os
+import sys
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_BYTES = 16
+NONCE_BYTES = 12
+"""Drawn for each result: a key would have to serve for billions before one is likely to come twice."""
+
+
+def new_reply_key() -> str:
+    """A key as the database holds it."""
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode()
+
+
+def encrypted_reply(key: str, execution_id: str, text: bytes) -> bytes | None:
+    """The text for who has the key, bound to that execution; None if that is no key, which anybody may have written."""
+    try:
+        cipher = _cipher(key)
+    except ValueError:
+        return None
+    nonce = os.urandom(NONCE_BYTES)
+    return nonce + cipher.encrypt(nonce, text, execution_id.encode())
+
+
+def decrypted_reply(key: str, execution_id: str, encrypted: bytes) -> bytes | None:
+    """The text; None if it was not encrypted with that key for that execution."""
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return _cipher(key).decrypt(encrypted[:NONCE_BYTES], encrypted[NONCE_BYTES:], execution_id.encode())
+    except (InvalidTag, ValueError):
+        return None
+
+
+def is_quick() -> bool:
+    """Whether what decrypts is loaded; it takes longer than to read a result from the database."""
+    return "cryptography.hazmat.primitives.ciphers.aead" in sys.modules
+
+
+def load() -> None:
+    """Load what decrypts; on any thread."""
+    import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
+
+
+@lru_cache(maxsize=1024)
+def _cipher(key: str) -> "AESGCM":
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(base64.b64decode(key, validate=True))
