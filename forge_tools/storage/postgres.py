@@ -85,6 +85,8 @@ class PostgresHotPath:
         self._address = address
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+        if len(rows) == 1 and await self._run("submit_one", **_asked_of(rows[0])):
+            return [None]
         return _refusals(rows, await self._run("submit", **_asked(rows)))
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
@@ -106,9 +108,13 @@ class PostgresHotPath:
         return _refusals(new, await self._run("record", **_asked(new), **outcomes))
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
-        asked = {**_by_name(Ask._fields, rows), **scope_values(scope)}
+        is_again = scope in self._cut_off
+        asked = scope_values(scope)
         try:
-            won = await self._run("claim_again" if scope in self._cut_off else "claim", **asked)
+            if len(rows) == 1 and not is_again:
+                won = [(1, *row) for row in await self._run("claim_one", **asked, **rows[0]._asdict())]
+            else:
+                won = await self._run("claim_again" if is_again else "claim", **asked, **_by_name(Ask._fields, rows))
         except UnreachableError:
             self._cut_off.add(scope)
             raise
@@ -120,6 +126,8 @@ class PostgresHotPath:
         return claims
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
+        if len(rows) == 1 and not rows[0].is_requeue and await self._finish_one(rows[0]):
+            return [True]
         outcomes = _by_name(OUTCOME, [outcome_values(outcome) for outcome in rows])
         effects = _flags(len(rows), await self._run("finish", **_by_name(_FENCE, map(_fence_of, rows)), **outcomes))
         missed = [index for index, took_effect in enumerate(effects) if not took_effect]
@@ -177,6 +185,11 @@ class PostgresHotPath:
             found = await self._run("holders", **_by_name(_LINKS[:2], keys))
         holders = {ord_ - 1: Holder(execution_id, fingerprint) for ord_, execution_id, fingerprint, _ in found}
         return [_answer(row, holders.get(index)) for index, row in enumerate(rows)]
+
+    async def _finish_one(self, outcome: Outcome) -> bool:
+        values = dict(zip(OUTCOME, outcome_values(outcome), strict=True))
+        ended = await self._run("finish_one", id=outcome.id, attempt=outcome.attempt, token=outcome.token, **values)
+        return bool(ended)
 
     async def _settle_late(self, rows: Sequence[Outcome]) -> list[bool]:
         """Tell repeated finishes, which took effect before, from those fenced off; keep the latter to read."""
@@ -295,6 +308,11 @@ def _asked(rows: Sequence[NewExecution]) -> dict[str, object]:
     columns = _by_name(ASKED, map(execution_values, rows))
     more = {"sealed": [new.sealed for new in rows], "issued_at": [new.issued_at for new in rows]}
     return {**columns, **more, "reply_key": rows[0].reply_key}  # all are of the one client that has this store
+
+
+def _asked_of(new: NewExecution) -> dict[str, object]:
+    values = dict(zip(ASKED, execution_values(new), strict=True))
+    return {**values, "sealed": new.sealed, "issued_at": new.issued_at, "reply_key": new.reply_key}
 
 
 def _link_values(row: LinkedExecution) -> tuple[object, ...]:

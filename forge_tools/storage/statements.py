@@ -90,6 +90,8 @@ def _lists(dialect: str) -> Mapping[str, str]:
         "nobody": ", ".join(f"{name} = NULL" for name in NOBODY),
         "max_skew": str(MAX_SKEW),
         **{f"{name}_arrays": ", ".join(map(_array, columns)) for name, columns in given.items()},
+        "queued_parameters": ", ".join(_parameter(executions.c[name]) for name in ASKED if name in execution_queue.c),
+        **{f"{name}_parameters": ", ".join(map(_parameter, columns)) for name, columns in given.items()},
         **{f"{name}_values": ", ".join(map(values, columns)) for name, columns in given.items()},
     }
 
@@ -101,6 +103,11 @@ def _columns(names: Iterable[str]) -> list[Column[object]]:
 def _array(column: Column[object]) -> str:
     """JSON travels as text."""
     return f":{column.name}::{getattr(column.type, 'array', 'text')}[]"
+
+
+def _parameter(column: Column[object]) -> str:
+    kind = getattr(column.type, "array", "text")
+    return f":{column.name}::{'json' if isinstance(column.type, Json) else kind}"
 
 
 def _cast(column: Column[object]) -> str:

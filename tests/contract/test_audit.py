@@ -9,6 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 
+from forge_tools.records import Kept
 from forge_tools.records.audit import Fault
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.audit import Signer, Trust, chain
@@ -125,7 +126,7 @@ async def test_an_event_that_is_added_after_the_end_is_sealed_by_itself(store: S
     again = await claimed(store, claim.id, 1)
     await store.queue.finish(ended(again))
     await seal_all(store)
-    assert await store.queue.finish(ended(claim)) is False
+    assert await store.queue.finish(ended(claim)) is Kept.LATE
     report = await verified(store)
     assert (report.is_intact, report.events) == (True, 1)
     assert await seal_all(store) == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ErrorCode, StorageError
-from forge_tools.records import ExecutionStatus, Wakeup
+from forge_tools.records import ExecutionStatus, Kept, Wakeup
 from forge_tools.storage import Store, soundness
 from forge_tools.storage.batching import RefusedError
 from forge_tools.storage.looks import Question
@@ -246,7 +246,7 @@ async def test_a_call_that_has_neither_ended_nor_waits_is_lost_and_counted(store
 async def test_a_finish_whose_number_is_taken_ends_its_call_and_no_other_waits(store: Store) -> None:
     bad, good = await running(store), await running(store)
     await forge(store, _attempt_of(bad.id, is_final=False))
-    assert await store.queue.finish_many([ended(bad), ended(good)]) == [True, True]
+    assert await store.queue.finish_many([ended(bad), ended(good)]) == [Kept.REPLACED, Kept.WHOLE]
     results = {one.id: one for one in await store.queue.results([bad.id, good.id])}
     assert results[good.id].result.success
     assert results[bad.id].result.error_code == ErrorCode.UNSTORABLE

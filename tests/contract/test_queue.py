@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import UnstorableRowError
-from forge_tools.records import ExecutionStatus, Outcome, Wakeup, new_id
+from forge_tools.records import ExecutionStatus, Kept, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, submitted
 from tests.waiting import reached
@@ -277,7 +277,8 @@ async def test_a_result_that_the_database_refuses_becomes_a_failed_result_alone(
     claims = [await running(store) for _ in range(5)]
     outcomes = [ended(claim, output='"fine"') for claim in claims]
     outcomes[3] = replace(outcomes[3], output='"\ud800"')
-    assert await store.queue.finish_many(outcomes) == [True] * 5
+    whole = Kept.WHOLE
+    assert await store.queue.finish_many(outcomes) == [whole, whole, whole, Kept.REPLACED, whole]
     results = {stored.id: stored for stored in await store.queue.results([claim.id for claim in claims])}
     bad = results.pop(claims[3].id)
     assert (bad.status, bad.result.error_code) == (ExecutionStatus.FAILED, "UNSTORABLE")

@@ -86,7 +86,7 @@ async def sql(url: str, statement: str, *arguments: object) -> list[Any]:
 
 WITHHELD = {
     ("INSERT", "executions"): {"submitted_by"},
-    ("SELECT", "execution_queue"): {"token", "sealed"},
+    ("SELECT", "execution_queue"): {"token", "sealed", "reply_key"},
     ("INSERT", "execution_queue"): {"token", "owner", "hostname", "pid", "started_at", "cancel_requested_at"},
     ("INSERT", "execution_attempts"): {"token", "worker_id", "hostname", "pid", "started_at"},
 }

@@ -1,6 +1,7 @@
-"""Waits end with the wakeup, with a read, with a poll or with the client: soon, once, and leaving nothing behind."""
+"""Waits end with a notification, with a read, with a poll or with the client: soon, once, and leaving nothing behind."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
@@ -8,10 +9,13 @@ from typing import cast
 
 import pytest
 
+from forge_tools.broker import REPLY_MARK
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import SILENCE, Results
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError
 from forge_tools.records import ExecutionStatus, StoredResult, ToolResult
+from forge_tools.secrecy import encrypted_reply, new_reply_key, replies
+from forge_tools.storage.rows import RESULT
 from tests.waiting import reached
 
 
@@ -38,8 +42,27 @@ def stored(execution_id: str) -> StoredResult:
     )
 
 
+KEY = new_reply_key()
+
+
 def connection_to(sql: Sql) -> Connection:
-    return cast("Connection", SimpleNamespace(store=SimpleNamespace(queue=sql)))
+    return cast(
+        "Connection", SimpleNamespace(store=SimpleNamespace(queue=sql), reply_key=KEY, begin=asyncio.ensure_future)
+    )
+
+
+def reply(execution_id: str, key: str = KEY, **changes: object) -> bytes:
+    """What a worker notifies of an end with its result."""
+    told: dict[str, object] = {
+        "attempt": 1,
+        "status": "succeeded",
+        "duration_ms": 2.5,
+        "output": '"carried"',
+        "error": None,
+    }
+    told |= {"error_code": None, "error_details": None, "metadata": "{}"} | changes
+    text = json.dumps([told[name] for name in RESULT]).encode()
+    return execution_id.encode() + REPLY_MARK + (encrypted_reply(key, execution_id, text) or b"")
 
 
 @pytest.fixture
@@ -60,7 +83,7 @@ async def soon(waiter: Results, execution_id: str) -> StoredResult:
         return await waiter.wait(execution_id)
 
 
-async def test_a_ring_ends_the_wait_with_one_read(sql: Sql, waiter: Results) -> None:
+async def test_a_notification_ends_the_wait_with_one_read(sql: Sql, waiter: Results) -> None:
     waiter.expect(["a"])
     waiting = asyncio.ensure_future(soon(waiter, "a"))
     await asyncio.sleep(0.01)
@@ -191,3 +214,65 @@ async def test_ten_thousand_calls_leave_nothing_behind(sql: Sql, waiter: Results
     assert len(await awaited) == 5_000
     assert [waiter._waiting, waiter._expected, waiter._unread] == [{}, set(), set()]
     assert len(sql.reads) < 20, "reads are shared; on a slow machine polls add some"
+
+
+async def test_a_result_that_rides_in_its_notification_ends_the_wait_without_a_read(sql: Sql, waiter: Results) -> None:
+    waiter.expect(["a"])
+    waiting = asyncio.ensure_future(soon(waiter, "a"))
+    await asyncio.sleep(0.01)
+
+    waiter.hear(reply("a"))
+
+    found = await waiting
+    assert (found.result.output, found.attempt, sql.reads) == ("carried", 1, [])
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [
+        reply("a", new_reply_key()),
+        reply("b").replace(b"b", b"a", 1),
+        reply("a")[:-1],
+        b"a" + REPLY_MARK,
+        b"a" + REPLY_MARK * 50,
+        b"a b",
+    ],
+    ids=["another key", "of another", "cut", "empty", "noise", "ids"],
+)
+async def test_what_cannot_be_read_of_a_notification_has_sql_read(sql: Sql, waiter: Results, heard: bytes) -> None:
+    sql.over.add("a")
+    waiter.expect(["a"])
+    waiting = asyncio.ensure_future(soon(waiter, "a"))
+    await asyncio.sleep(0.01)
+
+    waiter.hear(heard)
+
+    assert ((await waiting).result.output, sql.reads) == ("a", [["a"]])
+
+
+async def test_a_result_that_comes_before_anybody_waits_or_once_more_is_read_from_sql(
+    sql: Sql, waiter: Results
+) -> None:
+    sql.over.add("a")
+    waiter.expect(["a"])
+    waiter.hear(reply("a"))
+    assert (await soon(waiter, "a")).result.output == "a"
+
+    waiter.hear(reply("a"))
+    assert sql.reads == [["a"]]
+
+
+async def test_the_first_result_is_read_from_sql_while_what_decrypts_is_loaded(
+    sql: Sql, waiter: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[bool] = []
+    monkeypatch.setattr(replies, "is_quick", lambda: bool(loaded))
+    monkeypatch.setattr(replies, "load", lambda: loaded.append(True))
+    sql.over.add("a")
+    waiter.expect(["a"])
+    waiting = asyncio.ensure_future(soon(waiter, "a"))
+    await asyncio.sleep(0.01)
+    waiter.hear(reply("a"))
+
+    assert (await waiting).result.output == "a"
+    await reached(lambda: loaded, 30)

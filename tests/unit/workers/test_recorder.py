@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from forge_tools.broker import REPLY_MARK
 from forge_tools.errors import DatabaseUnavailableError
-from forge_tools.records import Claim, ExecutionStatus, Outcome
+from forge_tools.records import Claim, ExecutionStatus, Kept, Outcome, ToolResult
+from forge_tools.secrecy import decrypted_reply, new_reply_key
+from forge_tools.storage import result_of
 from tests.waiting import reached
 from workers.outcomes import handed_back
-from workers.recorder import Recorder
+from workers.recorder import MOST_WITH_RESULTS, Recorder
 
 CLAIM = Claim(
     id="id",
@@ -38,19 +41,23 @@ class Store:
         self.flushes: list[list[str]] = []
         self.retries: list[float] = []
         self.fenced: set[str] = set()
+        self.replaced: set[str] = set()
 
     @property
     def queue(self) -> "Store":
         return self
 
-    async def finish_many(self, outcomes: Sequence[Outcome]) -> list[bool]:
+    async def finish_many(self, outcomes: Sequence[Outcome]) -> list[Kept]:
         await asyncio.sleep(0)
         if self.failures:
             self.failures -= 1
             raise DatabaseUnavailableError("The database is away")
         self.flushes.append([outcome.id for outcome in outcomes])
         self.retries += [outcome.retry_in for outcome in outcomes if outcome.retry_in is not None]
-        return [outcome.id not in self.fenced for outcome in outcomes]
+        return [
+            Kept.LATE if one.id in self.fenced else Kept.REPLACED if one.id in self.replaced else Kept.WHOLE
+            for one in outcomes
+        ]
 
     @property
     def stored(self) -> list[str]:
@@ -61,15 +68,15 @@ class Notified(list[tuple[str, str]]):
     """The broker's part in this: whom it was to notify of what."""
 
     def notify(self, channel: str, notification: bytes) -> None:
-        self.append((channel, notification.decode()))
+        self.append((channel, notification.decode("latin-1")))
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, **settings: bool) -> None:
         self.store, self.notified, self.flushes = Store(), Notified(), 0
         self.due_in: list[float] = []
         broker: Any = self.notified
-        self.recorder = Recorder(broker, self._flushed, retry_seconds=0.01, requeued=self.due_in.append)
+        self.recorder = Recorder(broker, self._flushed, retry_seconds=0.01, requeued=self.due_in.append, **settings)
 
     async def _flushed(self) -> None:
         self.flushes += 1
@@ -82,8 +89,8 @@ def done(claim: Claim) -> Outcome:
 
 
 @asynccontextmanager
-async def recording() -> AsyncIterator[Bench]:
-    bench = Bench()
+async def recording(**settings: bool) -> AsyncIterator[Bench]:
+    bench = Bench(**settings)
     store: Any = bench.store
     service = asyncio.ensure_future(bench.recorder.run(store))
     try:
@@ -174,3 +181,68 @@ async def test_a_fenced_off_outcome_notifies_nobody() -> None:
         await bench.until(lambda: bench.flushes)
 
         assert bench.notified == []
+
+
+KEY = new_reply_key()
+KEYED = replace(CLAIM, reply_key=KEY)
+
+
+def read(notified: tuple[str, str]) -> ToolResult | None:
+    """The result in a notification, as its client reads it."""
+    ids, _, reply = notified[1].encode("latin-1").partition(REPLY_MARK)
+    text = decrypted_reply(KEY, ids.decode(), reply)
+    return None if text is None else result_of(ids.decode(), text).result
+
+
+async def test_a_small_result_that_comes_with_few_others_rides_in_its_notification() -> None:
+    async with recording() as bench:
+        bench.recorder.claimed([KEYED])
+        bench.recorder.add(replace(done(KEYED), output='{"a": 1}', duration_ms=2.5))
+        await bench.until(lambda: bench.notified)
+
+        result = read(bench.notified[0])
+        assert result is not None
+        assert (result.output, result.duration_ms) == ({"a": 1}, 2.5)
+        assert result.metadata == {"execution_id": "id", "attempt": KEYED.attempt}
+
+
+@pytest.mark.parametrize(
+    ("claim", "changes", "settings"),
+    [
+        (CLAIM, {}, {}),
+        (replace(KEYED, reply_key="no key"), {}, {}),
+        (KEYED, {"output": '"' + "x" * 40_000 + '"'}, {}),
+        (KEYED, {}, {"tells_results": False}),
+    ],
+    ids=["no key", "bad key", "large", "off"],
+)
+async def test_where_the_result_cannot_ride_the_id_does(
+    claim: Claim, changes: dict[str, Any], settings: dict[str, bool]
+) -> None:
+    async with recording(**settings) as bench:
+        bench.recorder.claimed([claim])
+        bench.recorder.add(replace(done(claim), **changes))
+        await bench.until(lambda: bench.notified)
+
+        assert bench.notified == [("client", "id")]
+
+
+async def test_of_what_the_database_replaced_only_the_id_is_told() -> None:
+    async with recording() as bench:
+        bench.store.replaced.add("id")
+        bench.recorder.claimed([KEYED])
+        bench.recorder.add(done(KEYED))
+        await bench.until(lambda: bench.notified)
+
+        assert bench.notified == [("client", "id")]
+
+
+async def test_of_many_ends_the_ids_are_told_together() -> None:
+    async with recording() as bench:
+        claims = [replace(KEYED, id=str(n), token=str(n)) for n in range(MOST_WITH_RESULTS + 1)]
+        bench.recorder.claimed(claims)
+        for claim in claims:
+            bench.recorder.add(done(claim))
+        await bench.until(lambda: bench.notified)
+
+        assert [len(ids.split()) for _, ids in bench.notified] == [MOST_WITH_RESULTS + 1]
