@@ -124,10 +124,9 @@ def marks_of(pid: int) -> frozenset[bytes]:
 
 
 def marks_in(environment: bytes) -> frozenset[bytes]:
-    """The marks among the variables of a process, as its `environ` file has them."""
-    return frozenset(
-        v for v in environment.split(b"\0") if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=", b"FORGE_SHELL="))
-    )
+    """The marks among the variables of a process, as its `environ` file has them: `Marking` fills it with zeros."""
+    variables = environment.rstrip(b"\0").split(b"\0")
+    return frozenset(v for v in variables if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=", b"FORGE_SHELL=")))
 
 
 def environment_of(pid: int) -> bytes:
