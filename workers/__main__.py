@@ -1,4 +1,4 @@
-"""`python -m workers` is the program `workers.program`, imported without looking for garbage."""
+"""`python -m workers` is the program `workers.program`, imported and ended without looking for garbage."""
 
 import gc
 import sys
@@ -6,4 +6,7 @@ from importlib import import_module
 
 if __name__ == "__main__":
     gc.disable()  # what is imported stays; `run_worker` begins to collect when all of that is there
-    sys.exit(import_module("workers.program").main())
+    try:
+        sys.exit(import_module("workers.program").main())
+    finally:
+        gc.freeze()  # the last look takes as long as the imports did
