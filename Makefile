@@ -27,7 +27,7 @@ PYTHON ?= $(shell for p in $(PYTHONS); do \
 
 # Three test processes a core: a third of their time is waiting, for workers, leases and heartbeats.
 PROCESSES := $(shell cores=$$(nproc); echo $$((cores > 4 ? 12 : cores * 3)))
-PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+PARALLEL := --processes $(PROCESSES)
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
 
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.

@@ -10,6 +10,7 @@ import pytest
 
 from tests.limits import SERVERS_FOLDER, Limits
 from tests.pooler import Pooler, is_wanted
+from tests.processes import pytest_addoption, pytest_runtestloop  # noqa: F401  pytest looks for them here
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, GivenValkey, PostgresServer, Services, ValkeyServer
 from tests.session_folder import roomy_memory

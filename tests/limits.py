@@ -29,7 +29,7 @@ class Limits:
     def __init__(self) -> None:
         self._failed: dict[str, None] = {}
         self._folder = os.environ.get(RUN_FOLDER)
-        self._note = _open_note(Path(self._folder, RUNNING)) if self._folder else -1
+        self._note, self._noted = -1, 0
         faulthandler.register(STACKS, os.dup(2), all_threads=True)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -69,6 +69,8 @@ class Limits:
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
 
     def _write(self, what: str) -> None:
+        if self._folder and self._noted != os.getpid():  # forked since then, or this is the first
+            self._note, self._noted = _open_note(Path(self._folder, RUNNING)), os.getpid()
         if self._note >= 0:
             ftruncate(self._note, 0)
             pwrite(self._note, what.encode(), 0)
@@ -78,9 +80,9 @@ class Limits:
             self._failed[report.nodeid] = None
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Name what failed, for those who try it again; in the process that gathers the reports alone."""
+        """Name what failed, for those who try it again."""
         self._write(f"{time.monotonic() + PATIENCE * SECONDS:.0f} what pytest does after the last test")
-        if self._folder and not hasattr(session.config, "workerinput"):
+        if self._folder:
             Path(self._folder, FAILED).write_text("".join(f"{nodeid}\n" for nodeid in self._failed))
 
 

@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.waiting import is_alive, wait_until
 CONFTEST = """
 import pytest
 from tests.limits import Limits
+from tests.processes import pytest_addoption, pytest_runtestloop
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "timeout(seconds): a limit")
@@ -31,8 +33,11 @@ class Suite:
         self.folder.mkdir()
         (self.folder / "conftest.py").write_text(CONFTEST)
 
-    def start(self, source: str, *words: str, **options: Any) -> "subprocess.Popen[str]":
-        (self.folder / "test_seeded.py").write_text(f"HERE = {str(self.folder)!r}\n{source}")
+    def start(
+        self, source: str, *words: str, names: Sequence[str] = ("seeded",), **options: Any
+    ) -> "subprocess.Popen[str]":
+        for name in names:
+            (self.folder / f"test_{name}.py").write_text(f"HERE = {str(self.folder)!r}\n{source}")
         defaults = {"env": os.environ, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE} | options
         defaults["env"] = {**defaults["env"], "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         command = [sys.executable, "-m", "tests", *words, "-p", "no:cacheprovider"]
@@ -154,3 +159,33 @@ def test_a_run_that_is_told_to_end_leaves_nothing(suite: Suite) -> None:
     run.communicate()
     pid, folder = mark.read_text().split()
     assert (run.returncode, is_alive(int(pid)), Path(folder).parent.exists()) == (128 + signal.SIGTERM, False, False)
+
+
+ENDS_ITS_PROCESS = """
+import os, pathlib, pytest, signal
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_notes_its_name(number, tmp_path):
+    mark = pathlib.Path(HERE, "mark")
+    if (__name__.endswith("b"), number, mark.exists()) == (True, 2, False):
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pathlib.Path(HERE, f"{tmp_path.parent.name}-names").open("a") as names:
+        names.write(__name__[-1])
+"""
+
+
+def test_processes_share_files_and_one_that_dies_fails_the_test_it_was_at_alone(suite: Suite) -> None:
+    code, said = suite.run(ENDS_ITS_PROCESS, "--processes", "2", names=("a", "b", "c", "d"))
+    assert (code, "1 failed, 11 passed" in said) == (0, True), said
+    assert "the process that ran it ended with code -9" in said
+    assert "test_b.py::test_notes_its_name[2]" in said
+    shares = [path.read_text() for path in suite.folder.glob("p*-names")]
+    assert sorted("".join(shares)) == [*"aaabbcccddd"]
+    assert all(share.count(name) in (0, 3) for share in shares for name in "acd"), shares
+
+
+def test_a_run_on_processes_ends_at_the_first_failure_if_it_is_told_to(suite: Suite) -> None:
+    source = "def test_fails():\n    assert False\ndef test_goes_on():\n    open(HERE + '/mark', 'w').close()\n"
+    code, said = suite.run(source, "--processes", "2", "-x", "--most-second-tries", "0", names=("a", "b"))
+    assert (code, "stopping after 1 failures" in said) == (1, True), said

@@ -64,5 +64,4 @@ def traces_of(file: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        config.pluginmanager.register(Tracing(config))
+    config.pluginmanager.register(Tracing(config))

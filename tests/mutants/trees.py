@@ -47,7 +47,7 @@ class Tree:
         """Run these files of tests, traced; what is among the traces afterwards is whole."""
         unfinished = self.folder / "measured"
         unfinished.mkdir(exist_ok=True)
-        options = ("-q", "-n", "2", "--dist", "loadfile", "-p", "tests.mutants.tracing")
+        options = ("-q", "--processes", "2", "-p", "tests.mutants.tracing")
         code = self._run([*options, *files], 3600, {FOLDER: str(unfinished), UNTRACED: untraced})
         if code not in {0, 1}:
             raise RuntimeError(f"The tests were not run to their end: see {self.folder}/log")
