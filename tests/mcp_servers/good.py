@@ -1,14 +1,17 @@
 """A well-behaved server, with what a test needs to watch it: how often a tool ran, and whether it was told to stop."""
 
 import asyncio
+import gc
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-from mcp.server.mcpserver import Context, Image, MCPServer
-from mcp.types import ToolAnnotations
-from pydantic import BaseModel
+gc.disable()  # what is imported stays: looks for garbage take as long as the imports
+
+from mcp.server.mcpserver import Context, Image, MCPServer  # noqa: E402  as above
+from mcp.types import ToolAnnotations  # noqa: E402  as above
+from pydantic import BaseModel  # noqa: E402  as above
 
 server = MCPServer("good")
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -117,4 +120,7 @@ def main(arguments: list[str]) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    finally:
+        gc.freeze()
