@@ -4,12 +4,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from functools import cache
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 from mcp import StdioServerParameters
+from mcp.client._transport import TransportStreams
+from mcp.shared.message import SessionMessage
+from mcp.types import jsonrpc_message_adapter
 
 from tests.fleet import ROOT
 from tests.waiting import wait_until, within
@@ -22,7 +28,7 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 
 @cache
 def warm_server() -> WarmInterpreter:
-    """What forks the servers that tests start themselves; those that the SDK's client starts begin from nothing."""
+    """What forks the servers of tests; those that the SDK's client starts itself begin from nothing."""
     return WarmInterpreter("forge_tools.cli.mcp", "forge_tools.mcp.serving", "forge_tools.client")
 
 
@@ -96,6 +102,13 @@ class McpProcess:
     def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         return self.ask("tools/call", {"name": tool, "arguments": arguments})
 
+    def lines(self) -> Iterator[bytes]:
+        """What it says until it ends."""
+        yield from self._output
+
+    def close_input(self) -> None:
+        self._input.close()
+
     def hang_up(self) -> list[dict[str, Any]]:
         """Close its input and wait for its end; return what it still said."""
         self._input.close()
@@ -116,6 +129,41 @@ class McpProcess:
 
     def errors(self) -> str:
         return self.log.read_text(errors="replace")
+
+
+@asynccontextmanager
+async def forked(environment: Mapping[str, str], *words: str) -> AsyncIterator[TransportStreams]:
+    """A server of its own for the SDK's client, as if that had started it, without the time that its imports take."""
+    to_client, heard = anyio.create_memory_object_stream[SessionMessage | Exception](100)
+    said, from_client = anyio.create_memory_object_stream[SessionMessage](100)
+    with tempfile.TemporaryDirectory() as folder:
+        server = McpProcess(environment, Path(folder), *words)
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(anyio.to_thread.run_sync, partial(_hand_on, server, to_client))
+                group.start_soon(_write_down, from_client, server)
+                async with heard, said:
+                    yield heard, said
+            await anyio.to_thread.run_sync(server.process.wait, 60)
+        finally:
+            server.stop()
+
+
+def _hand_on(server: McpProcess, to_client: Any) -> None:
+    for line in server.lines():
+        with suppress(anyio.BrokenResourceError):  # what is still said to a client that has left
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            anyio.from_thread.run(to_client.send, SessionMessage(message))
+    anyio.from_thread.run_sync(to_client.close)
+
+
+async def _write_down(from_client: Any, server: McpProcess) -> None:
+    try:
+        async with from_client:
+            async for message in from_client:
+                server.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+    finally:
+        server.close_input()
 
 
 class McpEndpoint:

@@ -13,7 +13,7 @@ from mcp.client.client import ConnectMode
 from mcp.types import TextContent
 
 from tests.fleet import Fleet
-from tests.mcp_process import McpProcess, parameters
+from tests.mcp_process import McpProcess, forked
 from tests.mcp_tasks_client import TasksExtension
 
 ERAS: list[ConnectMode] = ["legacy", "auto"]
@@ -61,7 +61,7 @@ def check(told: Told, steps: int) -> None:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("tool", ["Count", "CountBlocking"])
 async def test_progress_of_workers_is_told_in_rising_numbers(fleet: Fleet, era: ConnectMode, tool: str) -> None:
-    async with Client(parameters(fleet.environment()), mode=era) as agent:
+    async with Client(forked(fleet.environment()), mode=era) as agent:
         answer, told = await told_of(agent, tool, steps=6, pause=0.6)
 
     assert answer == "6"
@@ -72,7 +72,7 @@ async def test_progress_of_workers_is_told_in_rising_numbers(fleet: Fleet, era: 
 @pytest.mark.parametrize("tool", ["Count", "CountBlocking"])
 async def test_progress_of_this_process_is_told_too(tmp_path: Path, era: ConnectMode, tool: str) -> None:
     words = ("--local", "--tools", TOOLS)
-    async with Client(parameters(local_environment(tmp_path), *words), mode=era) as agent:
+    async with Client(forked(local_environment(tmp_path), *words), mode=era) as agent:
         answer, told = await told_of(agent, tool, steps=6, pause=0.6)
 
     assert answer == "6"
@@ -91,7 +91,7 @@ async def test_a_call_without_a_token_is_told_nothing(fleet: Fleet) -> None:
 
 
 async def test_many_calls_hear_of_their_own_progress(fleet: Fleet) -> None:
-    async with Client(parameters(fleet.environment()), mode="auto") as agent:
+    async with Client(forked(fleet.environment()), mode="auto") as agent:
         counts = range(6, 12)
         answers = await asyncio.gather(*(told_of(agent, "Count", steps=count, pause=0.5) for count in counts))
 
@@ -102,7 +102,7 @@ async def test_many_calls_hear_of_their_own_progress(fleet: Fleet) -> None:
 
 async def test_a_task_says_how_far_it_is(fleet: Fleet) -> None:
     tasks = TasksExtension()
-    server = parameters(fleet.environment(), "--task-after", "0.1")
+    server = forked(fleet.environment(), "--task-after", "0.1")
     async with Client(server, mode="auto", extensions=[tasks]) as agent:
         answer, _ = await told_of(agent, "Count", steps=8, pause=0.6)
 

@@ -19,7 +19,7 @@ from forge_tools.mcp.tasks import EXTENSION
 from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolCategory, ToolSpec, new_id
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
-from tests.mcp_process import McpEndpoint, McpProcess, parameters
+from tests.mcp_process import McpEndpoint, McpProcess, forked, parameters
 from tests.mcp_tasks_client import TasksExtension
 from tests.waiting import wait_until
 
@@ -120,7 +120,7 @@ async def test_a_call_that_the_client_cancels_is_recorded_as_cancelled(
     async def note(*_: object) -> None: ...
 
     before = await count(client)
-    async with Client(parameters(fleet.environment()), mode=era) as agent:
+    async with Client(forked(fleet.environment()), mode=era) as agent:
         callback = note if with_progress else None
         calling = asyncio.ensure_future(agent.call_tool("Sleep", SECONDS, progress_callback=callback))
         record = await running(client, before)
@@ -151,10 +151,10 @@ async def test_sigterm_ends_the_process_and_its_calls(raw: McpProcess, client: E
 
 async def test_a_long_call_becomes_a_task_for_clients_of_the_later_protocol(fleet: Fleet) -> None:
     tasks = TasksExtension()
-    async with Client(parameters(fleet.environment(), "--task-after", "30"), extensions=[tasks]) as agent:
+    async with Client(forked(fleet.environment(), "--task-after", "30"), extensions=[tasks]) as agent:
         brief = await agent.call_tool("Echo", {"message": "at once"})
     assert tasks.seen == []
-    async with Client(parameters(fleet.environment(), "--task-after", "0.3"), extensions=[tasks]) as agent:
+    async with Client(forked(fleet.environment(), "--task-after", "0.3"), extensions=[tasks]) as agent:
         long = await agent.call_tool("Sleep", {"seconds": 5})
 
     assert (text(brief), text(long)) == ("at once", "slept 5s")
@@ -162,7 +162,7 @@ async def test_a_long_call_becomes_a_task_for_clients_of_the_later_protocol(flee
 
 
 async def test_clients_without_tasks_submit_look_and_cancel(fleet: Fleet) -> None:
-    async with Client(parameters(fleet.environment(), "--background-tools"), mode="legacy") as agent:
+    async with Client(forked(fleet.environment(), "--background-tools"), mode="legacy") as agent:
         made = await agent.call_tool("submit_tool", {"tool": "Sleep", "arguments": {"seconds": 0.5}})
         id_ = made.structured_content["execution_id"]
         done = await agent.call_tool("poll_execution", {"execution_id": id_, "wait_seconds": 20})
@@ -204,7 +204,7 @@ async def test_what_was_too_long_is_a_resource_of_its_session(
             await agent.read_resource("artifact://" + "0" * 32)
         with pytest.raises(MCPError, match="Resource not found"):
             await agent.read_resource("file:///etc/passwd")
-    async with Client(parameters(fleet.environment())) as stranger:
+    async with Client(forked(fleet.environment())) as stranger:
         with pytest.raises(MCPError, match="Resource not found"):
             await stranger.read_resource(link.uri)
         with pytest.raises(MCPError, match="Resource not found"):
