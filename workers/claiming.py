@@ -184,7 +184,7 @@ class Claiming:
         try:
             claims = await self._store.queue.claim(wakeups, self._claimable)
             self._recorder.claimed(claims)
-            if self._may_claim():
+            if not self._is_closed and self._fitness.may_run():
                 return self._opened(self._kept_here(claims))
             self._hand_back(claims)
             return []
@@ -240,7 +240,7 @@ class Claiming:
     async def _read_overdue(self) -> None:
         """Read now and then what no message came for: where no slot stays free, no look would ask for it."""
         now = time.monotonic()
-        if not self._may_claim() or now - self.pulled_at < BEATS_BETWEEN_PULLS * self._settings.heartbeat:
+        if now - self.pulled_at < BEATS_BETWEEN_PULLS * self._settings.heartbeat or not self._may_claim():
             return
         self.pulled_at = now
         try:

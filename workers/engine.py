@@ -227,7 +227,7 @@ class Engine:
     def _serve(self) -> None:
         try:
             # The runner cancels at its end what is left, so that no thread waits for it in vain.
-            with self._pulse, asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with self._pulse, asyncio.Runner() as runner:
                 self._loop = runner.get_loop()
                 runner.run(self._live())
         except BaseException as error:  # whatever ends this thread ends the worker
@@ -410,16 +410,6 @@ class Engine:
             logger.critical("The engine failed; this worker ends", exc_info=service.exception())
             self._drain = min(self._drain, self._settings.lease)  # then others may take it for dead
             os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """That of uvloop where it is installed; tools keep a loop of Python's own, whose turns are watched."""
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
-    return factory
 
 
 def _nothing() -> None: ...

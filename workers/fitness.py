@@ -58,6 +58,10 @@ class Fitness:
         """Look at what bodies take first; the rest is known from the last look."""
         if self._why is None:
             self._why = shortage()
+        return self.may_run()
+
+    def may_run(self) -> bool:
+        """Whether what is claimed by now may begin, by what is known."""
         return self._why is None and self._is_acknowledged()
 
     @property

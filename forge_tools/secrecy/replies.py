@@ -49,7 +49,7 @@ def is_quick() -> bool:
 
 def load() -> None:
     """Load what decrypts; on any thread."""
-    import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
+    import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401  to be there when it is needed
 
 
 @lru_cache(maxsize=1024)

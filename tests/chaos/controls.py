@@ -88,6 +88,12 @@ SPEAKING = once("SpeakForOthers", "process", 2.0)
 
 CONTROLS = (
     Control("compare_and_set", REPETITIONS, frozenset({checker.a_body_starts_only_as_often_as_allowed.__name__})),
+    Control(
+        "lone_claim",
+        REPETITIONS,
+        frozenset({checker.a_body_starts_only_as_often_as_allowed.__name__}),
+        "postgres",
+    ),
     Control("fencing", [FREEZE], frozenset({checker.the_end_never_changes.__name__}), "postgres", calls(LONGER_WORK)),
     Control("recovery", [DEATH], frozenset({checker.every_call_ends.__name__})),
     Control("heartbeat_rule", PAUSES, frozenset({checker.lost_only_where_something_died.__name__})),

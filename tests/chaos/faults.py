@@ -28,6 +28,8 @@ NOTICED_WITHIN = 3.0
 """Seconds within which a worker has surely looked at the clock, if the database is in reach."""
 
 MOST_GARBAGE = 12
+ALONE = 3
+"""Of the ids of one message that are sent once more, each in a message of its own."""
 """Messages into one queue at a time."""
 
 
@@ -145,17 +147,18 @@ class Faults:
         return await self._tell_broker(lambda: self._broker.reorder(step.number % 7 + 1))
 
     async def repeat_rings(self, step: Step) -> bool:
-        """Wakeup again for calls that were rung for, in either lane, for attempts past, present and to come."""
+        """Wake again for calls that were sent for, together and alone, in either lane, for attempts past, present and to come."""
         recent = self._recent()
         if not recent:
             return False
         numbers = random.Random(step.number)
         ids = numbers.choices(recent[-40:], k=numbers.randint(1, 30))
         wakeups = [[one, numbers.choice((0, 0, 0, 1, 2, 3))] for one in ids]
-        return all([await self._publish([wakeups], lane) for lane in LANES])
+        messages = [wakeups, *([one] for one in wakeups[:ALONE])]
+        return all([await self._publish([message], lane) for lane in LANES for message in messages])
 
     async def forge_messages(self, step: Step) -> bool:
-        """Wakeup for what nobody submitted, and write into every queue what is no message at all."""
+        """Wake for what nobody submitted, and write into every queue what is no message at all."""
         numbers = random.Random(step.number)
         rang = [await self._publish([[[new_id(), 0]]], lane) for lane in LANES]
         messages = numbers.sample(bad_messages(numbers), MOST_GARBAGE)
@@ -167,7 +170,7 @@ class Faults:
         self.garbage += self._broker.put(queue, messages)
 
     async def forge_limits(self, step: Step) -> bool:
-        """Wakeup for real calls in messages that would have Celery end them at once."""
+        """Wake for real calls in messages that would have Celery end them at once."""
         wakeups = [[one, 0] for one in self._recent()[-10:]]
         return bool(wakeups) and all([await self._publish([[wakeup]], "process", time_limit=1) for wakeup in wakeups])
 

@@ -93,7 +93,7 @@ GUARANTEES = (
             "who_returned_in_time_is_not_timed_out",
             "a_duration_is_that_of_the_body",
         ),
-        ("compare_and_set", "heartbeat_rule", "own_beats", "steady_clock", "drain"),
+        ("compare_and_set", "lone_claim", "heartbeat_rule", "own_beats", "steady_clock", "drain"),
     ),
     Guarantee(
         "Stopped means stopped",

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.config import Settings
 from forge_tools.records import Claim, Outcome, Scope, Wakeup
-from forge_tools.storage import Store, open_store
+from forge_tools.storage import Store, open_store, statements
 from forge_tools.storage.looks import Look
 from forge_tools.storage.models import execution_attempts, execution_queue
 from forge_tools.storage.queue import ExecutionQueue
@@ -55,6 +55,15 @@ def compare_and_set() -> None:
         return await claim(self, wakeups, scope)
 
     ExecutionQueue.claim = claim_blindly  # type: ignore[method-assign]  # the sabotage
+
+
+def lone_claim() -> None:
+    """Whoever wakes gets an execution that comes alone, whatever its state and attempt."""
+    blocks: Any = statements._blocks("postgresql")
+    for condition in ("q.status = 'queued' AND q.attempt = :attempt::int4", "q.attempt < q.max_attempts"):
+        if condition not in blocks["claim_one"]:
+            raise AssertionError("There is nothing to take away")
+        blocks["claim_one"] = blocks["claim_one"].replace(condition, ":attempt::int4 >= 0")
 
 
 def fencing() -> None:
@@ -207,6 +216,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
     for one in (
         nothing,
         compare_and_set,
+        lone_claim,
         fencing,
         recovery,
         heartbeat_rule,

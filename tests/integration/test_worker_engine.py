@@ -240,9 +240,7 @@ async def test_calls_that_nobody_awaits_leave_nothing_in_the_client(lone_fleet: 
     call = Call("Echo", {"message": "x"}, ExecutionContext(working_dir=str(lone_fleet.folder)))
     async with ExecutorClient(lone_fleet.settings) as client:
         assert (await client.calls.execute(call)).success
-        await asyncio.to_thread(
-            wait_until, lambda: client._submissions._listener.is_listening, 40, "it does not listen"
-        )
+        await asyncio.to_thread(wait_until, lambda: client._submissions._broker.is_listening, 40, "it does not listen")
 
         await client.calls.submit_many([call] * 300)
 
