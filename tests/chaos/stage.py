@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.config import Settings
+from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.storage.migrate import upgrade
 from tests.chaos import effects
 from tests.chaos.brokers import BROKERS, BrokerUnderFire
@@ -22,6 +23,7 @@ from tests.chaos.members import RUN_VARIABLE, Member, members
 from tests.chaos.plan import Plan
 from tests.chaos.schedule import Fault
 
+MIGRATION_TRIES = 6
 _MIGRATING = threading.Lock()
 """Alembic keeps its context in globals, and stages may open together."""
 
@@ -105,5 +107,11 @@ class Stage:
 
 
 def _migrate(url: str) -> None:
+    """As often as it takes: where many runs begin together, a server may not answer in time."""
     with _MIGRATING:
-        upgrade(url)
+        for left in reversed(range(MIGRATION_TRIES)):
+            try:
+                return upgrade(url)
+            except DatabaseUnavailableError:
+                if not left:
+                    raise
