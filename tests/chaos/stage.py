@@ -111,7 +111,8 @@ def _migrate(url: str) -> None:
     with _MIGRATING:
         for left in reversed(range(MIGRATION_TRIES)):
             try:
-                return upgrade(url)
+                upgrade(url)
+                break
             except DatabaseUnavailableError:
                 if not left:
                     raise
