@@ -115,9 +115,13 @@ class Claiming:
         """Claim what a message that came by `queue` names, as much as there are slots once there is one; the rest is sent on."""
         self.woken_at = time.monotonic()
         await self._read_overdue()
-        await self._changes.until(lambda: self._is_closed or self._free() > 0)  # last: nobody takes that slot meanwhile
+        if (free := self._free()) <= 0:
+            await self._changes.until(
+                lambda: self._is_closed or self._free() > 0
+            )  # last: nobody takes that slot meanwhile
+            free = self._free()
         wakeups = self._overdue_first(wakeups)
-        count = 0 if self._is_closed else min(self._free(), len(wakeups))
+        count = 0 if self._is_closed else min(free, len(wakeups))
         if wakeups[count:]:
             self._publish_elsewhere(wakeups[count:], queue, is_bulk=is_bulk)
         await self._start(wakeups[:count])

@@ -170,7 +170,7 @@ class RedisBroker(asyncio.Protocol):
         self._heard_at, self._is_asked = asyncio.get_running_loop().time(), False
         self._unread, at = self._unread + data, 0
         try:
-            while (read := _read(self._unread, at)) is not None:
+            while at < len(self._unread) and (read := _read(self._unread, at)) is not None:
                 reply, at = read
                 if isinstance(reply, _Push):
                     self._take(reply)

@@ -108,6 +108,8 @@ class ReportBuffer(Reporter):
         """Take what is left; what is told from now on is nobody's."""
         with self._lock:
             self._is_closed = True
+            if not (self.is_waiting or self._decoder):
+                return []
             return [*self._take_output(is_last=True), *self._take_progress()]
 
     def silence(self) -> None:

@@ -113,7 +113,7 @@ class Batcher(Generic[Row, Result]):
 
         Where nothing is under way they are flushed here and now: who cancels this cuts that flush off.
         """
-        if self._flusher is None and not self._closed and rows and self._fits(rows):
+        if self._flusher is None and not self._closed and (len(rows) == 1 or (rows and self._fits(rows))):
             return await self._flush_here(rows)
         return await self.put(rows)
 

@@ -129,10 +129,11 @@ class ExecutionQueue:
         rows = [outcomes[index] for index in known]
         settled = await self._finishes.add_many(rows)
         refused = {index: error for index, error in enumerate(settled) if isinstance(error, UnstorableRowError)}
-        replaced = await self._finishes.add_many([unstorable(rows[index], error) for index, error in refused.items()])
-        for index, result in zip(refused, replaced, strict=True):
-            is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt that somebody else wrote
-            settled[index] = await self._endings.settle(rows[index]) if is_taken else result
+        if refused:
+            replaced = await self._finishes.put([unstorable(rows[index], error) for index, error in refused.items()])
+            for index, result in zip(refused, replaced, strict=True):
+                is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt that somebody else wrote
+                settled[index] = await self._endings.settle(rows[index]) if is_taken else result
         kept = dict.fromkeys(range(len(outcomes)), Kept.LATE)
         for place, (index, took_effect) in enumerate(zip(known, _values(settled), strict=True)):
             if took_effect:

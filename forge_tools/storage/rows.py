@@ -69,9 +69,7 @@ class Ask(NamedTuple):
 
 def clean(text: str | None) -> Any:
     """Make a plain text column storable; NULL stays NULL."""
-    if text is None or (text.isascii() and text.isprintable()):
-        return text
-    return clean_text(text)
+    return text if text is None or (text.isascii() and text.isprintable()) else clean_text(text)
 
 
 _FORMS: dict[type[Any], Callable[[Any], Any]] = {
@@ -89,7 +87,9 @@ def _values_of(table: Table, names: Sequence[str]) -> Callable[[Any], list[Any]]
     def values(record: Any) -> list[Any]:
         found = [*get(record)]
         for place, form in changed:
-            found[place] = form(found[place])
+            value = found[place]
+            if value is not None and not (form is clean and value.isascii() and value.isprintable()):
+                found[place] = form(value)
         return found
 
     return values
