@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from forge_tools import schemas
 from forge_tools.errors import ErrorCode, InvalidToolError
 from forge_tools.failures import failure_of
+from forge_tools.ladder import timed_out_after
 from forge_tools.langchain import to_langchain_tool
 from forge_tools.records import (
     Capabilities,
@@ -253,7 +254,7 @@ class BaseTool(ABC):
         else:
             if not deadline.expired():
                 return outcome if isinstance(outcome, ToolResult) else ToolResult.ok(outcome)
-        return ToolResult.fail(f"Tool timed out after {seconds:g}s", error_code=ErrorCode.TIMEOUT)
+        return ToolResult.fail(timed_out_after(seconds), error_code=ErrorCode.TIMEOUT)
 
     def _failure(self, error: BaseException, parameters: Mapping[str, Any]) -> ToolResult:
         return failure_of(self.spec, error, scrubber_of(self.spec, parameters, LEAST_IN_FAILURES))

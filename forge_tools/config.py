@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.ladder import Ladder
 from forge_tools.urls import require_readable, with_password
 
 LONGEST_DRAIN = 900.0
@@ -117,7 +118,6 @@ class Settings(BaseSettings):
 
     max_timeout: float = Field(default=86_400.0, gt=0)
     kill_grace: float = Field(default=2.0, gt=0)
-    claim_patience: float = Field(default=5.0, gt=0)
     expires: float = Field(default=600.0, gt=0)
     background_expires: float = Field(default=86_400.0, gt=0)
 
@@ -277,6 +277,11 @@ class Settings(BaseSettings):
         except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"FORGE_{server.upper()}_PASSWORD_FILE {file}: {what}") from error
+
+    @property
+    def ladder(self) -> Ladder:
+        """What ends a body that does not stop."""
+        return Ladder(self.kill_grace, self.lease)
 
     @property
     def stop_patience(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from forge_tools.broker import Broker, Limits, Message
+from forge_tools.broker import Broker, Message
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
 from forge_tools.records import DEFAULT_TIMEOUT, Claim, Scope, Wakeup
@@ -258,9 +258,7 @@ class Claiming:
         return list(dict.fromkeys([*first, *wakeups]))
 
     def _publish_elsewhere(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
-        limits = Limits.of(
-            DEFAULT_TIMEOUT, claim_patience=self._settings.claim_patience, kill_grace=self._settings.kill_grace
-        )
+        limits = self._settings.ladder.limits(DEFAULT_TIMEOUT)
         for part in Message(queue, self._scope.lane, tuple(wakeups), limits, is_bulk).parts():
             self._broker.publish(part)
 

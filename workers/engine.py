@@ -196,7 +196,6 @@ class Engine:
             return None
 
     def _make_lane(self, executor: ToolExecutor) -> BodyLane:
-        grace = self._settings.kill_grace
         if self._post.lane == "process":
             return ChildrenLane(
                 self._claiming.claim_woken,
@@ -204,7 +203,7 @@ class Engine:
                 hostname=self._settings.hostname,
                 opened=self._changes.announce,
                 answer=self._artifacts.answer_child,
-                kill_grace=grace,
+                ladder=self._settings.ladder,
                 max_output_bytes=self._settings.max_output_bytes,
                 memory_limit=self._settings.tool_memory,
             )
@@ -212,7 +211,7 @@ class Engine:
             executor,
             self._finished,
             concurrency=self._post.concurrency,
-            kill_grace=grace,
+            ladder=self._settings.ladder,
             max_output_bytes=self._settings.max_output_bytes,
             demote=self._demotion.note,
             replace_process=self._leave,

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from forge_tools.errors import ErrorCode, InvalidCallError
+from forge_tools.ladder import timed_out_after
 from forge_tools.records import Claim, ExecutionStatus, Loss, Outcome, ToolResult, moment
 from forge_tools.secrecy import LEAST_IN_FAILURES, Scrubber
 from forge_tools.validation import clean_text, encode_json
@@ -27,7 +28,7 @@ def outcome_of(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
 
 def timed_out(claim: Claim, after_ms: float) -> Outcome:
     """The outcome of a body that did not stop when its time was up and was ended by force."""
-    result = ToolResult.fail(f"Tool timed out after {claim.timeout:g}s", error_code=ErrorCode.TIMEOUT, forced=True)
+    result = ToolResult.fail(timed_out_after(claim.timeout), error_code=ErrorCode.TIMEOUT, forced=True)
     return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
 
 

@@ -1,10 +1,12 @@
-"""Celery's prefork pool where it does not fit: each child shares a socket pair with the engine, and children die every day."""
+"""Celery's prefork pool where it does not fit: its children share a socket pair with the engine, which runs bodies in them."""
 
 import logging
 import os
 import pickle
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -12,13 +14,21 @@ from io import BytesIO
 from typing import Any
 
 from billiard.connection import Connection
+from billiard.pool import ApplyResult
 from celery.concurrency import asynpool, prefork
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.ladder import Limits
 from forge_tools.signals import keep_ignored_here
+from workers.lanes.base import Rung
+from workers.lanes.process import Limit
 
-Adopt = Callable[[Any, socket.socket], None]
-"""Takes a process that was just forked, and the engine's end of the pair that it was given."""
+Adopt = Callable[[Any, socket.socket, Limit], None]
+"""Takes a process that was just forked, the engine's end of the pair that it was given, and how Celery limits its bodies."""
+
+FOLLOW_SECONDS = 1.0
+ARM_SECONDS = 60.0
+"""A limit that is further away is not armed yet: Celery's timers keep what was cancelled until its time."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,22 +42,76 @@ class Pairs:
         self.childs_end: socket.socket
         """Of the process that is being forked, in which it stays."""
 
-    def fork(self, fork: Callable[[], Any]) -> Any:
-        """Make a pair around the fork of a process."""
+    def fork(self, fork: Callable[[], Any], limit: Callable[[int, Limits], Rung]) -> Any:
+        """Make a pair around the fork of a process; `limit` sets time limits on what runs in one of that pid."""
         ours, self.childs_end = socket.socketpair()
         with self.childs_end:
             process = fork()
         self.made += 1
-        self._adopt(process, ours)
+        self._adopt(process, ours, partial(limit, process.pid))
         return process
 
 
 class _Child(asynpool.Worker):
-    """What it starts ignores no signal that it does not."""
+    """What it starts ignores no signal that it does not. Celery's soft limit is none of its business: its loop has cancelled the body."""
 
     def after_fork(self) -> None:
         super().after_fork()  # which ends with ignoring Ctrl-C
         keep_ignored_here()
+        signal.signal(signal.SIGUSR1, _do_nothing)  # Celery's would raise wherever the main thread is
+
+
+def _do_nothing(*_: object) -> None:
+    """Not SIG_IGN, which the programs that a tool starts would inherit."""
+
+
+class _TimeLimit:
+    """Celery's time limits on one body, by a job of its own: it may have come without a message, and may outlive that which named it.
+
+    The engine makes it as the body starts, and stops it; all else happens on the thread of the hub.
+    """
+
+    def __init__(self, pid: int, limits: Limits) -> None:
+        self._pid = pid
+        self._limits = limits
+        self._began = time.monotonic()
+        self._over = threading.Event()
+        self._job: Any = None
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def follow(self, pool: Any) -> bool:
+        """Arm it in time, and disarm it when it was stopped: whether it is over."""
+        left = self._began + self._limits.soft - time.monotonic()
+        if self._over.is_set():
+            if self._job is not None:
+                self._job._set(None, (True, None))  # noqa: SLF001  Celery has no other way in
+            return True
+        if self._job is None and left <= ARM_SECONDS:
+            self._arm(pool, max(left, FOLLOW_SECONDS))
+        return False
+
+    def _arm(self, pool: Any, soft: float) -> None:
+        self._job = ApplyResult(
+            pool._cache,  # noqa: SLF001  as above
+            None,
+            timeout_callback=self._warn,
+            soft_timeout=soft,
+            timeout=soft + self._limits.hard - self._limits.soft,
+            on_timeout_set=pool.on_timeout_set,
+            on_timeout_cancel=pool.on_timeout_cancel,
+        )
+        self._job._event = self._over  # noqa: SLF001  what was stopped is spared from that moment
+        self._job._ack(None, time.monotonic(), self._pid, None)  # noqa: SLF001  as above
+
+    def _warn(self, *, soft: bool, timeout: float) -> None:
+        message = (
+            "Celery's soft time limit: a body should have been ended"
+            if soft
+            else "Celery's hard time limit ends a body"
+        )
+        logger.error(message, extra={"pid": self._pid, "seconds": round(time.monotonic() - self._began)})
 
 
 class _Plain(pickle.Unpickler):
@@ -97,11 +161,29 @@ class _Results(asynpool.ResultHandler):
 
 
 class _PlainPool(asynpool.AsynPool):
-    """Reads nothing but plain values from children, and gives the successor of each pipes of its own."""
+    """Reads nothing but plain values from children, and gives the successor of each pipes of its own. Limits the time of their bodies."""
 
     ResultHandler = _Results
     _queues: dict[Any, Any]
     _fileno_to_outq: dict[int, Any]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._limits: set[_TimeLimit] = set()
+        super().__init__(*arguments, **options)
+
+    def limit(self, pid: int, limits: Limits) -> Rung:
+        """Have Celery end the body that starts in that child now, unless it is stopped before; on the engine's thread."""
+        self._limits.add(limit := _TimeLimit(pid, limits))
+        return limit
+
+    def follow_limits(self) -> None:
+        for limit in list(self._limits):
+            if limit.follow(self):
+                self._limits.discard(limit)
+
+    @property
+    def timers(self) -> dict[Callable[[], None], float]:
+        return {**super().timers, self.follow_limits: FOLLOW_SECONDS}
 
     def create_process_queues(self) -> Any:
         queues: Any = super().create_process_queues()
@@ -137,7 +219,7 @@ def pool_with(pairs: Pairs) -> type[prefork.TaskPool]:
 
         def _create_worker_process(self, i: int) -> Any:
             fork: Callable[[int], Any] = super()._create_worker_process  # type: ignore[misc]  # not in celery-types
-            return pairs.fork(partial(fork, i))
+            return pairs.fork(partial(fork, i), self.limit)
 
     class ProcessPool(prefork.TaskPool):
         Pool = PairedPool

@@ -4,7 +4,7 @@ from forge_tools.broker.allowance import Allowance
 from forge_tools.broker.base import CHANNEL_PREFIX, REPLY_MARK, Broker
 from forge_tools.broker.brokers import open_broker, speaks_redis
 from forge_tools.broker.celery_app import BULK, TASK, backlog, celery_app
-from forge_tools.broker.message import WAKEUPS_PER_MESSAGE, Limits, Message, queue_name, queue_of
+from forge_tools.broker.message import WAKEUPS_PER_MESSAGE, Message, queue_name, queue_of
 
 __all__ = [
     "BULK",
@@ -14,7 +14,6 @@ __all__ = [
     "WAKEUPS_PER_MESSAGE",
     "Allowance",
     "Broker",
-    "Limits",
     "Message",
     "backlog",
     "celery_app",

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from forge_tools.broker.celery_app import TASK
+from forge_tools.ladder import Limits
 from forge_tools.records import Lane, Wakeup, is_id
 
 MAX_BYTES = 65_536
@@ -35,26 +36,11 @@ class MalformedMessageError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a timeout becomes as Celery time limits, in whole seconds rounded up.
-
-    A child may wait `claim_patience` for its claim before the body starts, so the soft limit allows for it, and the hard
-    one adds the grace in which a cancelled body may clean up. They tell whoever looks at the broker. Our workers enforce the
-    row's own timeout, to the millisecond and from the start of the body; a message can be forged, and may have waited.
-    """
-
-    soft: int
-    hard: int
-
-    @classmethod
-    def of(cls, timeout: float, *, claim_patience: float, kill_grace: float) -> "Limits":
-        soft = timeout + claim_patience
-        return cls(soft=math.ceil(soft), hard=math.ceil(soft + kill_grace))
-
-
-@dataclass(frozen=True, slots=True)
 class Message:
-    """What one worker takes at once, with the longest limits of its calls. What is `is_bulk` lets all others go first."""
+    """What one worker takes at once. What is `is_bulk` lets all others go first.
+
+    The `limits` are the longest of its calls, for whoever looks at the broker: a message can be forged, so workers take those of the row.
+    """
 
     queue: str
     lane: Lane

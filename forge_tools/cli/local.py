@@ -12,6 +12,7 @@ from forge_tools.base import BaseTool
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.executor import ToolExecutor
+from forge_tools.ladder import timed_out_after
 from forge_tools.plugins import load_tools
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
@@ -60,7 +61,7 @@ def stoppable(work: Coroutine[Any, Any, T], timeout: float) -> T:
             return await work
 
     def overdue(_number: int, _frame: object) -> None:
-        raise BlockedError(f"Tool timed out after {timeout:g}s; it blocked, and was interrupted")
+        raise BlockedError(f"{timed_out_after(timeout)}; it blocked, and was interrupted")
 
     with _handled(signal.SIGALRM, overdue):
         signal.setitimer(signal.ITIMER_REAL, timeout + GRACE_SECONDS)

@@ -210,7 +210,7 @@ def _facts(record: ExecutionRecord) -> Iterable[tuple[str, str]]:
     yield "working dir", str(record.context.get("working_dir", "-"))
     if record.status != ExecutionStatus.REJECTED:
         yield "timeout", f"{limit(record.timeout)}, {_SOURCES.get(record.timeout_source, record.timeout_source)}"
-        yield "limits sent", f"soft {limit(record.soft_time_limit)}, hard {limit(record.time_limit)}"
+        yield "time limits", f"soft {limit(record.soft_time_limit)}, hard {limit(record.time_limit)}"
         yield "attempts", f"{record.attempt} of {record.max_attempts}"
     yield "queued", compact(record.queued_at)
     yield "started", compact(record.started_at) + (f"  after {took(wait)} in the queue" if wait is not None else "")

@@ -8,7 +8,6 @@ from functools import lru_cache, partial
 from math import inf
 from typing import Any, NamedTuple
 
-from forge_tools.broker import Limits
 from forge_tools.client.call import Call
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
@@ -98,6 +97,7 @@ class Intake:
 
     def __init__(self, settings: Settings, submitter: str, reply_key: str | None = None) -> None:
         self._settings = settings
+        self._ladder = settings.ladder
         self._submitter = submitter
         self._reply_key = reply_key
         self._patterns = Patterns.of(settings.seal_patterns)
@@ -209,7 +209,7 @@ class Intake:
                 raise InvalidCallError(
                     f"{name} is {value!r}; it must be a number of seconds above 0, and at most ten years"
                 )
-        limits = _limits(timeout, settings.claim_patience, settings.kill_grace)
+        limits = self._ladder.limits(timeout)
         return {
             "timeout": timeout,
             "timeout_source": source,
@@ -332,11 +332,6 @@ def _checked_queue(queue: object) -> str:
 @lru_cache(maxsize=256)
 def _is_queue(name: str) -> bool:
     return _QUEUE.fullmatch(name) is not None
-
-
-@lru_cache(maxsize=256)
-def _limits(timeout: float, claim_patience: float, kill_grace: float) -> Limits:
-    return Limits.of(timeout, claim_patience=claim_patience, kill_grace=kill_grace)
 
 
 def _check_attempts(call: Call) -> None:

@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from forge_tools.broker import Allowance, Limits, Message, open_broker
+from forge_tools.broker import Allowance, Message, open_broker
 from forge_tools.client.catalogue import SERVED_INTERVAL, Catalogue
 from forge_tools.client.connection import Connection
 from forge_tools.client.results import Results
 from forge_tools.errors import ConfigurationError, ForgeError, SubmitOutcomeUnknownError
+from forge_tools.ladder import Limits
 from forge_tools.records import Holder, Lane, LinkedExecution, NewExecution, StoredResult, Wakeup
 from forge_tools.records.places import serving_command
 from forge_tools.validation import clean_text

@@ -29,7 +29,8 @@ print(json.dumps(sorted(sys.modules)))
 
 FIRST_PUBLISH = """
 import asyncio, json, sys
-from forge_tools.broker import Limits, Message, open_broker
+from forge_tools.broker import Message, open_broker
+from forge_tools.ladder import Limits
 from forge_tools.records import Wakeup
 
 async def publish():

@@ -4,10 +4,12 @@ import asyncio
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from forge_tools.client import ExecutorClient, Handle
@@ -15,7 +17,7 @@ from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, ExecutionRecord, ToolResult
 from tests.fleet import Fleet
 from tests.rogue_tools import SHAPES, noted
-from tests.waiting import is_alive, wait_until
+from tests.waiting import PATIENCE, is_alive, wait_until, within
 
 TIMEOUT, GRACE, SLACK = 4.0, 1.0, 15.0
 """Time enough to start a family in; and how much later a slow machine may be."""
@@ -158,3 +160,41 @@ async def test_recovery_ends_what_a_dead_or_frozen_worker_left_before_it_runs_ag
             os.kill(workers["frozen"].pid, signal.SIGCONT)
 
     assert still_alive == [[], []]
+
+
+async def test_celery_ends_a_body_whose_engine_hangs_and_whose_worker_has_no_watchdog(lone_fleet: Fleet) -> None:
+    """Each at its own time, while a child whose body ended in time rests."""
+    worker = await asyncio.to_thread(lone_fleet.start, "process", concurrency=3, tools="tests.hanging_tools:TOOLS")
+    [watchdog] = [one for one in psutil.Process(worker.pid).children() if "watchdog.py" in " ".join(one.cmdline())]
+    timeouts = {"swallow": 5.0, "hold the interpreter": 9.0}
+    async with ExecutorClient(lone_fleet.settings) as client:
+        rogues = Rogues(client, lone_fleet.folder)
+        for how, timeout in timeouts.items():
+            await rogues.start(how, [], timeout=timeout)
+        bodies = {how: (await rogues.ready(how, []))[0] for how in timeouts}
+        began, (resting, _) = time.monotonic(), await rogues.run("return", [])
+        try:
+            watchdog.suspend()
+            worker.signal(signal.SIGRTMIN)
+            ends = await asyncio.to_thread(ends_of, bodies)
+            rests = is_alive(resting.output)
+        finally:
+            worker.kill()
+            watchdog.kill()
+
+    for how, timeout in timeouts.items():
+        limit = lone_fleet.settings.ladder.limits(timeout).hard
+        assert limit - 2 <= ends[how] - began <= limit + 2 * PATIENCE, how
+    assert rests
+    assert worker.log.read_text().count("Celery's hard time limit ends a body") == 2
+
+
+def ends_of(bodies: dict[str, int]) -> dict[str, float]:
+    """When each of these processes ended."""
+    ends: dict[str, float] = {}
+    for _ in within(60, lambda: f"alive: {bodies.keys() - ends.keys()}"):
+        ends.update({how: time.monotonic() for how, pid in bodies.items() if how not in ends and not is_alive(pid)})
+        if len(ends) == len(bodies):
+            break
+        time.sleep(0.05)
+    return ends

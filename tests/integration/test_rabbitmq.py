@@ -10,9 +10,10 @@ import psutil
 import pytest
 from amqp.exceptions import AMQPError, PreconditionFailed
 
-from forge_tools.broker import Limits, Message, backlog, celery_app, open_broker, queue_name
+from forge_tools.broker import Message, backlog, celery_app, open_broker, queue_name
 from forge_tools.client import ExecutorClient
 from forge_tools.errors import ErrorCode
+from forge_tools.ladder import Limits
 from forge_tools.records import ExecutionContext, Lane, Wakeup
 from tests import rabbit
 from tests.conftest import started

@@ -14,7 +14,6 @@ from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.validation import Unreadable, decode_json
 from workers.lanes.birth import shortage
-from workers.lanes.guard import Guard
 from workers.outcomes import cancelled, crashed, interrupted, not_run, out_of_memory, outcome_of
 from workers.proofs import Proofs
 from workers.redaction import concealed
@@ -85,6 +84,12 @@ async def _swept_once(sweep: Callable[[], Awaitable[None]]) -> str | None:
     return shortage()
 
 
+class Rung(Protocol):
+    """What ends a body that does not stop, unless it is stopped itself."""
+
+    def stop(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Body:
     """One running body as the engine sees it. `processes` that it started in the async lane, by their `start_ticks`.
@@ -94,7 +99,8 @@ class Body:
 
     claim: Claim
     started: float = field(default_factory=time.monotonic)
-    guard: Guard | None = None
+    guard: Rung | None = None
+    limit: Rung | None = None
     reports: ReportBuffer | None = None
     proofs: Proofs | None = None
     processes: dict[int, int] = field(default_factory=dict)

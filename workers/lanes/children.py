@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
+from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Told, Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
@@ -21,7 +22,7 @@ from workers.lanes.frames import Line, fields_of, most_from_child
 from workers.lanes.guard import Guard
 from workers.lanes.memory import heavy
 from workers.lanes.messages import Messages
-from workers.lanes.process import PoolProcess, until_silent
+from workers.lanes.process import Limit, PoolProcess, until_silent
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
 from workers.proofs import Proofs
 from workers.reports import BeginReports, unheard
@@ -63,7 +64,7 @@ class ChildrenLane:
         hostname: str,
         opened: Opened | None = None,
         answer: Answer | None = None,
-        kill_grace: float,
+        ladder: Ladder,
         max_output_bytes: int,
         memory_limit: int = 0,
     ) -> None:
@@ -73,7 +74,7 @@ class ChildrenLane:
         self._opened = opened
         self._answer = answer
         self.begin_reports: BeginReports = unheard
-        self._kill_grace = kill_grace
+        self._ladder, self._grace = ladder, ladder.grace
         self._memory_limit = memory_limit
         self._most_bytes = most_from_child(max_output_bytes)
         self._children: dict[int, PoolProcess] = {}
@@ -89,11 +90,14 @@ class ChildrenLane:
         self._loop = asyncio.get_running_loop()
         self._looking = asyncio.create_task(self._look_for_ever())
 
-    def adopt(self, process: Any, end: socket.socket) -> None:
-        """Take a process that the pool has just forked, and our end of the pair that it was given; on the pool's thread."""
+    def adopt(self, process: Any, end: socket.socket, limit: Limit) -> None:
+        """Take a process that the pool has just forked, and our end of the pair that it was given; on the pool's thread.
+
+        `limit` sets Celery's time limits on a body of it.
+        """
         handle = ProcessHandle(process.pid)  # here, where nobody can have reaped it yet
         try:
-            self._loop.call_soon_threadsafe(self._adopt, process, handle, end)
+            self._loop.call_soon_threadsafe(self._adopt, process, handle, end, limit)
         except RuntimeError:  # the engine has ended; the child ends when it sees that its line has
             handle.close()
             end.close()
@@ -119,7 +123,11 @@ class ChildrenLane:
                 if not body.is_cancelled:
                     body.is_cancelled = True
                     child.line.send({"cancel": execution_id})
-                    Guard(self._kill_grace, partial(self._force, child, body, cancelled), patience=self._kill_grace)
+                    Guard(
+                        self._grace,
+                        partial(self._force, child, body, cancelled),
+                        patience=self._grace,
+                    )
                 return
 
     def running(self) -> list[Claim]:
@@ -131,21 +139,21 @@ class ChildrenLane:
             self._looking.cancel()
         await asyncio.gather(*(self._stop_body(child) for child in list(self._children.values())))
         if self._endings:
-            await asyncio.wait(self._endings, timeout=self._kill_grace)
+            await asyncio.wait(self._endings, timeout=self._grace)
         self._is_stopped = True
         left = self.running()
         for child in self._children.values():
             child.line.close()
         if self._steps:
-            await asyncio.wait(self._steps, timeout=self._kill_grace)
-        await until_silent(self._children.values(), self._kill_grace)
+            await asyncio.wait(self._steps, timeout=self._grace)
+        await until_silent(self._children.values(), self._grace)
         return left
 
     # Hearing the children.
 
-    def _adopt(self, process: Any, handle: ProcessHandle, end: socket.socket) -> None:
+    def _adopt(self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit) -> None:
         line = Line(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
-        child = PoolProcess(line, handle, process)
+        child = PoolProcess(line, handle, process, limit)
         self._children[child.pid] = child
         self._do(self._connect(child, end), self._steps)
 
@@ -270,8 +278,9 @@ class ChildrenLane:
     def _start_body(self, child: PoolProcess, claim: Claim) -> None:
         body = Body(claim)
         child.body, child.has_started = body, False
-        patience = claim.timeout + self._kill_grace
-        body.guard = Guard(patience, partial(self._force, child, body, timed_out), patience=self._kill_grace)
+        force = partial(self._force, child, body, timed_out)
+        body.guard = Guard(self._ladder.force(claim.timeout), force, patience=self._grace)
+        body.limit = child.limit(self._ladder.limits(claim.timeout))
         child.line.send({"run": fields_of(claim, "token", "reply_to", "sealed", "reply_key")})
 
     # Ending bodies.
@@ -291,7 +300,7 @@ class ChildrenLane:
     async def _sweep_and_end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
         await self._sweep(child, body)
         if child.is_doomed:  # what it told before it was ended counts
-            await until_silent([child], self._kill_grace)
+            await until_silent([child], self._grace)
         self._end(child, body, outcome)
 
     async def _sweep(self, child: PoolProcess, body: Body) -> None:
@@ -309,8 +318,9 @@ class ChildrenLane:
         if body.is_over or self._is_stopped:
             return
         body.is_over = body.is_ending = True
-        if body.guard is not None:
-            body.guard.stop()
+        for rung in (body.guard, body.limit):
+            if rung is not None:
+                rung.stop()
         if body.proofs is not None:
             body.proofs.end()
         child.body = None
@@ -339,7 +349,7 @@ class ChildrenLane:
             return
         body.is_ending = child.is_doomed = True
         await self._sweep(child, body)
-        await until_silent([child], self._kill_grace)
+        await until_silent([child], self._grace)
         if child.is_silent.is_set() and not child.has_started:
             self._end(child, body, handed_back(body.claim))
 

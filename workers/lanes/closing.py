@@ -17,15 +17,15 @@ logger = logging.getLogger(__name__)
 class Closing:
     """Works on the tool loop. `survived` is told of a body that nothing could end."""
 
-    def __init__(self, loop: ToolLoop, *, kill_grace: float, survived: Callable[[Body], None]) -> None:
+    def __init__(self, loop: ToolLoop, *, grace: float, survived: Callable[[Body], None]) -> None:
         self._loop = loop
-        self._kill_grace = kill_grace
+        self._grace = grace
         self._survived = survived
 
     def politely(self, body: Body) -> None:
         """Cancel its tasks; those that have not ended after the grace are forced to."""
         if self._cancel(body):
-            self._loop.call_later(self._kill_grace, self.by_force, body)
+            self._loop.call_later(self._grace, self.by_force, body)
 
     def by_force(self, body: Body) -> None:
         """Cancel its tasks once more, then close their coroutines."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from forge_tools.executor import ToolExecutor
+from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionStatus, Outcome
 from workers.lanes.base import Body, Finished, Verdict, execute, outcome_of_task
 from workers.lanes.closing import Closing
@@ -73,7 +74,7 @@ class LoopLane:
         finished: Finished,
         *,
         concurrency: int,
-        kill_grace: float,
+        ladder: Ladder,
         max_output_bytes: int,
         demote: Demote,
         replace_process: Callable[[str], None],
@@ -81,7 +82,7 @@ class LoopLane:
         self._executor = executor
         self._finished = finished
         self._concurrency = concurrency
-        self._kill_grace = kill_grace
+        self._ladder, self._grace = ladder, ladder.grace
         self._max_output_bytes = max_output_bytes
         self._demote = demote
         self._replace_process = replace_process
@@ -103,7 +104,7 @@ class LoopLane:
         self._engine = asyncio.get_running_loop()
         own_processes()
         self._tools = ToolLoop()
-        self._closing = Closing(self._tools, kill_grace=self._kill_grace, survived=self._survived)
+        self._closing = Closing(self._tools, grace=self._grace, survived=self._survived)
         self._thread.start()
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._executor.initialize(), self._tools))
         self._watch = Watch(self._tools, self._thread, self._see)
@@ -125,7 +126,7 @@ class LoopLane:
             body.reports = self.begin_reports(body.claim)
             self._bodies[body.key] = body
             self._not_begun[id(body)] = body
-            self._set_guard(body, body.claim.timeout + self._kill_grace)
+            self._set_guard(body, self._ladder.force(body.claim.timeout))
         self._tools.call_soon_threadsafe(self._launch, bodies)
 
     def cancel(self, execution_id: str, attempt: int) -> None:
@@ -137,7 +138,7 @@ class LoopLane:
             self._tell(body, cancelled(body.claim, body.elapsed_ms))
             return
         self._tools.call_soon_threadsafe(self._cancel, body)
-        self._engine.call_later(self._kill_grace, self._end_by_force, body, cancelled)
+        self._engine.call_later(self._grace, self._end_by_force, body, cancelled)
 
     def ban(self, tools: Iterable[str]) -> None:
         """Start no more bodies of those tools, and hand back those that have not begun."""
@@ -157,14 +158,14 @@ class LoopLane:
             if self._withdraw(body):
                 self._tell(body, handed_back(body.claim))
         if self._sweeps:
-            await asyncio.wait(self._sweeps, timeout=self._kill_grace)
+            await asyncio.wait(self._sweeps, timeout=self._grace)
         self._is_stopped = True
         if self._thread.is_alive() and not self._is_hopeless:
             winding_down = asyncio.run_coroutine_threadsafe(self._wind_down(), self._tools)
-            await asyncio.wait([asyncio.wrap_future(winding_down)], timeout=self._kill_grace * 2)
+            await asyncio.wait([asyncio.wrap_future(winding_down)], timeout=self._grace * 2)
             winding_down.cancel()  # and the loop ends a turn later, for who is cancelled takes a last step
             self._tools.call_soon_threadsafe(self._tools.call_soon, self._end)
-            await asyncio.to_thread(self._thread.join, self._kill_grace)
+            await asyncio.to_thread(self._thread.join, self._grace)
         await asyncio.gather(*(end_processes(body) for body in self._bodies.values() if body.processes))
         return self.running()
 
@@ -207,7 +208,7 @@ class LoopLane:
 
     def _set_guard(self, body: LoopBody, seconds: float) -> None:
         body.due = self._tools.time() + seconds
-        body.guard = Guard(seconds, partial(self._on_due, body), patience=self._kill_grace)
+        body.guard = Guard(seconds, partial(self._on_due, body), patience=self._grace)
 
     def _on_due(self, body: LoopBody) -> None:
         """Its time is up, unless the time in which another one held the loop has to be added."""
@@ -215,7 +216,7 @@ class LoopLane:
         if self._tools.turn_seconds > LEAST_EXTENSION:  # somebody may hold it who is not blamed yet
             left = max(left, HELD_SECONDS)
         if left > LEAST_EXTENSION and body.hold is None:
-            body.guard = Guard(left, partial(self._on_due, body), patience=self._kill_grace)
+            body.guard = Guard(left, partial(self._on_due, body), patience=self._grace)
         elif self._withdraw(body):
             self._tell(body, handed_back(body.claim))
         else:
@@ -287,8 +288,8 @@ class LoopLane:
         owner = hold.step.owner
         if not isinstance(owner, LoopBody) or owner.hold is not hold:
             return hold.seconds >= HOSTAGE_SECONDS
-        is_due = owner.elapsed_ms / 1000 >= owner.claim.timeout + self._kill_grace
-        return hold.seconds >= HOSTAGE_SECONDS or (is_due and time.monotonic() - hold.noticed >= self._kill_grace)
+        is_due = owner.elapsed_ms / 1000 >= self._ladder.force(owner.claim.timeout)
+        return hold.seconds >= HOSTAGE_SECONDS or (is_due and time.monotonic() - hold.noticed >= self._grace)
 
     def _give_up(self, hold: Hold) -> None:
         """Nothing in this process ends that step: the process has to go."""
@@ -378,7 +379,7 @@ class LoopLane:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=self._kill_grace)
+            await asyncio.wait(tasks, timeout=self._grace)
         await self._executor.shutdown()
 
     def _end(self) -> None:

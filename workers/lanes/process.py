@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from forge_tools.ladder import Limits
 from forge_tools.sandbox.processes.endings import ProcessHandle
-from workers.lanes.base import Body
+from workers.lanes.base import Body, Rung
 from workers.lanes.frames import Line
 
 LOOK_SECONDS = 0.01
@@ -21,16 +22,21 @@ ANSWER_SECONDS = 10.0
 """What a process may take to start, and an idle one to answer."""
 
 
+Limit = Callable[[Limits], Rung]
+"""Sets time limits of Celery's on the body that is about to start."""
+
+
 @dataclass(slots=True)
 class PoolProcess:
     """It runs one body at a time, and gets no more once it `is_doomed`: it is being killed, with all that it started.
 
-    `process` is the pool's own object for it. `awaited` counts the seconds since it was asked for an answer, until it gives one.
+    `process` is the pool's own object for it, and `limit` its way to it. `awaited` counts the seconds since it was asked for an answer, until it gives one.
     """
 
     line: Line
     handle: ProcessHandle
     process: Any
+    limit: Limit
     body: Body | None = None
     has_started: bool = False
     is_ready: bool = False

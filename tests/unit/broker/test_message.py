@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.broker import Allowance, Limits, Message, queue_name, queue_of
+from forge_tools.broker import Allowance, Message, queue_name, queue_of
 from forge_tools.broker.message import MAX_BYTES, MalformedMessageError, body, envelope, read_body, read_envelope
+from forge_tools.ladder import Limits
 from forge_tools.records import Lane, Wakeup, new_id
 
 ID = new_id()
@@ -105,14 +106,6 @@ def test_a_message_of_the_process_lane_keeps_few_calls_from_other_workers(
 
 def test_parts_of_bulk_are_bulk_with_the_same_limits() -> None:
     assert {(one.is_bulk, one.limits) for one in message(300, is_bulk=True).parts()} == {(True, Limits(10, 12))}
-
-
-@pytest.mark.parametrize(
-    ("timeout", "limits"),
-    [(5, Limits(soft=10, hard=12)), (0.2, Limits(soft=6, hard=8)), (119.5, Limits(soft=125, hard=127))],
-)
-def test_a_timeout_becomes_whole_seconds_with_room_for_claim_and_grace(timeout: float, limits: Limits) -> None:
-    assert Limits.of(timeout, claim_patience=5, kill_grace=2) == limits
 
 
 @pytest.mark.parametrize("queue", ["default", "background", "host.box-1.example", "a_b"])

@@ -16,10 +16,11 @@ import psutil
 import pytest
 from fakeredis import FakeRedis, TcpFakeServer
 
-from forge_tools.broker import BULK, CHANNEL_PREFIX, TASK, Limits, Message, celery_app, open_broker, speaks_redis
+from forge_tools.broker import BULK, CHANNEL_PREFIX, TASK, Message, celery_app, open_broker, speaks_redis
 from forge_tools.broker import redis as redis_module
 from forge_tools.broker.redis import RedisBroker
 from forge_tools.errors import ConfigurationError
+from forge_tools.ladder import Limits
 from forge_tools.records import Wakeup
 from tests.services import GivenValkey, ValkeyServer, client
 from tests.waiting import reached

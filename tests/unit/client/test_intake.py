@@ -67,7 +67,7 @@ def test_an_accepted_call_carries_all_a_worker_needs() -> None:
     assert (new.tool, new.tool_key, new.tool_version, new.lane) == ("Greet", "Greet@2", "2.3.4", "async")
     assert (new.agent_id, new.session_id, new.reply_to) == ("agent", "session", "submitter")
     assert (new.max_attempts, new.idempotent, new.queue) == (3, True, "default")
-    assert (new.timeout, new.timeout_source, new.soft_time_limit, new.time_limit) == (7.0, "tool", 12, 14)
+    assert (new.timeout, new.timeout_source, new.soft_time_limit, new.time_limit) == (7.0, "tool", 11, 26)
 
 
 def test_aliases_are_resolved_and_defaults_filled_in() -> None:

@@ -7,15 +7,19 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
+from forge_tools.ladder import Ladder, Limits
 from forge_tools.records import Claim, Outcome, Wakeup, new_id
 from tests.waiting import reached
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER, Frames, framed
 
 GRACE = 0.2
+LADDER = Ladder(grace=GRACE, lease=15)
 ID = new_id()
 """Of this run alone: what a stopped body left is found by it on the whole machine."""
 CLAIM = Claim(
@@ -85,6 +89,18 @@ class Speaker(asyncio.Protocol):
         self.transport.close()
 
 
+@dataclass
+class Limited:
+    """Time limits that a child's pool was told of."""
+
+    pid: int
+    limits: Limits
+    is_stopped: bool = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
 class Bench:
     """A lane, the claims it may get, the outcomes it told."""
 
@@ -94,21 +110,29 @@ class Bench:
         self.failure: Exception | None = None
         self.asked: list[list[str]] = []
         self.told_of_slots: list[int] = []
+        self.limited: list[Limited] = []
+        self.database = asyncio.Event()
+        self.database.set()
         self.lane = self.lane_with(opened=self._opened)
 
     def lane_with(self, **options: Any) -> ChildrenLane:
-        fixed = {"hostname": "here", "kill_grace": GRACE, "max_output_bytes": 1_000_000}
+        fixed = {"hostname": "here", "ladder": LADDER, "max_output_bytes": 1_000_000}
         return ChildrenLane(self._claim, self.outcomes.append, **{**fixed, **options})
 
     async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
         self.asked.append([wakeup.id for wakeup in wakeups])
         await asyncio.sleep(0.01)
+        await self.database.wait()
         if self.failure:
             raise self.failure
         return [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
 
     async def _opened(self) -> None:
         self.told_of_slots.append(self.lane.free_slots())
+
+    def _limit(self, pid: int, limits: Limits) -> "Limited":
+        self.limited.append(limited := Limited(pid, limits))
+        return limited
 
     async def connect(self, pid: int, *, answers: bool = True) -> Speaker:
         answering = self.lane.answering()
@@ -120,7 +144,7 @@ class Bench:
     async def fork(self, pid: int, *, answers: bool = True) -> Speaker:
         """A child that has not said anything yet."""
         ours, theirs = socket.socketpair()
-        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours)
+        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(self._limit, pid))
         speaker = Speaker(pid, answers=answers)
         speaker.end = theirs
         await asyncio.get_running_loop().create_connection(lambda: speaker, sock=theirs)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,11 @@ from celery import signals
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
+from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.processes.trees import marks_of
+from tests.unit.workers.child_bench import Limited
 from tests.waiting import is_alive, reached
 from workers.lanes.child import SECRETS, Child
 from workers.lanes.children import ChildrenLane
@@ -136,7 +139,7 @@ class Bench:
         self.claimable: dict[str, Claim] = {}
         self.pids: list[int] = []
         self.memory_limit = 0
-        fixed = {"hostname": "here", "kill_grace": 5.0, "max_output_bytes": 50_000_000}
+        fixed = {"hostname": "here", "ladder": Ladder(grace=5.0, lease=15), "max_output_bytes": 50_000_000}
         self.lane = ChildrenLane(self._claim, self.outcomes.append, **fixed)
 
     async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
@@ -160,7 +163,7 @@ class Bench:
             finally:
                 os._exit(0)
         theirs.close()
-        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours)
+        self.lane.adopt(SimpleNamespace(pid=pid, exitcode=None), ours, partial(Limited, pid))
         self.pids.append(pid)
         return pid
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from forge_tools.errors import DatabaseUnavailableError
-from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker, a_process
+from tests.unit.workers.child_bench import CLAIM, ID, LADDER, Bench, Limited, Speaker, a_process
 
 
 async def test_a_child_that_rings_gets_its_call_and_may_rest_after_it(bench: Bench, child: Speaker) -> None:
@@ -61,6 +61,34 @@ async def test_one_message_rings_for_every_child(bench: Bench, child: Speaker, o
     assert bench.asked == [["a", "b"]], "one claim for both, and none for more than run"
     other.finish(claims[1])
     assert (await other.hear())["run"]["id"] == "c"
+
+
+async def test_each_body_of_a_message_has_its_own_time_limits_which_end_with_it(
+    bench: Bench, child: Speaker, other: Speaker
+) -> None:
+    short, long = replace(CLAIM, timeout=5), replace(CLAIM, id="b", timeout=60)
+    bench.claimable.update({ID: short, "b": long})
+    child.wake((ID, 0), ("b", 0))
+    await bench.until(lambda: len(bench.limited) == 2)
+
+    child.finish(short)
+    await bench.until(lambda: bench.outcomes)
+
+    assert bench.limited == [
+        Limited(child.pid, LADDER.limits(5), is_stopped=True),
+        Limited(other.pid, LADDER.limits(60)),
+    ]
+
+
+async def test_no_time_limit_runs_while_a_claim_waits_for_the_database(bench: Bench, child: Speaker) -> None:
+    bench.claimable[ID] = CLAIM
+    bench.database.clear()
+    child.wake((ID, 0))
+    await bench.until(lambda: bench.asked)
+    assert bench.limited == []
+
+    bench.database.set()
+    await bench.until(lambda: bench.limited)
 
 
 async def test_a_full_worker_leaves_the_next_message_to_others(bench: Bench, child: Speaker, other: Speaker) -> None:

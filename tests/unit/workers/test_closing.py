@@ -20,7 +20,7 @@ class Bench:
     def __init__(self) -> None:
         self.loop = ToolLoop()
         self.survivors: list[Body] = []
-        self.closing = Closing(self.loop, kill_grace=GRACE, survived=self.survivors.append)
+        self.closing = Closing(self.loop, grace=GRACE, survived=self.survivors.append)
         self.body = Body(claim("well"))
         self.steps = 0
         self.is_released = False

@@ -11,6 +11,7 @@ import pytest
 from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.executor import ToolExecutor
+from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionStatus, Outcome
 from forge_tools.registry import ScopedRegistry
 from tests.waiting import reached
@@ -88,7 +89,7 @@ class Bench:
             ToolExecutor(registry, history_limit=0),
             self.outcomes.append,
             concurrency=concurrency,
-            kill_grace=GRACE,
+            ladder=Ladder(grace=GRACE, lease=15),
             max_output_bytes=1_000_000,
             demote=lambda tool, reason: self.demoted.append((tool, reason)),
             replace_process=self.given_up.append,

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +13,16 @@ from celery.concurrency import prefork
 from kombu.asynchronous import Hub
 
 from forge_tools.errors import ConfigurationError
+from forge_tools.ladder import Limits
+from tests.unit.workers.child_bench import Limited
+from tests.waiting import is_alive, within
+from workers import pool as pool_module
 from workers.pool import Pairs, pool_with
 
 
 @pytest.fixture
 def pairs() -> Pairs:
-    return Pairs(lambda _, end: end.close())
+    return Pairs(lambda _, end, __: end.close())
 
 
 @pytest.fixture
@@ -45,19 +51,19 @@ def test_a_dead_child_is_watched_again_when_the_consumer_starts_anew(pool: Any) 
 
 def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none() -> None:
     adopted: list[tuple[Any, socket.socket]] = []
-    pairs = Pairs(lambda process, end: adopted.append((process, end)))
+    pairs = Pairs(lambda process, end, _: adopted.append((process, end)))
 
-    def fork() -> str:
+    def fork() -> SimpleNamespace:
         kept.append(pairs.childs_end.dup())
-        return "process"
+        return forked
 
-    kept: list[socket.socket] = []
-    assert pairs.fork(fork) == "process"
+    forked, kept = SimpleNamespace(pid=7), list[socket.socket]()
+    assert pairs.fork(fork, Limited) is forked
 
     [(process, ours)], [theirs] = adopted, kept
     with ours, theirs:
         ours.send(b"x")
-        assert (process, theirs.recv(1), pairs.childs_end.fileno()) == ("process", b"x", -1)
+        assert (process, theirs.recv(1), pairs.childs_end.fileno()) == (forked, b"x", -1)
 
 
 def test_a_pool_whose_children_have_no_pairs_refuses_to_start(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +76,131 @@ def test_a_pool_whose_children_have_no_pairs_refuses_to_start(pairs: Pairs, monk
     monkeypatch.setattr(prefork.TaskPool, "on_start", start)
     with pytest.raises(ConfigurationError, match="2 children, and 0 of them can speak"):
         pool.__new__(pool).on_start()  # type: ignore[call-overload]  # without Celery's own start
+
+
+class LivePool:
+    """Two real children, and a hub that turns on this thread."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.hub = Hub()
+        self.pool = pool_with(pairs).Pool(processes=2, threads=False, enable_timeouts=True)
+        self.pool.register_with_event_loop(self.hub)
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self.pool._pool]
+
+    def turn(self, condition: Callable[[], object]) -> None:
+        for _ in within(30, "it never came true"):
+            self.hub.run_once()
+            if condition():
+                return
+
+    def pass_time(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self.turn(lambda: time.monotonic() >= end)
+
+
+@pytest.fixture(scope="module")
+def module_pool() -> Iterator[LivePool]:
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(pool_module, "FOLLOW_SECONDS", 0.1)
+        live = LivePool(Pairs(lambda _, end, __: end.close()))
+        yield live
+    live.pool.terminate()
+    live.pool.join()
+    live.hub.close()
+
+
+@pytest.fixture
+def live(module_pool: LivePool) -> LivePool:
+    module_pool.turn(lambda: len([pid for pid in module_pool.pids if is_alive(pid)]) == 2)
+    return module_pool
+
+
+def test_celery_ends_the_child_whose_body_outlasts_its_hard_limit_and_no_other(
+    live: LivePool, caplog: pytest.LogCaptureFixture
+) -> None:
+    (one, other), began = live.pids, time.monotonic()
+    live.pool.limit(one, Limits(soft=1, hard=2))
+
+    live.turn(lambda: not is_alive(one))
+
+    assert time.monotonic() - began >= 2
+    assert is_alive(other)
+    assert [record.message for record in caplog.records if record.name == pool_module.__name__] == [
+        "Celery's soft time limit: a body should have been ended",
+        "Celery's hard time limit ends a body",
+    ]
+    live.turn(lambda: not live.pool._cache and not live.pool._limits)
+    live.turn(lambda: one not in live.pids)
+
+
+def test_a_child_whose_body_ended_in_time_rests_as_long_as_it_likes(live: LivePool) -> None:
+    """Whether its limits were armed, and whether Celery had warned."""
+    pids = live.pids
+    limits = [live.pool.limit(pids[0], Limits(soft=1, hard=2)) for _ in range(3)]
+
+    for limit, seconds in zip(limits, (0.0, 0.5, 0.8), strict=True):
+        live.pass_time(seconds)
+        limit.stop()
+    live.pass_time(1.2)
+
+    assert live.pids == pids
+    assert (live.pool._cache, live.pool._limits) == ({}, set())
+
+
+def test_what_is_stopped_is_spared_although_the_hub_has_not_looked_since(live: LivePool) -> None:
+    pid = live.pids[0]
+    limit = live.pool.limit(pid, Limits(soft=5, hard=6))
+    live.turn(lambda: live.pool._cache)
+    [job] = live.pool._cache
+
+    limit.stop()
+    live.pool._on_hard_timeout(job)
+    live.pass_time(0.5)
+
+    assert is_alive(pid)
+
+
+def test_a_hub_that_stood_still_leaves_the_engine_the_whole_time_between_both_limits(live: LivePool) -> None:
+    """As after SIGSTOP: an outcome may be waiting that the engine has not read yet."""
+    pids = live.pids
+    limit = live.pool.limit(pids[0], Limits(soft=1, hard=2))
+    live.turn(lambda: live.pool._cache)
+    time.sleep(2.5)  # nothing turns the hub: that is the case
+
+    live.pass_time(0.5)
+    limit.stop()
+    live.pass_time(1)
+
+    assert live.pids == pids
+
+
+def test_the_signal_of_celerys_soft_limit_changes_nothing_in_a_child(live: LivePool) -> None:
+    pids = live.pids
+    busy = [live.pool.apply_async(time.sleep, (1,)) for _ in pids]
+    live.turn(lambda: all(job.accepted() for job in busy))
+    for pid in pids:
+        os.kill(pid, signal.SIGUSR1)
+    live.turn(lambda: all(job.ready() for job in busy))
+
+    assert [job.successful() for job in busy] == [True, True]
+    assert live.pids == pids
+
+
+def test_a_limit_that_is_far_away_is_no_timer_of_celerys_yet(live: LivePool) -> None:
+    """Its timers keep what was cancelled until its time: each call would weigh on the worker for its whole timeout."""
+    timers = len(live.hub.timer)
+    limit = live.pool.limit(live.pids[0], Limits(soft=100, hard=115))
+    for _ in range(50):
+        live.pool.limit(live.pids[0], Limits(soft=100, hard=115)).stop()
+
+    live.pass_time(0.5)
+
+    assert len(live.hub.timer) == timers
+    assert live.pool._limits == {limit}
+    limit.stop()
 
 
 def test_nothing_of_a_dead_childs_pipes_is_read_again(pairs: Pairs) -> None:
