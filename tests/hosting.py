@@ -6,9 +6,8 @@ from typing import Any
 
 from forge_tools.base import ExecutionContext, ToolResult
 from forge_tools.executor import ToolExecutor
-from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.memory import Memory
-from forge_tools.mcp.hosting.servers import HostedServers
+from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.hosted.servers import HostedServers, Memory
 from forge_tools.records import ServerState
 from forge_tools.registry import ScopedRegistry
 from tests.fleet import ROOT

@@ -31,7 +31,7 @@ from workers.lanes.starting import orphans
 from workers.redaction import redact_streams
 from workers.shells import Book
 
-HOSTING = "forge_tools.mcp.hosting.servers"
+HOSTING = "forge_tools.mcp.hosted.servers"
 """What needs the SDK of MCP; workers without configured servers do without."""
 
 EXIT_CONFIGURATION = 78

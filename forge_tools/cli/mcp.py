@@ -20,9 +20,6 @@ from forge_tools.records import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.spools import scratch_folder
 
-SERVING = "forge_tools.mcp.serving"
-"""What needs the SDK, which takes longer to load than all else; `--help` does without."""
-
 SCRATCH = "forge-mcp-"
 
 app = App()
@@ -79,42 +76,43 @@ def mcp(  # noqa: PLR0913 one option each
         offer = replace(offer, session_id=session_id)
     to_errors = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=to_errors, force=True)  # all of it, in place of notices for people
-    serving = _serving()
-    transport = _transport(serving, face_of(context), settings, http)
+    transport = _transport(face_of(context), settings, http)
     if local:
-        _serve_here(serving, transport, settings, offer, tools or ())
+        _serve_here(transport, settings, offer, tools or ())
     else:
-        serving.serve_workers(transport, settings, offer)
+        _module("server").serve_workers(transport, settings, offer)
 
 
-def _transport(serving: Any, face: Face, settings: Settings, http: str | None) -> Any:
+def _transport(face: Face, settings: Settings, http: str | None) -> Any:
+    longest = 2 * settings.max_parameter_bytes  # arguments as large as they may be, as text that needs twice the room
     if http is None:
         if sys.stdin is not None and sys.stdin.isatty():
             face.note("Serving MCP on the standard streams, for a client that starts this command. Ctrl-C ends it.")
-        return serving.Stdio.claim(settings)
-    transport = serving.Http.bind(http, settings)
+        return _module("stdio").Stdio.claim(longest)
+    transport = _module("http").Http.bind(http, settings.mcp_token.get_secret_value(), longest)
     face.note(f"Serving MCP at {transport.url}")
     return transport
 
 
-def _serve_here(serving: Any, transport: Any, settings: Settings, offer: Offer, references: Sequence[str]) -> NoReturn:
+def _serve_here(transport: Any, settings: Settings, offer: Offer, references: Sequence[str]) -> NoReturn:
     """Long outputs are kept as long as this process lives, as its sessions are."""
     tools = local_tools(references)  # once nothing printed does harm
     with scratch_folder(SCRATCH) as folder:
         kept = FolderArtifacts(
             folder, max_bytes=settings.artifact_max_bytes, quota=settings.artifact_quota, ttl=settings.artifact_ttl
         )
-        serving.serve_here(transport, local_executor(tools, settings, kept), offer, kept)
+        _module("server").serve_here(transport, local_executor(tools, settings, kept), offer, kept)
     sys.stderr.flush()
     os._exit(0)  # at once: a thread that a tool blocks would be waited for
 
 
-def _serving() -> Any:
+def _module(name: str) -> Any:
+    """Import what needs the SDK, which takes longer to load than all else; `--help` does without."""
     try:
         import_module("mcp")
     except ImportError as error:
         raise ConfigurationError("The MCP SDK is not installed. Run: pip install 'forge-tools[mcp]'") from error
-    return import_module(SERVING)
+    return import_module(f"forge_tools.mcp.{name}")
 
 
 def _words(text: str | None) -> frozenset[str] | None:

@@ -13,6 +13,7 @@ from forge_tools.records import (
     PageWish,
     Progress,
 )
+from forge_tools.storage.artifacts import StoredArtifacts
 
 
 class History:
@@ -32,6 +33,11 @@ class History:
     async def progress_of(self, execution_ids: Collection[str]) -> Mapping[str, Progress]:
         """Read the newest progress of those executions that have told any."""
         return await self._connection.store.reports.progress_of(execution_ids)
+
+    @property
+    def artifacts(self) -> StoredArtifacts:
+        """Where they are kept, for readers who may see those of one session only."""
+        return self._connection.store.artifacts
 
     def artifact(self, handle: str) -> AsyncIterator[bytes]:
         """Read the bytes of an artifact part by part, whichever session kept it."""

@@ -2,77 +2,181 @@
 
 import asyncio
 import contextlib
+import hmac
+import ipaddress
 import signal
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
+from urllib.parse import urlsplit
 
+import anyio
 import uvicorn
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp.types import CONNECTION_CLOSED
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.departure import App, Departures
-from forge_tools.mcp.guard import Guard, is_loopback
 from forge_tools.signals import heeded
 
 PATH = "/mcp"
 END_PATIENCE = 2
 """Seconds that open connections have when the server is told to end."""
 
+_GONE = "forge_tools.gone"
 
-def bind(address: str, token: str) -> tuple[socket.socket, bool]:
-    """Listen at `HOST:PORT`, and say whether only this machine can come there; without a token that is a must.
 
-    Raises:
-        ConfigurationError: the address is none, is taken, or needs a token.
-    """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]") or "127.0.0.1"
-    if not port.isdecimal() or int(port) > 65_535:
-        raise ConfigurationError(f"{address!r} is no HOST:PORT; give one such as 127.0.0.1:8765.")
-    if not token and not is_loopback(host):
-        raise ConfigurationError(
-            f"{host} can be reached from other machines, and whoever reaches it may run every tool. Set FORGE_MCP_TOKEN to a "
-            "secret that clients send as `Authorization: Bearer ...`, or listen at 127.0.0.1."
+class Http:
+    """Any number of clients at one endpoint."""
+
+    def __init__(self, listening: socket.socket, token: str, largest_body: int, *, is_local: bool) -> None:
+        self.listening = listening
+        self.is_local = is_local
+        self._token = token
+        self._largest = largest_body
+
+    @classmethod
+    def bind(cls, address: str, token: str, largest_body: int) -> Self:
+        """Listen at `HOST:PORT`; where others than this machine can come, a token is a must.
+
+        Raises:
+            ConfigurationError: the address is none, is taken, or needs a token.
+        """
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]") or "127.0.0.1"
+        if not port.isdecimal() or int(port) > 65_535:
+            raise ConfigurationError(f"{address!r} is no HOST:PORT; give one such as 127.0.0.1:8765.")
+        if not token and not is_loopback(host):
+            raise ConfigurationError(
+                f"{host} can be reached from other machines, and whoever reaches it may run every tool. Set FORGE_MCP_TOKEN to a "
+                "secret that clients send as `Authorization: Bearer ...`, or listen at 127.0.0.1."
+            )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listening = socket.create_server((host, int(port)), family=family)
+        except OSError as error:
+            raise ConfigurationError(
+                f"Cannot listen at {address}: {error.strerror or error}. Give another port."
+            ) from error
+        return cls(listening, token, largest_body, is_local=is_loopback(host))
+
+    @property
+    def url(self) -> str:
+        """Where clients find the endpoint."""
+        host, port = self.listening.getsockname()[:2]
+        return f"http://[{host}]:{port}{PATH}" if ":" in host else f"http://{host}:{port}{PATH}"
+
+    async def serve(self, server: Server[Any]) -> None:
+        """Serve until SIGTERM or Ctrl-C, which end calls in flight and every connection."""
+        unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard before it does that
+        endpoint = server.streamable_http_app(
+            streamable_http_path=PATH, transport_security=unguarded, max_request_body_size=self._largest
         )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server.middleware.insert(1, cancel_when_gone)  # within the span of the request, around all else
+        config = uvicorn.Config(
+            Guard(endpoint, token=self._token, is_local=self.is_local),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=END_PATIENCE,
+            server_header=False,
+        )
+        uvicorn_server = _Uvicorn(config)
+        for number in heeded(signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, uvicorn_server.handle_exit, number, None)
+        await uvicorn_server.serve(sockets=[self.listening])
+
+
+class Guard:
+    """Refuses requests before anything reads them: holders of the token may come, and no web page that found its way here.
+
+    Where only this machine is served (`is_local`), Host must name it: a page whose name was pointed here says its own. Origin,
+    which browsers send, must be of this machine, or that of the endpoint itself. A token, if there is one, must be sent.
+    In each request that passes it is noted when the client has hung up.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, is_local: bool) -> None:
+        self._app = app
+        self._token = token
+        self._is_local = is_local
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if (refusal := self._refusal(Headers(scope=scope))) is not None:
+            await refusal(scope, receive, send)
+            return
+        gone = scope[_GONE] = asyncio.Event()
+
+        async def watched() -> Message:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                gone.set()
+            return message
+
+        await self._app(scope, watched, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._is_local and not is_loopback(_name(f"//{host}")):
+            return PlainTextResponse("The Host header names another machine than this one.", 421)
+        if origin is not None and not self._may_embed(origin, host):
+            return PlainTextResponse("Pages of that origin may not use this server.", 403)
+        if self._token and not self._has_token(headers.get("authorization", "")):
+            said = "Send the token of this server: Authorization: Bearer ..."
+            return PlainTextResponse(said, 401, {"www-authenticate": "Bearer"})
+        return None
+
+    def _may_embed(self, origin: str, host: str) -> bool:
+        return origin.partition("://")[2] == host or (self._is_local and is_loopback(_name(origin)))
+
+    def _has_token(self, sent: str) -> bool:
+        scheme, _, given = sent.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token.encode())
+
+
+async def cancel_when_gone(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    """Cancel a call of a tool when its client hangs up; streams are not resumable here, so nobody can fetch the answer."""
+    gone = ctx.request.scope.get(_GONE) if ctx.request is not None and ctx.method == "tools/call" else None
+    if gone is None:
+        return await call_next(ctx)
+    with anyio.CancelScope() as scope:
+        watching = asyncio.ensure_future(_cancel(scope, gone))
+        try:
+            return await call_next(ctx)
+        finally:
+            watching.cancel()
+    raise MCPError(code=CONNECTION_CLOSED, message="The client has left")
+
+
+async def _cancel(scope: anyio.CancelScope, gone: asyncio.Event) -> None:
+    await gone.wait()
+    scope.cancel()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine as only it can be reached from itself."""
+    if host.lower() == "localhost":
+        return True
     try:
-        return socket.create_server((host, int(port)), family=family), is_loopback(host)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot listen at {address}: {error.strerror or error}. Give another port."
-        ) from error
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
-def url_of(listening: socket.socket) -> str:
-    """Where clients find the endpoint."""
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}{PATH}" if ":" in host else f"http://{host}:{port}{PATH}"
+def _name(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
-def application(server: Server[Any], *, token: str, is_local: bool, largest_body: int) -> App:
-    """The ASGI application: guard, departures, and the SDK's own."""
-    unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard before it does that
-    endpoint = server.streamable_http_app(
-        streamable_http_path=PATH, transport_security=unguarded, max_request_body_size=largest_body
-    )
-    return Guard(Departures(endpoint), token=token, is_local=is_local)
-
-
-async def serve_http(application: App, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, which end calls in flight and every connection."""
-    config = uvicorn.Config(
-        application, log_config=None, access_log=False, timeout_graceful_shutdown=END_PATIENCE, server_header=False
-    )
-    server = _Server(config)
-    loop = asyncio.get_running_loop()
-    for number in heeded(signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.handle_exit, number, None)
-    await server.serve(sockets=[listening])
-
-
-class _Server(uvicorn.Server):
+class _Uvicorn(uvicorn.Server):
     """Leaves signals to the loop: uvicorn's own way ends the process by the signal once more, after everything."""
 
     @contextlib.contextmanager

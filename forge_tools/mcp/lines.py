@@ -1,8 +1,11 @@
-"""A byte stream cut into lines, none too long for the memory; of one that is, the JSON-RPC id is still found."""
+"""JSON-RPC as lines: a byte stream cut into such that the memory holds, and the id still found of one that it does not."""
 
 import json
 import re
 from typing import Any, NamedTuple
+
+from mcp.shared.message import SessionMessage
+from mcp.types import ErrorData, JSONRPCError
 
 _HEAD_BYTES = 1000
 _OUTLINE_BYTES = 10_000
@@ -101,3 +104,13 @@ def id_of(message: Any) -> str | int | None:
     """The id of a message of JSON-RPC; None where it is no message, or has none that the protocol knows."""
     id_ = message.get("id") if isinstance(message, dict) else None
     return id_ if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+
+
+def refusal(code: int, message: str, id: str | int | None = None) -> JSONRPCError:
+    """An error of the protocol; without an id where none could be read."""
+    return JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=code, message=message))
+
+
+def encoded(item: SessionMessage) -> bytes:
+    """A message as a line."""
+    return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"

@@ -1,16 +1,16 @@
-"""The server: our tools behind the official SDK's protocol."""
+"""The server: our tools behind the official SDK's protocol, run on workers or in this process."""
 
 import asyncio
-import base64
-import binascii
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Protocol
 
+import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel.server import NotificationOptions, Server
-from mcp.server.subscriptions import ListenHandler
+from mcp.server.session import ServerSession
+from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INTERNAL_ERROR,
@@ -22,25 +22,29 @@ from mcp.types import (
     ReadResourceRequestParams,
     ServerCapabilities,
     ServerTasksCapability,
+    ToolListChangedNotification,
 )
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools import __version__
+from forge_tools.client import ExecutorClient
+from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.mcp.audience import Audience
+from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.background import BackgroundTools
-from forge_tools.mcp.calling import Calls, Context, Tools
-from forge_tools.mcp.departure import cancel_when_gone
-from forge_tools.mcp.identity import caller_of
+from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Tools
+from forge_tools.mcp.content import ArtifactReader, Resources, answered, listed
 from forge_tools.mcp.offer import Offer
-from forge_tools.mcp.rendering import answered, listed
-from forge_tools.mcp.resources import ArtifactReader, Resources
 from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, Tasks, takes_tasks
+from forge_tools.mcp.thread import ToolThread
 
 logger = logging.getLogger(__name__)
 
 PAGE = 100
 """Tools on one page of `tools/list`."""
+
+PATIENCE = 2.0
+"""Seconds that a client which does not read is waited for."""
 
 _TASKS = ServerTasksCapability.model_validate({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}})
 
@@ -53,9 +57,9 @@ class ToolServer(Server[None]):
     """
 
     def __init__(self, executor: Tools, offer: Offer | None = None, artifacts: ArtifactReader | None = None) -> None:
-        self.offer = offer or Offer()
-        self.calls = Calls(executor, self.offer)
-        self.audience = Audience()
+        offer = offer or Offer()
+        self.calls = Calls(executor, offer)
+        self.listeners = Listeners()
         super().__init__(
             "forge-tools",
             version=__version__,
@@ -63,20 +67,24 @@ class ToolServer(Server[None]):
             lifespan=self._life,
             get_tool_input_schema=_nothing_in_headers,
             on_list_tools=self._list_tools,
-            on_subscriptions_listen=ListenHandler(self.audience),
+            on_subscriptions_listen=ListenHandler(self.listeners),
         )
         self.add_request_handler("tools/call", CallToolRequestParams, self._call_tool)
         self.add_notification_handler("notifications/initialized", NotificationParams, self._join)
-        self.middleware += [_told, cancel_when_gone]
+        self.middleware.append(_told)
         client = self.calls.workers
-        self._tasks = Tasks(self.calls, client, self.offer) if client else None
-        self._background = (
-            BackgroundTools(self.calls, client, self.offer) if client and offer and offer.background_tools else None
-        )
+        self._tasks = Tasks(self.calls, client) if client else None
+        self._background = BackgroundTools(self.calls, client) if client and offer.background_tools else None
         if self._tasks is not None:
-            self._serve_tasks(self._tasks)
+            self.extensions[EXTENSION] = {}
+            self.middleware.append(self._tasks.create)
+            for method, (params, handler) in self._tasks.handlers().items():
+                self.add_request_handler(method, params, handler)
         if artifacts is not None:
-            self._serve_resources(Resources(artifacts, self.offer))
+            resources = Resources(artifacts, self.calls)
+            self.add_request_handler("resources/list", PaginatedRequestParams, resources.list)
+            self.add_request_handler("resources/templates/list", PaginatedRequestParams, resources.templates)
+            self.add_request_handler("resources/read", ReadResourceRequestParams, resources.read)
 
     def get_capabilities(
         self,
@@ -97,22 +105,9 @@ class ToolServer(Server[None]):
             return told
         return told.model_copy(update={"tasks": _TASKS, "extensions": None})
 
-    def _serve_tasks(self, tasks: Tasks) -> None:
-        self.extensions[EXTENSION] = {}
-        self.middleware.append(tasks.create)
-        for method, (params, handler) in tasks.handlers().items():
-            self.add_request_handler(method, params, handler)
-
-    def _serve_resources(self, resources: Resources) -> None:
-        self.add_request_handler("resources/list", PaginatedRequestParams, resources.list)
-        self.add_request_handler("resources/templates/list", PaginatedRequestParams, resources.templates)
-        self.add_request_handler("resources/read", ReadResourceRequestParams, resources.read)
-
     @asynccontextmanager
     async def _life(self, _server: Server[None]) -> AsyncIterator[None]:
-        watching = asyncio.ensure_future(
-            self.audience.watch(self._fingerprint, self.calls.refresh, self.offer.refresh_interval)
-        )
+        watching = asyncio.ensure_future(self._watch())
         try:
             yield
         finally:
@@ -122,29 +117,119 @@ class ToolServer(Server[None]):
                 logger.error("Changes of the catalogue were no longer told", exc_info=ended)
             await self.calls.settle()
 
+    async def _watch(self) -> None:
+        """While anyone is connected, look for changes and tell of them; a database that is away is asked again later."""
+        known = self._fingerprint()
+        while True:
+            await self.listeners.present.wait()
+            await asyncio.sleep(self.calls.offer.refresh_interval)
+            try:
+                await self.calls.refresh()
+            except ForgeError as error:
+                logger.warning("The catalogue cannot be read", extra={"error": str(error)})
+                continue
+            if (found := self._fingerprint()) != known:
+                known = found
+                await self.listeners.tell()
+
     def _fingerprint(self) -> object:
         return tuple((spec.name, spec.digest) for spec in self.calls.offered())
 
     async def _join(self, ctx: Context, _params: NotificationParams) -> None:
         connection = ctx.session._connection  # noqa: SLF001 the SDK gives it to nobody else, and it alone knows its end
-        self.audience.join(ctx.session, connection.exit_stack)
+        self.listeners.join(ctx.session, connection.exit_stack)
 
     async def _list_tools(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         as_task = self._tasks is not None and ctx.protocol_version == CORE_VERSION
-        mine = self._background.tools if self._background else []
+        mine = self._background.tools if self._background else ()
         taken = {tool.name for tool in mine}
         tools = [*mine, *(listed(spec, as_task=as_task) for spec in self.calls.offered() if spec.name not in taken)]
         start = _position(params.cursor if params else None)
         end = start + PAGE
-        return ListToolsResult(tools=tools[start:end], next_cursor=_cursor(end) if end < len(tools) else None)
+        return ListToolsResult(tools=tools[start:end], next_cursor=str(end) if end < len(tools) else None)
 
     async def _call_tool(self, ctx: Context, params: CallToolRequestParams) -> HandlerResult:
-        caller = caller_of(ctx, self.offer)
-        if self._background is not None and (run := self._background.find(params.name)) is not None:
-            return await run(params.arguments or {}, caller)
+        if self._background is not None:
+            answer = await self._background.call(params.name, params.arguments or {}, self.calls.caller(ctx))
+            if answer is not None:
+                return answer
         if self._tasks is not None and takes_tasks(ctx):
             return await self._tasks.call(ctx, params)
-        return answered(await self.calls.run(ctx, params, caller))
+        return answered(await self.calls.run(ctx, params))
+
+
+class Listeners:
+    """Clients that are `present`: sessions of the protocol with a handshake, and streams (`subscribe`) of the one without."""
+
+    def __init__(self) -> None:
+        self.present = asyncio.Event()
+        self._sessions: dict[object, ServerSession] = {}
+        self._streams: dict[object, Callable[[ServerEvent], None]] = {}
+
+    def join(self, session: ServerSession, until: AsyncExitStack) -> None:
+        """Tell that session of changes until its connection ends."""
+        until.callback(self._add(self._sessions, session))
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """Tell a stream of changes; returns what ends that."""
+        return self._add(self._streams, listener)
+
+    async def publish(self, event: ServerEvent) -> None:
+        """Tell the streams."""
+        for listener in list(self._streams.values()):
+            listener(event)
+
+    async def tell(self) -> None:
+        """Tell everyone that the tools have changed."""
+        await self.publish(ToolsListChanged())
+        for session in list(self._sessions.values()):
+            with anyio.move_on_after(PATIENCE):
+                await session.send_notification(ToolListChangedNotification())
+
+    def _add(self, those: dict[object, Any], one: Any) -> Callable[[], None]:
+        token = object()
+        those[token] = one
+        self.present.set()
+
+        def remove() -> None:
+            those.pop(token, None)
+            if not self._sessions and not self._streams:
+                self.present.clear()
+
+        return remove
+
+
+class Transport(Protocol):
+    """Carries messages between clients and a server."""
+
+    async def serve(self, server: ToolServer) -> None: ...
+
+
+def serve_workers(transport: Transport, settings: Settings, offer: Offer) -> None:
+    """Serve the tools of the catalogue, run on workers.
+
+    Raises:
+        StorageError: the database cannot be reached or used.
+    """
+
+    async def serve() -> None:
+        client = ExecutorClient(settings)
+        await client.open()
+        try:
+            await transport.serve(ToolServer(client, offer, client.history.artifacts))
+        finally:
+            with suppress(TimeoutError):  # a database that is away must not keep this process from ending
+                await asyncio.wait_for(client.close(), END_PATIENCE)
+
+    asyncio.run(serve())
+
+
+def serve_here(
+    transport: Transport, executor: ToolExecutor, offer: Offer, artifacts: ArtifactReader | None = None
+) -> None:
+    """Serve the tools of an executor, run in this process, and what of their outputs was kept."""
+    with ToolThread(executor) as tools:
+        asyncio.run(transport.serve(ToolServer(tools, offer, artifacts)))
 
 
 def _nothing_in_headers(_name: str) -> None:
@@ -160,15 +245,10 @@ async def _told(ctx: Context, call_next: CallNext) -> HandlerResult:
         raise MCPError(code=INTERNAL_ERROR, message=error.message, data=details) from error
 
 
-def _cursor(start: int) -> str:
-    return base64.urlsafe_b64encode(str(start).encode()).decode()
-
-
 def _position(cursor: str | None) -> int:
     """Raises MCPError for a cursor that is none of ours."""
     if cursor is None:
         return 0
-    try:
-        return max(0, int(base64.urlsafe_b64decode(cursor)))
-    except (ValueError, binascii.Error):
-        raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; list from the start, without one") from None
+    if cursor.isdecimal() and len(cursor) < 10:
+        return int(cursor)
+    raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; list from the start, without one")

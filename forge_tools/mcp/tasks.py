@@ -24,11 +24,8 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ExecutionNotFoundError, ResultTimeoutError
-from forge_tools.mcp.calling import Calls, Context, submit
-from forge_tools.mcp.identity import caller_of
-from forge_tools.mcp.offer import Offer
-from forge_tools.mcp.progress import described
-from forge_tools.mcp.rendering import answered
+from forge_tools.mcp.calls import Calls, Context, described, submit
+from forge_tools.mcp.content import answered
 from forge_tools.records import ExecutionRecord, ExecutionStatus, Progress, ToolResult
 from forge_tools.validation import shown
 
@@ -50,10 +47,9 @@ _DECLARED = ClientCapabilities(extensions={EXTENSION: {}})
 class Tasks:
     """Serves tasks in both forms: those of 2025-11-25, which clients ask for, and the later extension, where servers decide."""
 
-    def __init__(self, calls: Calls, client: ExecutorClient, offer: Offer) -> None:
+    def __init__(self, calls: Calls, client: ExecutorClient) -> None:
         self._calls = calls
         self._client = client
-        self._offer = offer
 
     async def create(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answer a call that is to be a task (2025-11-25) at once; pass everything else on.
@@ -67,16 +63,14 @@ class Tasks:
         asked = params.task.ttl if params.task else None
         ttl = None if asked is None else min(max(asked, 0), LONGEST_TTL_MS)
         handle = await self._submit(ctx, params, ttl=ttl, is_long=True)
-        if isinstance(handle, ToolResult):
-            return answered(handle)
-        return {"task": _core(await handle.record())}
+        return answered(handle) if isinstance(handle, ToolResult) else {"task": _core(await handle.record())}
 
     async def call(self, ctx: Context, params: CallToolRequestParams) -> HandlerResult:
         """Call a tool for a client that takes a task for an answer: it gets one if the call is not over soon."""
         handle = await self._submit(ctx, params, ttl=None, is_long=False)
         if isinstance(handle, ToolResult):
             return answered(handle)
-        if await self._calls.is_over(ctx, handle, self._offer.task_after):
+        if await self._calls.is_over(ctx, handle, self._calls.offer.task_after):
             return answered(await handle.result())
         return {"resultType": "task", **_extended(await handle.record())}
 
@@ -85,7 +79,7 @@ class Tasks:
         progress = (await self._progress_of([record])).get(record.id)
         if ctx.protocol_version == CORE_VERSION:
             return _core(record, progress)
-        outcome = {"result": _payload(record)} if _extended_status(record) == "completed" else {}
+        outcome = {"result": _payload(record)} if _status(record) == "completed" else {}
         return {"resultType": "complete", **_extended(record, progress), **outcome}
 
     async def result(self, ctx: Context, params: GetTaskRequestParams) -> HandlerResult:
@@ -102,7 +96,7 @@ class Tasks:
         record = await self._find(ctx, params.task_id)
         is_core = ctx.protocol_version == CORE_VERSION
         if record.is_over and is_core:
-            raise MCPError(code=INVALID_PARAMS, message=f"Task {record.id} is over already: {record.status.value}")
+            raise _invalid(f"Task {record.id} is over already: {record.status.value}")
         handle = self._client.calls.attach(record.id)
         await handle.cancel("cancelled as a task by an MCP client")
         if not is_core:
@@ -121,9 +115,10 @@ class Tasks:
     async def list(self, ctx: Context, params: PaginatedRequestParams) -> HandlerResult:
         """The tasks of this session, newest first."""
         _require_core(ctx)
-        session = caller_of(ctx, self._offer).session_id
-        before = _position(params.cursor)
-        records = await self._client.history.list(session_id=session, limit=PAGE + 1, before=before)
+        if params.cursor is not None and not _ID.fullmatch(params.cursor):
+            raise _invalid("Unknown cursor; list from the start, without one")
+        session = self._calls.caller(ctx).session_id
+        records = await self._client.history.list(session_id=session, limit=PAGE + 1, before=params.cursor)
         page = [record for record in records[:PAGE] if _is_task(record) and not _is_expired(record)]
         progress = await self._progress_of(page)
         more = {"nextCursor": records[PAGE - 1].id} if len(records) > PAGE else {}
@@ -143,8 +138,8 @@ class Tasks:
         self, ctx: Context, params: CallToolRequestParams, *, ttl: int | None, is_long: bool
     ) -> Handle | ToolResult:
         spec = await self._calls.find(params.name)
-        context = self._offer.context(caller_of(ctx, self._offer), task=True, ttl=ttl)
-        queue = self._offer.long_queue(spec) if is_long else None
+        context = self._calls.offer.context(self._calls.caller(ctx), task=True, ttl=ttl)
+        queue = self._calls.offer.long_queue(spec) if is_long else None
         return await submit(self._client, Call(spec.name, params.arguments or {}, context, queue=queue))
 
     async def _progress_of(self, records: Sequence[ExecutionRecord]) -> Mapping[str, Progress]:
@@ -155,17 +150,22 @@ class Tasks:
 
     async def _find(self, ctx: Context, task_id: str) -> ExecutionRecord:
         """The execution behind a task. Ids cannot be guessed, and executions that are no tasks are not shown."""
-        _require_tasks(ctx)
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            _require_core(ctx)
+        elif not takes_tasks(ctx):
+            raise MCPError(
+                code=MISSING_REQUIRED_CLIENT_CAPABILITY,
+                message="Missing required client capability",
+                data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+            )
         _require_same_name(ctx, task_id)
-        try:
+        with suppress(ExecutionNotFoundError):
             record = await self._client.history.get(task_id)
-        except ExecutionNotFoundError:
-            raise _unknown(task_id) from None
-        if record.id != task_id or not _is_task(record):
-            raise _unknown(task_id)
-        if _is_expired(record):
-            raise MCPError(code=INVALID_PARAMS, message=f"Task {record.id} has expired")
-        return record
+            if record.id == task_id and _is_task(record):
+                if _is_expired(record):
+                    raise _invalid(f"Task {record.id} has expired")
+                return record
+        raise _invalid(f"Unknown task: {shown(task_id)}")
 
 
 def takes_tasks(ctx: Context) -> bool:
@@ -173,25 +173,12 @@ def takes_tasks(ctx: Context) -> bool:
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and ctx.session.check_client_capability(_DECLARED)
 
 
-def _require_tasks(ctx: Context) -> None:
-    if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        if not ctx.session.check_client_capability(_DECLARED):
-            raise MCPError(
-                code=MISSING_REQUIRED_CLIENT_CAPABILITY,
-                message="Missing required client capability",
-                data={"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
-            )
-    else:
-        _require_core(ctx)
-
-
 def _require_same_name(ctx: Context, task_id: str) -> None:
     """Refuse what intermediaries route to another task than it asks for (SEP-2243); some clients name none."""
     named = ctx.request.headers.get(MCP_NAME_HEADER) if ctx.request is not None else None
     if named is not None and ctx.protocol_version != CORE_VERSION and decode_header_value(named) != task_id:
-        raise MCPError(
-            code=HEADER_MISMATCH, message=f"The header {MCP_NAME_HEADER} does not name the task of the request"
-        )
+        message = f"The header {MCP_NAME_HEADER} does not name the task of the request"
+        raise MCPError(code=HEADER_MISMATCH, message=message)
 
 
 def _require_core(ctx: Context) -> None:
@@ -203,61 +190,60 @@ def _no_method(ctx: Context) -> MCPError:
     return MCPError(code=METHOD_NOT_FOUND, message="Method not found", data=ctx.method)
 
 
-def _unknown(task_id: str) -> MCPError:
-    return MCPError(code=INVALID_PARAMS, message=f"Unknown task: {shown(task_id)}")
+def _invalid(message: str) -> MCPError:
+    return MCPError(code=INVALID_PARAMS, message=message)
 
 
-def _mark(record: ExecutionRecord) -> dict[str, Any]:
-    """What was noted in the call's context when it was made a task."""
-    metadata = record.context.get("metadata") or {}
-    found = metadata.get("mcp")
+def mark_of(record: ExecutionRecord) -> dict[str, Any]:
+    """What was noted in the context of a call when it was made a task, or submitted."""
+    found = (record.context.get("metadata") or {}).get("mcp")
     return found if isinstance(found, dict) else {}
 
 
 def _is_task(record: ExecutionRecord) -> bool:
-    return _mark(record).get("task") is True
+    return mark_of(record).get("task") is True
 
 
 def _is_expired(record: ExecutionRecord) -> bool:
-    ttl = _mark(record).get("ttl")
+    ttl = mark_of(record).get("ttl")
     return (
         isinstance(ttl, int) and record.is_over and record.queued_at + timedelta(milliseconds=ttl) < datetime.now(UTC)
     )
 
 
 def _core(record: ExecutionRecord, progress: Progress | None = None) -> dict[str, Any]:
-    facts = _facts(record, _core_status(record), progress)
-    return {**facts, "ttl": _mark(record).get("ttl"), "pollInterval": POLL_MS}
+    """A task as 2025-11-25 tells of it: for a call of a tool, what ended with an error of the tool has failed."""
+    has_failed = record.is_over and record.status not in {ExecutionStatus.SUCCEEDED, ExecutionStatus.CANCELLED}
+    facts = _facts(record, "failed" if has_failed else _status(record), progress)
+    return {**facts, "ttl": mark_of(record).get("ttl"), "pollInterval": POLL_MS}
 
 
 def _extended(record: ExecutionRecord, progress: Progress | None = None) -> dict[str, Any]:
-    facts = _facts(record, _extended_status(record), progress)
-    return {**facts, "ttlMs": _mark(record).get("ttl"), "pollIntervalMs": POLL_MS}
+    """A task as the extension tells of it."""
+    facts = _facts(record, _status(record), progress)
+    return {**facts, "ttlMs": mark_of(record).get("ttl"), "pollIntervalMs": POLL_MS}
+
+
+def _status(record: ExecutionRecord) -> str:
+    """The extension has `failed` for errors of the protocol only; a failed tool completed its call."""
+    if not record.is_over:
+        return "working"
+    return "cancelled" if record.status is ExecutionStatus.CANCELLED else "completed"
 
 
 def _facts(record: ExecutionRecord, status: str, progress: Progress | None) -> dict[str, Any]:
     told_at = progress.at if progress is not None else None
-    updated = record.completed_at or told_at or record.started_at or record.queued_at
     return {
         "taskId": record.id,
         "status": status,
         "statusMessage": described(record, progress),
         "createdAt": _iso(record.queued_at),
-        "lastUpdatedAt": _iso(updated),
+        "lastUpdatedAt": _iso(record.completed_at or told_at or record.started_at or record.queued_at),
     }
 
 
-def _core_status(record: ExecutionRecord) -> str:
-    """For a call of a tool, 2025-11-25 calls failed what ended with an error of the tool."""
-    status = _extended_status(record)
-    return "failed" if status == "completed" and record.status is not ExecutionStatus.SUCCEEDED else status
-
-
-def _extended_status(record: ExecutionRecord) -> str:
-    """The extension has `failed` for errors of the protocol only; a failed tool completed its call."""
-    if not record.is_over:
-        return "working"
-    return "cancelled" if record.status is ExecutionStatus.CANCELLED else "completed"
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def _payload(record: ExecutionRecord) -> dict[str, Any]:
@@ -275,14 +261,3 @@ def as_result(record: ExecutionRecord) -> CallToolResult:
             metadata={**record.metadata, "execution_id": record.id},
         )
     )
-
-
-def _iso(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def _position(cursor: str | None) -> str | None:
-    """The id of the last task on the page before."""
-    if cursor is not None and not _ID.fullmatch(cursor):
-        raise MCPError(code=INVALID_PARAMS, message="Unknown cursor; list from the start, without one")
-    return cursor

@@ -1,47 +1,101 @@
-"""Tools of this process on a thread of their own, so that one which blocks keeps no client from being answered."""
+"""An event loop on a thread of its own: what blocks there keeps nobody here waiting, and nobody here what runs there."""
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionContext, ToolResult, ToolSpec
 
+Answer = TypeVar("Answer")
+
 END_PATIENCE = 5.0
 """Seconds that cancelled calls have to end what they started."""
 
 
+class StoppedError(RuntimeError):
+    """The thread takes no more requests."""
+
+
+class LoopThread:
+    """A loop that runs from the first request until `stop`."""
+
+    def __init__(self, name: str) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_stopped = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def submit(self, work: Coroutine[Any, Any, Answer]) -> "Future[Answer]":
+        """Run `work` over there; cancelling the future cancels it.
+
+        Raises:
+            StoppedError: after `stop`.
+        """
+        with self._lock:
+            if self._is_stopped:
+                work.close()
+                raise StoppedError
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Run `work` over there and wait for it here; cancelling this cancels it.
+
+        Raises:
+            StoppedError: after `stop`.
+        """
+        return await asyncio.wrap_future(self.submit(work))
+
+    def stop(self, seconds: float, last: Coroutine[Any, Any, None] | None = None) -> None:
+        """Take no more requests, do `last`, cancel what is left, and end the thread; for each of it there are so many seconds."""
+        with self._lock:
+            is_running, self._is_stopped = self._loop is not None and not self._is_stopped, True
+        if self._loop is None or not is_running:
+            if last is not None:
+                last.close()
+            return
+        if last is not None:
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(last, self._loop).result(seconds)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(seconds)
+
+    def _serve(self) -> None:
+        loop = self._loop
+        assert loop is not None  # noqa: S101  for the type checker: the one who starts the thread has made it
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.get_loop().run_forever()
+
+
 class ToolThread:
-    """An executor whose calls share one event loop apart from the caller's, from `with` to its end.
+    """An executor whose calls share a loop apart from the caller's, from `with` to its end.
 
     At the end its calls are cancelled and waited for. A tool that blocks delays the other calls, and is not waited for.
     """
 
     def __init__(self, executor: ToolExecutor) -> None:
         self._executor = executor
-        self._begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="forge-tools", daemon=True)
+        self._thread = LoopThread("forge-tools")
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        loop, end = self._begun.result()
-        loop.call_soon_threadsafe(end.set)
-        self._thread.join(END_PATIENCE)
+        self._thread.stop(END_PATIENCE)
 
     async def call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, /) -> ToolResult:
         """Call a tool over there; cancelling this cancels the call."""
-        loop, _ = self._begun.result()
-        calling = asyncio.run_coroutine_threadsafe(self._call(name, arguments, context), loop)
-        return await asyncio.wrap_future(calling)
+        return await self._thread.run(self._call(name, arguments, context))
 
     def specs(self) -> list[ToolSpec]:
         """The tools as data."""
@@ -52,8 +106,3 @@ class ToolThread:
             return await self._executor.call(name, arguments, context)
         except KeyboardInterrupt:  # nobody's but the tool's own: the real one comes to the main thread
             return ToolResult.fail("The tool raised KeyboardInterrupt", error_code=ErrorCode.EXECUTION_ERROR)
-
-    async def _live(self) -> None:
-        end = asyncio.Event()
-        self._begun.set_result((asyncio.get_running_loop(), end))
-        await end.wait()  # then `asyncio.run` cancels what is left, and waits for it

@@ -28,7 +28,7 @@ def started(*words: str) -> dict[str, Any]:
 @cache
 def warm_host() -> WarmInterpreter:
     """What forks the workers of this module, which import the SDK of MCP as well."""
-    return WarmInterpreter(*WORKER, "forge_tools.mcp.hosting.servers")
+    return WarmInterpreter(*WORKER, "forge_tools.mcp.hosted.servers")
 
 
 def host(fleet: Fleet, servers: dict[str, Any], categories: str = "mcp") -> WorkerProcess:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.hosting import Host, call, raw
 
-LOGGER = "forge_tools.mcp.hosting.process"
+LOGGER = "forge_tools.mcp.hosted.process"
 
 
 async def outputs(*texts: str) -> list[object]:

@@ -6,14 +6,12 @@ import pytest
 
 from forge_tools.cli import main
 from forge_tools.cli.face import CONFIGURATION, USAGE
-from forge_tools.cli.mcp import SERVING
 
 
 def test_without_the_sdk_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
-    monkeypatch.delitem(sys.modules, SERVING, raising=False)
 
     assert main(["mcp", "--local"]) == CONFIGURATION
     assert "pip install 'forge-tools[mcp]'" in " ".join(capsys.readouterr().err.split())

@@ -222,7 +222,7 @@ async def test_nobody_is_told_of_a_list_that_has_not_changed(local: Local) -> No
 async def test_the_catalogue_is_left_alone_while_nobody_is_connected(local: Local) -> None:
     server = ToolServer(local, Offer(refresh_interval=0.01))
     async with Client(server, mode="legacy"):
-        await reached(lambda: not server.audience.is_empty)
-    await reached(lambda: server.audience.is_empty)
+        await reached(server.listeners.present.is_set)
+    await reached(lambda: not server.listeners.present.is_set())
 
-    assert server.audience.is_empty
+    assert not server.listeners.present.is_set()

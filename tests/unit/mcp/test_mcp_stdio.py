@@ -15,7 +15,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError
 
 from forge_tools.mcp.server import ToolServer
-from forge_tools.mcp.stdio import Wire, parsed, serve_stdio
+from forge_tools.mcp.stdio import Stdio, parsed
 from tests.unit.mcp.conftest import Local
 from tests.waiting import reached, within
 
@@ -60,7 +60,7 @@ class Peer:
 async def wired(local: Local) -> AsyncIterator[Peer]:
     """A server on pipes; it ends when its client hangs up."""
     (there_in, here_out), (here_in, there_out) = os.pipe(), os.pipe()
-    serving = asyncio.ensure_future(serve_stdio(ToolServer(local), Wire(there_in, there_out), LONGEST))
+    serving = asyncio.ensure_future(Stdio(there_in, there_out, LONGEST).exchange(ToolServer(local)))
     lines = asyncio.StreamReader(limit=2**24)
     pipe = os.fdopen(here_in, "rb")
     reading, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), pipe)
@@ -71,7 +71,7 @@ async def wired(local: Local) -> AsyncIterator[Peer]:
         peer.hang_up()
         await asyncio.wait_for(serving, 30)
         reading.close()
-        await reached(lambda: not any(thread.name.startswith("mcp-") for thread in threading.enumerate()))
+        await reached(lambda: not any(thread.name == "forge-function" for thread in threading.enumerate()))
         os.close(there_in)
         os.close(there_out)
 
@@ -187,9 +187,9 @@ def test_messages_are_told_from_errors() -> None:
 def test_a_claimed_stream_is_out_of_reach() -> None:
     program = """
 import os, subprocess, sys
-from forge_tools.mcp.stdio import Wire
+from forge_tools.mcp.stdio import Stdio
 print("before", flush=True)
-wire = Wire.claim()
+wire = Stdio.claim(1000)
 print("printed")
 sys.stdout.flush()
 os.write(1, b"written\\n")
@@ -206,7 +206,7 @@ os.write(1, b"at the end\\n")
 
 
 def test_a_stream_is_claimed_where_there_is_no_error_stream() -> None:
-    program = "import os; from forge_tools.mcp.stdio import Wire; w = Wire.claim(); os.write(1, b'x'); os.write(w.write_fd, b'wire')"
+    program = "import os; from forge_tools.mcp.stdio import Stdio; w = Stdio.claim(1000); os.write(1, b'x'); os.write(w.write_fd, b'wire')"
     done = subprocess.run(
         ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, program], capture_output=True, timeout=30
     )
@@ -216,7 +216,7 @@ def test_a_stream_is_claimed_where_there_is_no_error_stream() -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-"])
 def test_without_standard_streams_it_says_so(closed: str) -> None:
-    program = "from forge_tools.mcp.stdio import Wire; Wire.claim()"
+    program = "from forge_tools.mcp.stdio import Stdio; Stdio.claim(1000)"
     done = subprocess.run(
         ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, program], capture_output=True, timeout=30
     )

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from forge_tools.mcp.hosting.naming import tool_name, tool_prefix
+from forge_tools.mcp.hosted.tools import tool_name, tool_prefix
 from forge_tools.records import ServerState, told_of
 
 SINCE = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)

@@ -13,9 +13,11 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CONNECTION_CLOSED, CallToolResult, Tool
 
 from forge_tools.errors import ForgeError
-from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.results import DISCONNECTED, TOOL_GONE
-from forge_tools.mcp.hosting.session import Session
+from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.hosted.session import Session
+
+DISCONNECTED = "MCP_DISCONNECTED"
+TOOL_GONE = "MCP_TOOL_GONE"
 
 STABLE_SECONDS = 60.0
 """A session that lasted this long is no sign of trouble when it breaks."""
@@ -137,20 +139,17 @@ class Connection:
         client = await session.begun()
         assert client is not None  # noqa: S101  for the type checker: it has tools
         try:
-            with session.calling():
+            with session.call():
                 return await client.call_tool(name, dict(arguments), progress_callback=on_progress)
         except MCPError as error:
-            if (error.code, error.message) == _CLOSED:
-                raise await self._broken(session) from error
-            raise
-
-    async def _broken(self, session: Session) -> DisconnectedError:
-        await session.end(_END_SECONDS)  # then it is known why
-        return DisconnectedError(
-            f"The MCP server '{self.server.name}' was lost during the call: {session.why}. "
-            "Whether the call took effect is unknown.",
-            had_begun=True,
-        )
+            if (error.code, error.message) != _CLOSED:
+                raise
+            await session.end(_END_SECONDS)  # then it is known why
+            raise DisconnectedError(
+                f"The MCP server '{self.server.name}' was lost during the call: {session.why}. "
+                "Whether the call took effect is unknown.",
+                had_begun=True,
+            ) from error
 
     def _serve(self, session: Session) -> None:
         self._session = session

@@ -2,20 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
 
 from mcp import Client
 from mcp.client.session import IncomingMessage
+from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import Implementation, PaginatedRequestParams, Tool, ToolListChangedNotification
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
 from forge_tools import __version__
-from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.endpoint import Endpoint
-from forge_tools.mcp.hosting.process import ServerProcess
+from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.hosted.process import ServerProcess
 from forge_tools.secrecy import Scrubber
 from forge_tools.urls import without_passwords
 from forge_tools.validation import clean_text
@@ -36,10 +38,10 @@ class Session:
         self.server = server
         self.tools: Mapping[str, Tool] = {}
         self.why = ""
+        self.is_retired = False
         self.left = asyncio.Event()
         self._on_list = on_list
         self._calls = 0
-        self._is_retired = False
         self._end = asyncio.Event()
         self._changed = asyncio.Event()
         self._ready: asyncio.Future[Client | None] = asyncio.get_running_loop().create_future()
@@ -48,18 +50,14 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        return not (self._is_retired or self._end.is_set() or self._serving.done())
-
-    @property
-    def is_retired(self) -> bool:
-        return self._is_retired
+        return not (self.is_retired or self._end.is_set() or self._serving.done())
 
     async def begun(self) -> Client | None:
         """Wait until it has begun; None where it cannot."""
         return await asyncio.shield(self._ready)
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
+    def call(self) -> Iterator[None]:
         """Count a call, for as long as it lasts."""
         self._calls += 1
         try:
@@ -70,7 +68,7 @@ class Session:
 
     def retire(self) -> None:
         """Take no more calls; it ends with the last of those under way."""
-        self._is_retired = True
+        self.is_retired = True
         self.left.set()
         self._end_if_idle()
 
@@ -88,12 +86,14 @@ class Session:
         await self.ended(seconds)
 
     def _end_if_idle(self) -> None:
-        if self._is_retired and not self._calls:
+        if self.is_retired and not self._calls:
             self._end.set()
 
     async def _serve(self) -> None:
+        ours = Implementation(name="forge-tools", version=__version__)
+        client = Client(self._transport.connect(), client_info=ours, message_handler=self._hear, cache=None)
         try:
-            async with asyncio.timeout(self.server.start_timeout) as starting, self._introduced() as client:
+            async with asyncio.timeout(self.server.start_timeout) as starting, client:
                 self.tools = await self._listed(client)
                 starting.reschedule(None)
                 facts = {"server": self.server.name, "tools": len(self.tools)}
@@ -111,24 +111,20 @@ class Session:
             if not self._ready.done():
                 self._ready.set_result(None)
 
-    def _introduced(self) -> Client:
-        ours = Implementation(name="forge-tools", version=__version__)
-        return Client(self._transport, client_info=ours, message_handler=self._hear, cache=None)
-
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._changed.set()
 
     async def _until_over(self, client: Client) -> None:
-        following = [asyncio.create_task(self._follow(client)), asyncio.create_task(self._subscribe(client))]
         ends = [asyncio.create_task(event.wait()) for event in (self._end, self._transport.over)]
+        tasks = [*ends, asyncio.create_task(self._follow(client)), asyncio.create_task(self._subscribe(client))]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._end.set()
-            for task in (*following, *ends):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*following, *ends, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _subscribe(self, client: Client) -> None:
         """Ask for news of the tools where the protocol sends none unasked."""
@@ -183,9 +179,37 @@ class Session:
             return transport.account()
         if isinstance(error, OSError):
             return f"{error.filename or server.command or without_passwords(server.url)}: {error.strerror or error}"
-        said = (
-            error.message
-            if isinstance(error, MCPError)
-            else ": ".join(filter(None, (type(error).__name__, str(error))))
-        )
+        kind = type(error).__name__
+        said = error.message if isinstance(error, MCPError) else f"{kind}: {error}" if str(error) else kind
         return f"{clean_text(said)[:500]}{transport.last_words()}"
+
+
+class Endpoint:
+    """The transport to a URL, with the headers that were configured. `over` is never set: each request tells by itself."""
+
+    broke = False
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._refusal = ""
+        self.over = asyncio.Event()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Any]:
+        """Give the SDK its streams."""
+        async with create_mcp_http_client(headers=dict(self._server.headers)) as http:
+            http.event_hooks = {"response": [self._note]}
+            async with streamable_http_client(self._server.url, http_client=http) as streams:
+                yield streams
+
+    def account(self) -> str:
+        """What is known of why it cannot be used."""
+        return f"the connection broke{self.last_words()}"
+
+    def last_words(self) -> str:
+        """The last refusal, to be put behind a sentence about it."""
+        return f"; {self._refusal}" if self._refusal else ""
+
+    async def _note(self, response: Any) -> None:
+        if response.status_code >= 400:
+            self._refusal = f"its last refusal was HTTP {response.status_code} {response.reason_phrase}".rstrip()

@@ -5,22 +5,22 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Coroutine
-from contextlib import ExitStack, suppress
-from types import TracebackType
-from typing import Any
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp.types import INTERNAL_ERROR, ErrorData, JSONRPCError
+from mcp.types import INTERNAL_ERROR
 from mcp.types.jsonrpc import jsonrpc_message_adapter
 
-from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.voice import Voice
-from forge_tools.mcp.lines import Lines, LongLine
+from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.lines import Lines, LongLine, encoded, refusal
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.spawner import SPAWNER
+from forge_tools.sandbox.processes.streams import plain
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
@@ -28,8 +28,14 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 END_SECONDS = 2.0
 """For a server whose input was closed to end by itself, and again after SIGTERM."""
 
+SHOWN_CHARS = 200
+"""How much of one line logs and errors show."""
+
 _CHUNK = 1 << 16
 _HELD_OPEN_SECONDS = 0.5  # by a child of a server that has ended
+_WINDOW_SECONDS = 10.0
+_LINES_A_WINDOW = 20
+_REMEMBERED = 3
 
 _cleaning: set[asyncio.Future[None]] = set()
 
@@ -37,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServerProcess:
-    """The transport to a program on pipes: `async with` gives the SDK its streams, and its end is the end of the whole tree.
+    """The transport to a program on pipes.
 
     `over` is set once nothing more can be heard from it or said to it, and `broke` where that was so before we let it go.
     """
@@ -47,15 +53,17 @@ class ServerProcess:
     def __init__(self, server: Server, max_message_bytes: int) -> None:
         self._server = server
         self._max_message_bytes = max_message_bytes
-        self._noise = Voice(logger, logging.WARNING, "An MCP server wrote what is no message", server.name)
-        self._errors = Voice(logger, logging.INFO, "An MCP server says", server.name)
+        self._noise = ServerLog(logging.WARNING, "An MCP server wrote what is no message", server.name)
+        self._errors = ServerLog(logging.INFO, "An MCP server says", server.name)
         self._facts: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self.over = asyncio.Event()
         self._exited = asyncio.Event()
         self._gone = asyncio.Event()
 
-    async def __aenter__(self) -> tuple[Incoming, Outgoing]:
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+        """Start the program and give the SDK its streams; the end is the end of the whole tree."""
         with ExitStack() as theirs, ExitStack() as ours:
             stdin, self._stdin = await _to(theirs, ours)
             stdout, output = await _from(theirs, ours)
@@ -67,35 +75,32 @@ class ServerProcess:
         outgoing, said = anyio.create_memory_object_stream[SessionMessage](0)
         for stream in (heard, incoming, outgoing, said):
             self._ours.callback(stream.close)
-        self._begin(self._supervise(), self._read(output, heard), self._listen(errors), self._write(said))
-        return incoming, outgoing
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.broke = self.over.is_set()
-        ending = asyncio.ensure_future(self._end())
-        _cleaning.add(ending)
-        ending.add_done_callback(_cleaning.discard)
-        await asyncio.shield(ending)  # it goes on even if we are cancelled
+        parts = (self._supervise(), self._read(output, heard), self._listen(errors), self._write(said))
+        self._tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            yield incoming, outgoing
+        finally:
+            self.broke = self.over.is_set()
+            ending = asyncio.ensure_future(self._end())
+            _cleaning.add(ending)
+            ending.add_done_callback(_cleaning.discard)
+            await asyncio.shield(ending)  # it goes on even if we are cancelled
 
     def account(self) -> str:
         """How it ended, and what it wrote last."""
-        return self._ending() + self.last_words()
+        facts, ending = self._facts, "it closed its output"
+        if "error" in facts:
+            ending = f"{self._server.command} could not be started: {os.strerror(facts['error'])}"
+        elif "signal" in facts:
+            ending = f"it was ended by {_name_of(facts['signal'])}"
+        elif "exit" in facts:
+            ending = f"it ended with code {facts['exit']}"
+        return ending + self.last_words()
 
     def last_words(self) -> str:
         """What it wrote last beside its messages, to be put behind a sentence about it."""
         last = self._errors.last() or self._noise.last()
         return f"; it last wrote: {last}" if last else ""
-
-    def _ending(self) -> str:
-        if "error" in self._facts:
-            return f"{self._server.command} could not be started: {os.strerror(self._facts['error'])}"
-        if "signal" in self._facts:
-            return f"it was ended by {_name_of(self._facts['signal'])}"
-        if "exit" in self._facts:
-            return f"it ended with code {self._facts['exit']}"
-        return "it closed its output"
 
     def _start(self, theirs: ExitStack, streams: tuple[int, int, int]) -> socket.socket:
         folder = os.open(self._server.cwd, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -105,9 +110,6 @@ class ServerProcess:
         control = SPAWNER.start(command, environment, folder=folder, streams=streams, grace=END_SECONDS)
         control.setblocking(False)  # noqa: FBT003  the method takes no keyword
         return control
-
-    def _begin(self, *parts: Coroutine[Any, Any, None]) -> None:
-        self._tasks = [asyncio.create_task(part) for part in parts]
 
     async def _supervise(self) -> None:
         """Hear from its supervisor how it goes."""
@@ -138,46 +140,36 @@ class ServerProcess:
                     for line in lines.feed(chunk):
                         if (message := self._message(line)) is not None:
                             await incoming.send(message)
-                self._noise.hear(lines.rest())
-                with suppress(TimeoutError):  # so that who waits for an answer is told how it ended
-                    await asyncio.wait_for(self._exited.wait(), _HELD_OPEN_SECONDS)
+                self._noise.write(lines.rest())
+                await _within(_HELD_OPEN_SECONDS, self._exited)  # so that who waits for an answer is told how it ended
                 self.over.set()  # before those who wait are told
         finally:
             self.over.set()  # whatever kept us from reading on
 
     def _message(self, line: bytes | LongLine) -> SessionMessage | None:
-        if isinstance(line, LongLine):
-            return self._too_long(line)
-        if not line.strip():
+        if isinstance(line, bytes) and not line.strip():
             return None
-        try:
-            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-        except ValueError:
-            self._noise.hear(line)
-            return None
-
-    def _too_long(self, line: LongLine) -> SessionMessage | None:
-        """Answer in place of what nobody can hold."""
-        self._noise.hear(line)
-        if line.id is None:
+        if isinstance(line, bytes):
+            with suppress(ValueError):
+                return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        self._noise.write(line)
+        if isinstance(line, bytes) or line.id is None:
             return None
         said = f"The answer has {line.size:,} bytes; the limit is {self._max_message_bytes:,}. Ask for less of it."
-        return SessionMessage(
-            JSONRPCError(jsonrpc="2.0", id=line.id, error=ErrorData(code=INTERNAL_ERROR, message=said))
-        )
+        return SessionMessage(refusal(INTERNAL_ERROR, said, line.id))  # in place of what nobody can hold
 
     async def _listen(self, errors: asyncio.StreamReader) -> None:
         lines = Lines(_CHUNK)
         while chunk := await errors.read(_CHUNK):
             for line in lines.feed(chunk):
-                self._errors.hear(line)
-        self._errors.hear(lines.rest())
+                self._errors.write(line)
+        self._errors.write(lines.rest())
 
     async def _write(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
         try:
             async with outgoing:
                 async for said in outgoing:
-                    self._stdin.write(said.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                    self._stdin.write(encoded(said))
                     await self._stdin.drain()
         except OSError:  # it has closed its input: whoever waits for an answer would wait for ever
             self.over.set()
@@ -193,8 +185,53 @@ class ServerProcess:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            self._noise.finish()
-            self._errors.finish()
+            self._noise.close()
+            self._errors.close()
+
+
+class ServerLog:
+    """Logs the lines that a server writes beside its messages, the first ones of each ten seconds, and keeps the last in mind."""
+
+    def __init__(self, level: int, message: str, server: str) -> None:
+        self._level, self._message, self._server = level, message, server
+        self._last: deque[str] = deque(maxlen=_REMEMBERED)
+        self._window = 0.0
+        self._told = self._untold = 0
+
+    def write(self, line: bytes | LongLine) -> None:
+        text = shortened(line)
+        if not text:
+            return
+        self._last.append(text)
+        now = time.monotonic()
+        if now - self._window > _WINDOW_SECONDS:
+            self.close()
+            self._window, self._told = now, 0
+        if self._told >= _LINES_A_WINDOW:
+            self._untold += 1
+            return
+        self._told += 1
+        logger.log(self._level, self._message, extra={"server": self._server, "line": text})
+
+    def last(self) -> str:
+        """The last lines, for a message that says why a server is not there."""
+        return " / ".join(self._last)
+
+    def close(self) -> None:
+        """Say how many lines were left out."""
+        if self._untold:
+            more = {"server": self._server, "lines": self._untold}
+            logger.log(self._level, "An MCP server wrote more lines than are shown", extra=more)
+        self._untold = 0
+
+
+def shortened(line: bytes | LongLine) -> str:
+    """Show a line to people: printable, and not much of it."""
+    start, size = (line.head, line.size) if isinstance(line, LongLine) else (line[: 4 * SHOWN_CHARS], len(line))
+    text = plain(start.decode("utf-8", "replace").strip())
+    if len(text) <= SHOWN_CHARS and size <= 4 * SHOWN_CHARS:
+        return text
+    return f"{text[:SHOWN_CHARS]}... ({size:,} bytes)"
 
 
 def _name_of(number: int) -> str:

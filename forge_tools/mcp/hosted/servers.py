@@ -1,22 +1,23 @@
 """The configured servers of a worker: supervised on a thread of their own, so that none waits for a tool and no tool for one."""
 
 import asyncio
+import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
 from mcp.types import Tool
+from pydantic import TypeAdapter
 
 from forge_tools.base import BaseTool
 from forge_tools.errors import InvalidToolError
-from forge_tools.mcp.hosting.configuration import Server, read_servers
-from forge_tools.mcp.hosting.connection import Connection
-from forge_tools.mcp.hosting.memory import Memory
-from forge_tools.mcp.hosting.naming import tool_name, tool_prefix
-from forge_tools.mcp.hosting.thread import ConnectionThread
-from forge_tools.mcp.hosting.tools import ServerTool
+from forge_tools.mcp.hosted.configuration import Server, read_servers
+from forge_tools.mcp.hosted.connection import Connection
+from forge_tools.mcp.hosted.tools import ServerTool, tool_name, tool_prefix
+from forge_tools.mcp.thread import LoopThread
 from forge_tools.records import ServerState
 from forge_tools.registry import check_definition
 from forge_tools.validation import clean_text
@@ -29,6 +30,9 @@ START_SECONDS = 15.0
 
 MOST_LEFT_OUT = 50
 """Tools of one server of which its state says why they are not offered."""
+
+_END_SECONDS = 30.0
+_TOOLS = TypeAdapter(list[Tool])
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +52,10 @@ class HostedServers:
     `on_change` is called on the thread of the connections whenever `tools` or `states` have something new.
     """
 
-    def __init__(self, servers: Sequence[Server], max_message_bytes: int, memory: Memory | None = None) -> None:
+    def __init__(self, servers: Sequence[Server], max_message_bytes: int, memory: "Memory | None" = None) -> None:
         self.on_change: Callable[[], None] = lambda: None
         self._memory = memory
-        self._thread = ConnectionThread()
+        self._thread = LoopThread("forge-tools-mcp")
         self._offers = [
             _Offer(Connection(server, max_message_bytes=max_message_bytes, on_change=self._note), self._thread)
             for server in servers
@@ -76,7 +80,7 @@ class HostedServers:
 
     def close(self) -> None:
         """Let go of the servers, and end those that were started here."""
-        self._thread.stop(self._end())
+        self._thread.stop(_END_SECONDS, self._end())
 
     async def _supervise(self, seconds: float) -> None:
         starts = asyncio.Semaphore(STARTS_AT_ONCE)
@@ -109,7 +113,7 @@ class HostedServers:
 class _Offer:
     """What is offered of one server, and why the rest is not."""
 
-    def __init__(self, connection: Connection, thread: ConnectionThread) -> None:
+    def __init__(self, connection: Connection, thread: LoopThread) -> None:
         self.connection = connection
         self.tools: dict[str, ServerTool] = {}
         self._thread = thread
@@ -124,9 +128,8 @@ class _Offer:
         self._listed, self._left_out = dict(listed), {}
         server = self.connection.server
         for tool in filter(lambda one: server.offers(one.name), listed.values()):
-            name = tool_name(server.name, tool.name)
             if reason := self._refusal(tool):
-                self._left_out[name] = reason
+                self._left_out[tool_name(server.name, tool.name)] = reason
                 facts = {"server": server.name, "reason": reason, "mcp_tool": tool.name}
                 logger.warning("A tool of an MCP server cannot be offered", extra=facts)
         return True
@@ -134,13 +137,12 @@ class _Offer:
     def look(self) -> None:
         """Take down how the server is, at one moment for those who ask on other threads."""
         at, server = self.connection, self.connection.server
-        offered = [name for name in self._listed if tool_name(server.name, name) in self.tools]
         self.state = ServerState(
             server=clean_text(server.name),
             prefix=tool_prefix(server.name),
             status=at.status,
             since=at.since,
-            tools=len(offered),
+            tools=sum(tool_name(server.name, name) in self.tools for name in self._listed),
             why=clean_text(at.why),
             failures=at.failures,
             left_out=dict(islice(self._left_out.items(), MOST_LEFT_OUT)),
@@ -157,6 +159,36 @@ class _Offer:
             return error.message
         self.tools[made.name] = made
         return ""
+
+
+class Memory:
+    """What tools servers had when they were last seen: a file for each server and way to start it, without its secrets."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, server: Server, tools: Iterable[Tool]) -> None:
+        """Replace what is known of the server; where that fails, there is nothing to know next time."""
+        path = self._path(server)
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new.write_bytes(_TOOLS.dump_json(list(tools), by_alias=True, exclude_unset=True))
+            new.replace(path)
+        except OSError as error:
+            facts = {"server": server.name, "reason": str(error)}
+            logger.warning("The tools of an MCP server are not kept", extra=facts)
+
+    def find(self, server: Server) -> list[Tool]:
+        """Return the tools it had; none where nothing is known."""
+        try:
+            return _TOOLS.validate_json(self._path(server).read_bytes())
+        except (OSError, ValueError):
+            return []
+
+    def _path(self, server: Server) -> Path:
+        means = json.dumps([server.name, server.command, server.args, str(server.cwd), server.url])
+        return self._folder / f"{sha256(means.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}.json"
 
 
 def _tell_if_broken(supervisor: asyncio.Task[None]) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from forge_tools.base import ExecutionContext
 from forge_tools.executor import ToolExecutor
-from forge_tools.mcp.hosting import servers as module
-from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.memory import Memory
+from forge_tools.mcp.hosted import servers as module
+from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.hosted.servers import Memory
 from tests.hosting import RAW, Host, call, good, raw
 from tests.waiting import is_alive, reached
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from forge_tools.executor import ToolExecutor
-from forge_tools.mcp.progress import told_here
+from forge_tools.mcp.calls import told_here
 from forge_tools.plugins import tool
 from forge_tools.records import ExecutionContext
 from forge_tools.registry import ScopedRegistry
@@ -29,7 +29,7 @@ async def test_a_secret_that_is_told_in_parts_is_told_in_no_notification() -> No
     registry.register(apart)
     ctx: Any = SimpleNamespace(session=SimpleNamespace(report_progress=report_progress))
 
-    result = await told_here(ctx, lambda: ToolExecutor(registry).call("apart", {"pin": "hunter22"}))
+    result = await told_here(ctx, ToolExecutor(registry).call("apart", {"pin": "hunter22"}))
 
     assert result.output == "done"
     assert told == ["it is [redacted], not hunt", "with [redacted]"]

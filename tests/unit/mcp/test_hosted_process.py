@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from forge_tools.mcp.hosting import voice as module
-from forge_tools.mcp.hosting.voice import Voice, shortened
+from forge_tools.mcp.hosted import process as module
+from forge_tools.mcp.hosted.process import ServerLog, shortened
 
 
 def heard(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -21,18 +21,18 @@ def test_what_is_shown_of_a_line_is_short_and_printable() -> None:
 def test_a_flood_is_told_in_few_lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
-    voice = Voice(logging.getLogger("flood"), logging.WARNING, "Said", "s")
+    log = ServerLog(logging.WARNING, "Said", "s")
 
     for number in range(5_000):
-        voice.hear(b"%d" % number)
+        log.write(b"%d" % number)
     now += 11
-    voice.hear(b"later")
+    log.write(b"later")
 
     assert heard(caplog) == [*map(str, range(20)), "An MCP server wrote more lines than are shown", "later"]
-    assert voice.last() == "4998 / 4999 / later"
+    assert log.last() == "4998 / 4999 / later"
 
 
 def test_empty_lines_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    Voice(logging.getLogger("silence"), logging.WARNING, "Said", "s").hear(b" \r")
+    ServerLog(logging.WARNING, "Said", "s").write(b" \r")
 
     assert caplog.records == []

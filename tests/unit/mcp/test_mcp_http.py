@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.guard import Guard, is_loopback
-from forge_tools.mcp.http import bind, url_of
+from forge_tools.mcp.http import Guard, Http, is_loopback
 
 TOKEN = "a secret"
 
@@ -86,29 +85,29 @@ def test_other_names_are_not_taken_for_this_machine(host: str) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.com:0"])
 def test_without_a_token_it_listens_on_this_machine_only(address: str) -> None:
     with pytest.raises(ConfigurationError, match="FORGE_MCP_TOKEN"):
-        bind(address, "")
+        Http.bind(address, "", 1000)
 
 
 def test_with_a_token_it_listens_for_others() -> None:
-    listening, is_local = bind("0.0.0.0:0", TOKEN)
-    with listening:
-        assert not is_local
+    http = Http.bind("0.0.0.0:0", TOKEN, 1000)
+    with http.listening:
+        assert not http.is_local
 
 
 @pytest.mark.parametrize("address", ["8765x", "localhost", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="HOST:PORT"):
-        bind(address, "")
+        Http.bind(address, "", 1000)
 
 
 def test_a_port_that_is_taken_is_said_so() -> None:
-    listening, _ = bind("127.0.0.1:0", "")
-    with listening, pytest.raises(ConfigurationError, match="Cannot listen at"):
-        bind(f"127.0.0.1:{listening.getsockname()[1]}", "")
+    http = Http.bind("127.0.0.1:0", "", 1000)
+    with http.listening, pytest.raises(ConfigurationError, match="Cannot listen at"):
+        Http.bind(f"127.0.0.1:{http.listening.getsockname()[1]}", "", 1000)
 
 
 def test_a_port_alone_means_this_machine() -> None:
-    listening, is_local = bind(":0", "")
-    with listening:
-        assert is_local
-        assert url_of(listening) == f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+    http = Http.bind(":0", "", 1000)
+    with http.listening:
+        assert http.is_local
+        assert http.url == f"http://127.0.0.1:{http.listening.getsockname()[1]}/mcp"

@@ -1,17 +1,22 @@
-"""Artifacts as resources of a server: whole, or in pages that lead to each other, for the session alone whose they are."""
+"""Tools as they are listed, results as they are answered, and artifacts as resources of a server.
+
+Artifacts are read whole, or in pages that lead to each other, by the session alone whose they are.
+"""
 
 import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from mcp import Client, MCPError
+from mcp import Client, MCPError, types
 from mcp.types import BlobResourceContents, TextResourceContents
 
-from forge_tools.mcp import resources
+from forge_tools.mcp import content
+from forge_tools.mcp.content import answered, listed
 from forge_tools.mcp.offer import Offer
 from forge_tools.mcp.server import ToolServer
-from forge_tools.records import Artifact
+from forge_tools.records import Artifact, Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.storage import Store, open_store
 from tests.contract.test_artifacts import BYTES, put
 from tests.migrated import migrated
@@ -21,6 +26,105 @@ from tests.waiting import within
 
 LINES = [f"{number:06} é{'-' * 50}\n" for number in range(12_000)]
 TEXT = "".join(LINES)
+
+SPEC = ToolSpec(
+    name="ListDirectory",
+    description="List.",
+    category=ToolCategory.FILE,
+    parameters=(ToolParameter(name="path", type="string", description="Where."),),
+)
+
+
+def texts(result: types.CallToolResult) -> list[str]:
+    return [block.text for block in result.content if isinstance(block, types.TextContent)]
+
+
+def test_a_tool_is_listed_with_title_schema_and_description() -> None:
+    tool = listed(SPEC, as_task=False)
+
+    assert (tool.name, tool.title, tool.description) == ("ListDirectory", "List Directory", "List.")
+    assert tool.input_schema["required"] == ["path"]
+    assert tool.execution is None
+
+
+@pytest.mark.parametrize(
+    ("can", "hints"),
+    [
+        ({}, (True, False, False, False)),
+        ({"writes_files": True, "idempotent": True}, (False, True, True, False)),
+        ({"executes_commands": True, "accesses_network": True}, (False, True, False, True)),
+    ],
+)
+def test_capabilities_become_hints(can: dict[str, bool], hints: tuple[bool, ...]) -> None:
+    said = listed(SPEC.model_copy(update={"capabilities": Capabilities(**can)}), as_task=False).annotations
+
+    assert said is not None
+    assert (said.read_only_hint, said.destructive_hint, said.idempotent_hint, said.open_world_hint) == hints
+
+
+def test_calls_may_be_made_tasks_where_that_is_said() -> None:
+    execution = listed(SPEC, as_task=True).execution
+
+    assert execution is not None
+    assert execution.task_support == "optional"
+
+
+def test_text_stays_as_it_is() -> None:
+    result = answered(ToolResult.ok("one\n\x1b[1mtwo\x1b[0m"))
+
+    assert texts(result) == ["one\n\x1b[1mtwo\x1b[0m"]
+    assert result.structured_content is None
+    assert not result.is_error
+
+
+def test_an_object_is_text_and_structured_content() -> None:
+    result = answered(ToolResult.ok({"a": [1, "ü"]}))
+
+    assert result.structured_content == {"a": [1, "ü"]}
+    assert '"ü"' in texts(result)[0]
+
+
+@pytest.mark.parametrize("output", [[1, 2], 7, None, {"a": float("nan")}, {1: "a"}, {"a": object()}])
+def test_what_is_no_json_object_is_text_alone(output: Any) -> None:
+    result = answered(ToolResult.ok(output))
+
+    assert result.structured_content is None
+    assert result.model_dump_json()
+
+
+@pytest.mark.parametrize("output", ["\ud800 half", {"half \udfff": ["\ud800"]}])
+def test_half_a_surrogate_pair_does_not_break_the_wire(output: Any) -> None:
+    result = answered(ToolResult.ok(output))
+
+    assert "ud800" in result.model_dump_json()
+
+
+def test_a_failure_says_why_and_what_was_put_out_before() -> None:
+    failed = ToolResult.fail("no such file", error_code="TOOL_ERROR", execution_id="id-1")
+    result = answered(failed.model_copy(update={"output": "half"}))
+
+    assert result.is_error
+    assert texts(result) == ["Error: no such file", "half"]
+    assert result.meta == {"forge-tools/execution-id": "id-1", "forge-tools/error-code": "TOOL_ERROR"}
+
+
+def test_every_problem_of_the_arguments_is_told() -> None:
+    result = answered(ToolResult.fail("a is missing", errors=["a is missing", "b is missing"], hint="did you mean c?"))
+
+    assert texts(result) == ["Error: a is missing\nb is missing\ndid you mean c?"]
+
+
+def test_an_output_that_was_too_long_is_linked() -> None:
+    handle = f"artifact://{'0' * 32}"
+    result = answered(ToolResult.ok("head ... tail", artifact=handle))
+
+    link = result.content[-1]
+    assert isinstance(link, types.ResourceLink)
+    assert link.uri == handle
+
+
+def test_what_only_looks_like_an_artifact_is_not_linked() -> None:
+    assert len(answered(ToolResult.ok("text", artifact="file:///etc/passwd")).content) == 1
 
 
 @pytest.fixture
@@ -49,12 +153,12 @@ def read(connect: Callable[[], Client]) -> Read:
     async def once(uri: str) -> TextResourceContents | BlobResourceContents:
         async with connect() as client:
             try:
-                (content,) = (await client.read_resource(uri)).contents
+                (found,) = (await client.read_resource(uri)).contents
             except MCPError as error:
                 refusal = error  # raised in here it would come out as a group
             else:
-                assert content.uri == uri
-                return content
+                assert found.uri == uri
+                return found
         raise refusal
 
     return once
@@ -66,7 +170,7 @@ async def test_pages_lead_to_each_other_until_all_is_read(read: Read, kept: Arti
     while uri and next(time_left):
         page = await read(uri)
         assert isinstance(page, TextResourceContents)
-        assert len(page.text.encode()) <= resources.PAGE_BYTES
+        assert len(page.text.encode()) <= content.PAGE_BYTES
         seen.append(page.text)
         uri = (page.meta or {}).get("forge-tools/next", "")
     assert len(seen) == 8
@@ -135,7 +239,7 @@ async def test_a_page_of_another_session_is_not_there(read: Read, store: Store) 
 async def test_what_is_too_large_for_one_message_is_read_in_pages(
     read: Read, kept: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "LARGEST", 100_000)
+    monkeypatch.setattr(content, "LARGEST", 100_000)
     with pytest.raises(MCPError, match=r"resources are read up to 100,000. Read it in pages, artifact://\w+\?offset=1"):
         await read(kept.handle)
     first = await read(f"{kept.handle}?offset=1")

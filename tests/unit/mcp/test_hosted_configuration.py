@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.mcp.hosting.configuration import Server, read_servers
+from forge_tools.mcp.hosted.configuration import Server, read_servers
 
 
 def write(folder: Path, servers: Any) -> Path:

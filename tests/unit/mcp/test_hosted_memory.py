@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from mcp.types import Tool
 
-from forge_tools.mcp.hosting.configuration import Server
-from forge_tools.mcp.hosting.memory import Memory
+from forge_tools.mcp.hosted.configuration import Server
+from forge_tools.mcp.hosted.servers import Memory
 
 SERVER = Server(name="s", command="x", env={"TOKEN": "secret"}, args=("-y",))
 TOOL = Tool.model_validate(

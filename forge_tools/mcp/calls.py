@@ -1,0 +1,274 @@
+"""`tools/call`: runs a tool for a client, tells it of progress, and cancels what it no longer waits for."""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS, CallToolRequestParams
+
+from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.errors import ForgeError
+from forge_tools.mcp.offer import Caller, Offer, agent_name
+from forge_tools.records import (
+    REPORTER,
+    ExecutionContext,
+    ExecutionRecord,
+    ExecutionStatus,
+    Output,
+    Progress,
+    StateChange,
+    Told,
+    ToolResult,
+    ToolSpec,
+    told_of,
+)
+from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.validation import shown, suggestion
+
+SESSION_HEADER = "mcp-session-id"
+
+END_PATIENCE = 3.0
+"""Seconds that cancelling calls may take when the server ends."""
+
+PROGRESS_DELAY = 0.25
+PROGRESS_INTERVAL = 1.0
+"""Seconds until a client hears of a call for the first time, and of one that is silent; most calls are over before."""
+
+TELL_SECONDS = 0.25
+"""Between two notifications of what tools of this process report."""
+
+LAST_WORDS = 0.5
+"""What the end of a call may wait for the last of its reports."""
+
+LINE_CHARS = 200
+_STEP = 1e-6
+
+Context = ServerRequestContext[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+
+class Tools(Protocol):
+    """What is asked of an executor here: a ToolExecutor, an ExecutorClient and a ToolThread are each one."""
+
+    async def call(self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, /) -> ToolResult:
+        """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result."""
+        ...
+
+    def specs(self) -> list[ToolSpec]:
+        """The tools as data, without I/O."""
+        ...
+
+
+class Calls:
+    """Calls of clients: on workers where the executor is a client of them, else in this process."""
+
+    def __init__(self, executor: Tools, offer: Offer) -> None:
+        self.offer = offer
+        self.workers = executor if isinstance(executor, ExecutorClient) else None
+        self._executor = executor
+        self._cancelling: set[asyncio.Task[Any]] = set()
+
+    def caller(self, ctx: Context) -> Caller:
+        """Who sends a request; the session of its HTTP connection where there is one, else that of this server."""
+        client = ctx.session.client_params
+        agent = agent_name(client.client_info.name, client.client_info.version) if client else None
+        session = ctx.request.headers.get(SESSION_HEADER) if ctx.request is not None else None
+        return Caller(_disguised(session) if session else self.offer.session_id, agent)
+
+    def offered(self) -> list[ToolSpec]:
+        """The tools that clients see, by name."""
+        return sorted(filter(self.offer.admits, self._executor.specs()), key=lambda spec: spec.name)
+
+    async def refresh(self) -> None:
+        """Read the catalogue again."""
+        if self.workers is not None:
+            await self.workers.catalogue.refresh()
+
+    async def find(self, name: str) -> ToolSpec:
+        """The offered tool of that name or alias; it may have come since the catalogue was read.
+
+        Raises:
+            MCPError: there is none.
+        """
+        spec = self._known(name)
+        if spec is None and self.workers is not None:
+            await self.refresh()
+            spec = self._known(name)
+        if spec is None:
+            hint = suggestion(name, [one.name for one in self.offered()])
+            told = told_of(name, self.workers.catalogue.servers()) if self.workers is not None else ""
+            raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {shown(name)}{hint}{told}")
+        return spec
+
+    async def run(self, ctx: Context, params: CallToolRequestParams) -> ToolResult:
+        """Call a tool and wait for it; cancelling this cancels the call."""
+        spec = await self.find(params.name)
+        arguments, context = params.arguments or {}, self.offer.context(self.caller(ctx))
+        if not _wants_progress(ctx):
+            return await self._executor.call(spec.name, arguments, context)
+        if self.workers is None:
+            return await told_here(ctx, self._executor.call(spec.name, arguments, context))
+        handle = await submit(self.workers, Call(spec.name, arguments, context))
+        if isinstance(handle, ToolResult):
+            return handle
+        await self.is_over(ctx, handle)
+        return await handle.result()
+
+    async def is_over(self, ctx: Context, handle: Handle, patience: float | None = None) -> bool:
+        """Wait for the end of a call, at most `patience` seconds, and report progress meanwhile.
+
+        Cancelling this cancels the call.
+        """
+        waiting = asyncio.ensure_future(handle.result())
+        telling = asyncio.ensure_future(_tell(ctx, handle, waiting)) if _wants_progress(ctx) else None
+        try:
+            await asyncio.wait([waiting], timeout=patience)
+            if telling is not None and waiting.done():
+                await asyncio.wait([telling], timeout=LAST_WORDS)
+        except asyncio.CancelledError:
+            # a task of its own, since what cancels the request cancels its every wait
+            cancelling = asyncio.ensure_future(_cancel(handle))
+            self._cancelling.add(cancelling)
+            cancelling.add_done_callback(self._cancelling.discard)
+            raise
+        finally:
+            is_over = waiting.done()
+            for task in filter(None, (waiting, telling)):
+                task.cancel()
+        return is_over
+
+    async def settle(self) -> None:
+        """Wait for calls to be cancelled, but not for a database that is away."""
+        if self._cancelling:
+            await asyncio.wait(self._cancelling, timeout=END_PATIENCE)
+
+    def _known(self, name: str) -> ToolSpec | None:
+        named = (spec for spec in self._executor.specs() if name == spec.name or name in spec.aliases)
+        return next(filter(self.offer.admits, named), None)
+
+
+async def submit(client: ExecutorClient, call: Call) -> Handle | ToolResult:
+    """Submit a call to workers; a failed result says why it was not taken."""
+    try:
+        return await client.calls.submit(call)
+    except ForgeError as error:
+        return ToolResult.fail(error.message, error_code=error.code)
+
+
+async def told_here(ctx: Context, call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+    """Make a call in this process, and tell what it reports."""
+    notices, buffer = _Notices(ctx), ReportBuffer(lambda: None, interval=TELL_SECONDS)
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            for told in buffer.take():
+                await notices.send_report(told)
+
+    telling = asyncio.ensure_future(tell())
+    before = REPORTER.set(buffer)
+    try:
+        result = await call
+    finally:
+        REPORTER.reset(before)
+        telling.cancel()
+    for told in buffer.close():
+        await notices.send_report(told)
+    return result
+
+
+def described(record: ExecutionRecord, progress: Progress | None = None) -> str:
+    """Where an execution is, in a few words."""
+    if record.status is ExecutionStatus.QUEUED:
+        return f"{record.tool} waits in queue {record.queue}"
+    if record.status is not ExecutionStatus.RUNNING:
+        return f"{record.tool}: {record.error or record.status.value.replace('_', ' ')}"
+    text = f"{record.tool} runs on {record.hostname or 'a worker'}"
+    if progress is None or progress.attempt != record.attempt:
+        return text
+    of = f" of {progress.total:g}" if progress.total is not None else ""
+    return f"{text}: {progress.done:g}{of}" + (f", {progress.message}" if progress.message else "")
+
+
+class _Notices:
+    """The progress of one request. The protocol wants each number above the one before, whatever a tool reports."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._number = 0.0
+        self._total: float | None = None
+        self._message: str | None = None
+        self._sent_at = time.monotonic()
+
+    async def send(self, message: str | None = None, done: float | None = None, total: float | None = None) -> None:
+        """What is not given is as it was."""
+        self._number = done if done is not None and done > self._number else self._number + _STEP
+        self._total = total if done is not None else self._total
+        self._message = message or self._message
+        self._sent_at = time.monotonic()
+        await self._ctx.session.report_progress(self._number, self._total, self._message)
+
+    async def send_report(self, told: Told) -> None:
+        """Send what a buffer gave."""
+        message = told.text if told.done is not None else _last_line(told.text or "")
+        await self.send(message, told.done, told.total)
+
+    async def repeat(self) -> None:
+        """Send what was told last whenever there is silence."""
+        while True:
+            left = self._sent_at + PROGRESS_INTERVAL - time.monotonic()
+            if left <= 0:
+                await self.send()
+            await asyncio.sleep(left if left > 0 else PROGRESS_INTERVAL)
+
+
+async def _tell(ctx: Context, handle: Handle, waiting: "asyncio.Future[ToolResult]") -> None:
+    """Tell what a call on a worker reports, and while it does not, where it is: for the client a sign of life."""
+    await asyncio.wait([waiting], timeout=PROGRESS_DELAY)
+    if waiting.done():
+        return
+    notices = _Notices(ctx)
+    repeating = asyncio.ensure_future(notices.repeat())
+    try:
+        async with aclosing(handle.events()) as events:
+            async for event in events:
+                if isinstance(event, StateChange):
+                    await notices.send(described(await handle.record()))
+                elif isinstance(event, Progress):
+                    await notices.send(event.message, event.done, event.total)
+                elif isinstance(event, Output):
+                    await notices.send(_last_line(event.text))
+    except ForgeError as error:
+        logger.warning("Progress cannot be told", extra={"error": str(error)})
+    finally:
+        repeating.cancel()
+
+
+async def _cancel(handle: Handle) -> None:
+    try:
+        await handle.cancel("the MCP client cancelled it or left")
+    except ForgeError as error:
+        logger.warning("A call could not be cancelled", extra={"error": str(error)})
+
+
+def _wants_progress(ctx: Context) -> bool:
+    """Whether the client gave a token for progress with its request."""
+    meta = (ctx.params or {}).get("_meta")
+    return isinstance(meta, dict) and meta.get("progressToken") is not None
+
+
+def _last_line(text: str) -> str | None:
+    lines = text.strip().splitlines()
+    return lines[-1][:LINE_CHARS] if lines else None
+
+
+def _disguised(session_id: str) -> str:
+    """Whoever knows the id of a session may use it, so the history gets another that only this one leads to."""
+    return f"mcp-{hashlib.blake2b(session_id.encode(), digest_size=12).hexdigest()}"

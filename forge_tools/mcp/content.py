@@ -1,0 +1,222 @@
+"""What clients get to read: tools as they are listed, results as they are answered, and artifacts as resources."""
+
+import base64
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import fields
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlencode
+
+from mcp import types
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS, ReadResourceResult
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+
+from forge_tools.errors import InvalidCallError
+from forge_tools.mcp.calls import Calls, Context
+from forge_tools.records import Artifact, ArtifactPage, PageWish, ToolResult, ToolSpec, artifact_id
+from forge_tools.records.artifacts import PAGE_LINES, SCHEME
+from forge_tools.schemas import render
+from forge_tools.validation import encode_json, shown
+
+META = "forge-tools"
+"""Prefix of what we add under `_meta`."""
+
+LARGEST = 10_000_000
+"""Bytes of what is read in one message; of larger ones a page."""
+
+PAGE_BYTES = 100_000
+"""Bytes of a page whose reader says nothing else; it is most likely to end in front of a model."""
+
+RESOURCE_NOT_FOUND = -32002
+"""What the protocol has for it until 2025-11-25."""
+
+_TEMPLATES = [
+    types.ResourceTemplate(
+        uri_template=f"{SCHEME}{{id}}",
+        name="artifact",
+        title="A whole output",
+        description="The whole of an output that was too long for its result, which has the link to it.",
+        mime_type="text/plain",
+    ),
+    types.ResourceTemplate(
+        uri_template=f"{SCHEME}{{id}}{{?offset,byte,limit,max_bytes}}",
+        name="artifact-page",
+        title="A page of an output",
+        description=f"Lines of such an output: from line `offset` (or from a byte), at most `limit` lines (by default "
+        f"{PAGE_LINES:,}) and `max_bytes` bytes ({PAGE_BYTES:,}). `_meta` of what is read has the address of the next page.",
+        mime_type="text/plain",
+    ),
+]
+
+_WISHES = tuple(field.name for field in fields(PageWish))
+
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_-]+")
+_LONGEST = 2**31
+_SURROGATE = "\\ud"
+"""How one begins in ASCII JSON."""
+
+_TASKS_OPTIONAL = types.ToolExecution(task_support="optional")
+
+
+def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
+    """The tool as `tools/list` shows it; `as_task` says that calls of it may be made tasks."""
+    schema = render(spec, "mcp")
+    return types.Tool(
+        name=spec.name,
+        title=_WORDS.sub(" ", spec.name),
+        description=spec.description,
+        input_schema=schema["inputSchema"],
+        annotations=types.ToolAnnotations.model_validate(schema["annotations"]),
+        execution=_TASKS_OPTIONAL if as_task else None,
+    )
+
+
+def answered(result: ToolResult) -> types.CallToolResult:
+    """The result of a call, a failed one with `isError` and its reason as text.
+
+    An output that is a JSON object is given as structured content too. What was too long is a link to the whole of it.
+    """
+    meta = {f"{META}/execution-id": result.metadata.get("execution_id"), f"{META}/error-code": result.error_code}
+    said = {key: str(value) for key, value in meta.items() if value is not None}
+    return types.CallToolResult(
+        content=_content(result),
+        structured_content=_structured(result),
+        is_error=not result.success,
+        _meta=said or None,
+    )
+
+
+def _content(result: ToolResult) -> list[types.ContentBlock]:
+    texts = [] if result.success else [_reason(result)]
+    if result.success or result.output is not None:  # what it had put out before it failed
+        texts.append(ToolResult.ok(result.output).to_text())
+    content: list[types.ContentBlock] = [types.TextContent(text=_encodable(text)) for text in texts]
+    link = _link(result)
+    return [*content, link] if link else content
+
+
+def _reason(result: ToolResult) -> str:
+    lines = [str(one) for one in result.metadata.get("errors") or ()]
+    text = result.to_text()
+    more = [line for line in lines if line not in text]
+    hint = result.metadata.get("hint")
+    return "\n".join([text, *more, *([str(hint)] if hint else [])])
+
+
+def _structured(result: ToolResult) -> dict[str, Any] | None:
+    """The output where it is a JSON object: what comes from a worker is JSON, what a tool here returns may be anything."""
+    if not result.success or not isinstance(result.output, dict):
+        return None
+    try:
+        text = encode_json(result.output, "output", _LONGEST)
+    except InvalidCallError:
+        return None
+    strict: dict[str, Any] = json.loads(text)
+    return _encodable(strict) if _SURROGATE in text else strict
+
+
+def _encodable(value: Any) -> Any:
+    """Without lone surrogates, which no transport can encode."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return value
+
+
+def _link(result: ToolResult) -> types.ResourceLink | None:
+    handle = result.metadata.get("artifact")
+    if not isinstance(handle, str) or artifact_id(handle) is None:
+        return None
+    return types.ResourceLink(
+        uri=handle,
+        name=handle,
+        title="The whole output",
+        description="The output was too long for a result. Read this resource for all of it, with ?offset=LINE for a page.",
+        mime_type="text/plain",
+    )
+
+
+class ArtifactReader(Protocol):
+    """Where artifacts are kept."""
+
+    async def find(self, id: str, session_id: str | None, /) -> Artifact | None: ...
+
+    def read(self, artifact: Artifact, /) -> AsyncIterator[bytes]: ...
+
+    async def page(self, artifact: Artifact, wish: PageWish, /) -> ArtifactPage: ...
+
+
+class Resources:
+    """Serves artifacts. They are not listed: results link to them, and a session sees its own only."""
+
+    def __init__(self, artifacts: ArtifactReader, calls: Calls) -> None:
+        self._artifacts = artifacts
+        self._calls = calls
+
+    async def list(self, _ctx: Context, _params: types.PaginatedRequestParams) -> types.ListResourcesResult:
+        return types.ListResourcesResult(resources=[])
+
+    async def templates(
+        self, _ctx: Context, _params: types.PaginatedRequestParams
+    ) -> types.ListResourceTemplatesResult:
+        return types.ListResourceTemplatesResult(resource_templates=_TEMPLATES)
+
+    async def read(self, ctx: Context, params: types.ReadResourceRequestParams) -> ReadResourceResult:
+        address, is_paged, query = params.uri.partition("?")
+        id_ = artifact_id(address)
+        artifact = await self._artifacts.find(id_, self._calls.caller(ctx).session_id) if id_ else None
+        if artifact is None:
+            code = INVALID_PARAMS if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else RESOURCE_NOT_FOUND
+            raise MCPError(code=code, message=f"Resource not found, or expired: {shown(params.uri)}")
+        if is_paged:
+            return await self._page(params.uri, artifact, _wish(query))
+        if artifact.size > LARGEST:
+            message = (
+                f"{artifact.handle} is {artifact.size:,} bytes; resources are read up to {LARGEST:,}. "
+                f"Read it in pages, {artifact.handle}?offset=1 first, or with the tool Read, file_path {artifact.handle}."
+            )
+            raise MCPError(code=INVALID_PARAMS, message=message)
+        data = b"".join([chunk async for chunk in self._artifacts.read(artifact)])
+        return ReadResourceResult(contents=[_contents(params.uri, data)])
+
+    async def _page(self, uri: str, artifact: Artifact, wish: PageWish) -> ReadResourceResult:
+        try:
+            page = await self._artifacts.page(artifact, wish)
+        except InvalidCallError as error:
+            raise MCPError(code=INVALID_PARAMS, message=error.message) from error
+        meta: dict[str, Any] = {f"{META}/start": page.start, f"{META}/end": page.end, f"{META}/size": page.size}
+        if page.next:
+            limits = {"limit": wish.limit, "max_bytes": wish.max_bytes if wish.max_bytes != PAGE_BYTES else None}
+            following = page.next | {name: value for name, value in limits.items() if value is not None}
+            meta[f"{META}/next"] = f"{artifact.handle}?{urlencode(following)}"
+        return ReadResourceResult(contents=[_contents(uri, page.data, meta)])
+
+
+def _wish(query: str) -> PageWish:
+    """Read the part of the address that says which page."""
+    try:
+        given = {
+            name: int(value) for name, value in parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+        }
+        wish = PageWish(**{"max_bytes": PAGE_BYTES} | given)
+    except (TypeError, ValueError) as error:
+        message = f"{shown(query)} says no page. Give whole numbers for any of {', '.join(_WISHES)}."
+        raise MCPError(code=INVALID_PARAMS, message=message) from error
+    if wish.most_bytes > LARGEST:
+        raise MCPError(code=INVALID_PARAMS, message=f"max_bytes {wish.most_bytes:,} is more than {LARGEST:,}.")
+    return wish
+
+
+def _contents(
+    uri: str, data: bytes, meta: dict[str, Any] | None = None
+) -> types.TextResourceContents | types.BlobResourceContents:
+    try:
+        return types.TextResourceContents(uri=uri, mime_type="text/plain", text=data.decode(), _meta=meta)
+    except UnicodeDecodeError:
+        blob = base64.b64encode(data).decode()
+        return types.BlobResourceContents(uri=uri, mime_type="application/octet-stream", blob=blob, _meta=meta)

@@ -1,0 +1,189 @@
+"""One tool of a server as a tool of ours: its name here, its capabilities, and its answers as results."""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import Any
+
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ResourceLink,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+from pydantic import ValidationError
+
+from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
+from forge_tools.mcp.hosted.connection import DISCONNECTED, Connection, DisconnectedError, GoneError
+from forge_tools.mcp.thread import LoopThread, StoppedError
+from forge_tools.records import Lane
+from forge_tools.sandbox.artifacts import keep
+from forge_tools.validation import clean_text
+
+TAG = "mcp"
+TOOL_ERROR = "MCP_TOOL_ERROR"
+
+MAX_NAME = 64
+"""Characters that providers take."""
+
+MAX_STRUCTURED_CHARS = 100_000
+"""Of structured content beside a text, in metadata; without a text it is the output, which has its own limit."""
+
+KEEP_SECONDS = 10.0
+
+_HEAD = 40
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class ServerTool(BaseTool):
+    """Passes calls on to a server."""
+
+    name: str = ""
+    description: str = ""
+    category = ToolCategory.MCP
+    lane: Lane = "async"
+    parameters: tuple[ToolParameter, ...] = ()
+
+    def __init__(self, tool: Tool, connection: Connection, thread: LoopThread) -> None:
+        server = connection.server
+        self.name = tool_name(server.name, tool.name)
+        said = clean_text((tool.description or tool.title or "").strip())
+        self.description = said or f"The tool {clean_text(tool.name)} of the MCP server {clean_text(server.name)}."
+        self.input_schema = tool.input_schema
+        self.capabilities = capabilities_of(tool.annotations if server.trust_annotations else None)
+        self.tags = (TAG, clean_text(server.name))
+        self.timeout = server.timeout
+        self._called = tool.name
+        self._connection = connection
+        self._thread = thread
+
+    async def _execute(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:  # type: ignore[override]  # names come as keywords alone
+        result = await self._passed_on(arguments, context)
+        result.metadata["server"] = self._connection.server.name
+        return result
+
+    async def _dry_run(self, context: ExecutionContext, /, **arguments: Any) -> ToolResult:  # type: ignore[override]  # as above
+        return await super()._dry_run(context, **arguments)
+
+    async def _passed_on(self, arguments: dict[str, Any], context: ExecutionContext) -> ToolResult:
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            context.progress(progress, total, message)
+
+        try:
+            answer = await self._thread.run(self._connection.call(self._called, arguments, tell))
+        except StoppedError:
+            said = "MCP servers cannot be asked any more: this worker is stopping."
+            return ToolResult.fail(said, error_code=DISCONNECTED, retryable=True)
+        except DisconnectedError as error:
+            known = {} if error.had_begun else {"retryable": True}
+            return ToolResult.fail(error.message, error_code=error.code, **known)
+        except GoneError as error:
+            return ToolResult.fail(error.message, error_code=error.code, retryable=False)
+        except MCPError as error:
+            said = f"The MCP server '{self._connection.server.name}' refused the call: {error.message}"
+            return ToolResult.fail(said, error_code=TOOL_ERROR, error_details={"code": error.code})
+        except (RuntimeError, ValidationError) as error:
+            said = f"What the MCP server '{self._connection.server.name}' answered is no result: {error}"
+            return ToolResult.fail(said[:2000], error_code=TOOL_ERROR)
+        return await result_of(answer, context)
+
+
+def capabilities_of(hints: ToolAnnotations | None) -> Capabilities:
+    """Take a server at its word; what it does not say is the worst there may be."""
+    hints = hints or ToolAnnotations()
+    is_read_only = hints.read_only_hint is True
+    return Capabilities(
+        writes_files=not is_read_only,
+        executes_commands=not is_read_only and hints.destructive_hint is not False,
+        accesses_network=hints.open_world_hint is not False,
+        idempotent=is_read_only or hints.idempotent_hint is True,
+    )
+
+
+def tool_prefix(server: str) -> str:
+    """What the names of all tools of a server begin with."""
+    return _FOREIGN.sub("_", f"mcp__{server}__")[:_HEAD]
+
+
+def tool_name(server: str, tool: str) -> str:
+    """Return `mcp__server__tool`, with a hash of the two where that would be too long or could mean another pair too.
+
+    It depends on nothing but the two, so that a tool which comes or goes renames no other.
+    """
+    plain = f"mcp__{server}__{tool}"
+    name = _FOREIGN.sub("_", plain)
+    if name == plain and len(name) <= MAX_NAME and "__" not in f"{server}_":
+        return name
+    mark = sha256(f"{server}\0{tool}".encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    if len(name) + len(mark) + 1 <= MAX_NAME:
+        return f"{name}_{mark}"
+    head = f"{name[:_HEAD]}_{mark}_"
+    return head + name[len(head) - MAX_NAME :]
+
+
+async def result_of(answer: CallToolResult, context: ExecutionContext) -> ToolResult:
+    """Map an answer: its texts joined, other content described there and in `content` of the metadata.
+
+    Images, sounds and binary resources are kept as artifacts where this host has any. Structured content is the output where no
+    text says the same, else `structured` in the metadata.
+    """
+    blocks = [await _shown(block, context) for block in answer.content]
+    text = clean_text("\n".join(part for part, _ in blocks))
+    described = [facts for _, facts in blocks if facts]
+    metadata: dict[str, Any] = {"content": described} if described else {}
+    structured = answer.structured_content
+    encoded = "" if structured is None else json.dumps(structured, default=str)
+    if text and structured is not None:
+        is_small = len(encoded) <= MAX_STRUCTURED_CHARS
+        metadata |= {"structured": structured} if is_small else {"structured_omitted_chars": len(encoded)}
+    if answer.is_error:
+        error = text or encoded or "The server says that it failed, and not why."
+        return ToolResult.fail(error, error_code=TOOL_ERROR, **metadata)
+    return ToolResult.ok(text if text or structured is None else structured, **metadata)
+
+
+async def _shown(block: ContentBlock, context: ExecutionContext) -> tuple[str, dict[str, Any]]:
+    """Return a block as text, and what the metadata say of it unless it is nothing but text."""
+    if isinstance(block, TextContent):
+        return block.text, {}
+    if isinstance(block, ResourceLink):
+        facts = _given(type="resource_link", uri=str(block.uri), name=block.name, mime_type=block.mime_type)
+        return f"[resource {block.name}{_of(block.mime_type)}: {block.uri}]", facts
+    if not isinstance(block, EmbeddedResource):
+        return await _binary(block.type, block.data, _given(type=block.type, mime_type=block.mime_type), context)
+    resource, uri = block.resource, str(block.resource.uri)
+    facts = _given(type="resource", uri=uri, mime_type=resource.mime_type)
+    if isinstance(resource, BlobResourceContents):
+        return await _binary(f"resource {uri}", resource.blob, facts, context)
+    return f"[resource {uri}{_of(resource.mime_type)}]\n{resource.text}", facts
+
+
+async def _binary(what: str, data: str, facts: dict[str, Any], context: ExecutionContext) -> tuple[str, dict[str, Any]]:
+    what += _of(facts.get("mime_type"))
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return f"[{what}: its data are no base64]", facts
+    facts = {**facts, "bytes": len(content), **await keep(_whole(content), context, KEEP_SECONDS)}
+    where = f": {facts['artifact']}" if "artifact" in facts else ""
+    return f"[{what}, {len(content):,} bytes{where}]", facts
+
+
+async def _whole(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+def _of(kind: str | None) -> str:
+    return f" ({kind})" if kind else ""
+
+
+def _given(**facts: str | None) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
