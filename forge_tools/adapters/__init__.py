@@ -1,6 +1,6 @@
 """The agent's side: tools as each model SDK takes them. An adapter imports its SDK where it is used, never at the top."""
 
-from forge_tools.adapters.calls import Answer, ToolCall, Toolset
 from forge_tools.adapters.conversation import Conversation, Reply, Step, Turn, Usage
+from forge_tools.adapters.toolset import Answer, ToolCall, Toolset
 
 __all__ = ["Answer", "Conversation", "Reply", "Step", "ToolCall", "Toolset", "Turn", "Usage"]

@@ -4,19 +4,10 @@ from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from forge_tools.adapters.calls import UNREADABLE, Answer, ToolCall, sendable
-from forge_tools.adapters.conversation import (
-    BROKEN_OFF,
-    CALL_CUT_OFF,
-    CUT_OFF,
-    PAUSED,
-    Hook,
-    Message,
-    Reply,
-    Usage,
-    told,
-)
+from forge_tools.adapters.arguments import UNREADABLE, sendable
+from forge_tools.adapters.conversation import BROKEN_OFF, PAUSED, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra
+from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.records import Schema, ToolSpec
 from forge_tools.schemas import render
 
@@ -53,14 +44,8 @@ class Messages(SdkModel):
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
         """Send one request; with `on_event`, stream, and hand on each event."""
-        request: dict[str, Any] = {"messages": list(messages)}
-        if offered := [*tools, *self._own_tools]:
-            request["tools"] = offered
-        request |= self._request
-        if on_event is None:
-            return self.read(await self.client.messages.create(**request))
-        async with await self.client.messages.create(**request, stream=True) as stream:
-            return await self.assemble(stream, on_event)
+        request = {"messages": list(messages), **self.offered(tools), **self._request}
+        return await self.exchange(self.client.messages.create, request, on_event)
 
     def read(self, message: Any) -> Reply:
         """Take a `Message` apart."""
@@ -123,22 +108,17 @@ def _sendable(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reply(content: list[dict[str, Any]], stop: str | None, usage: Usage, raw: Any) -> Reply:
-    kept = [_sendable(block) for block in content]
-    kept = [
-        block for block in kept if block["type"] != "text" or block["text"]
-    ]  # the API sends, and refuses, empty ones
+    kept = [_sendable(block) for block in content if block["type"] != "text" or block["text"]]  # it refuses empty ones
     if stop == "refusal":
         kept = [block for block in kept if block["type"] != "tool_use"]
     calls = [_call(block) for block in kept if block["type"] == "tool_use"]
-    if calls and stop in _CUT_OFF and kept[-1]["type"] == "tool_use":
-        calls[-1] = replace(calls[-1], problem=CALL_CUT_OFF)
     text = "".join(block["text"] for block in kept if block["type"] == "text")
     messages = [{"role": "assistant", "content": kept}] if kept else []
     reply = Reply(text=text, messages=messages, calls=calls, usage=usage, raw=raw)
     if stop in _CUT_OFF:
-        return replace(reply, stop="cut_off", problem=CUT_OFF)
+        return reply.cut_off(in_call=bool(calls) and kept[-1]["type"] == "tool_use")
     if stop == "refusal":
-        return replace(reply, stop="refused", problem=f"The model declined: {text or 'it gave no reason'}")
+        return reply.refused(f"The model declined: {text or 'it gave no reason'}")
     return replace(reply, stop=PAUSED) if stop == "pause_turn" else reply
 
 

@@ -1,12 +1,11 @@
 """The tools of any executor for callers that expect text: functions of arguments, and calls that a person may confirm."""
 
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from forge_tools.adapters.calls import Answer, BlockingExecutor, ToolCall, Toolset
-from forge_tools.adapters.face import Executor
+from forge_tools.adapters.arguments import read
+from forge_tools.adapters.toolset import Answer, BlockingExecutor, Executor, ToolCall, Toolset
 from forge_tools.base import brief
 from forge_tools.errors import ErrorCode, ToolError, ToolNotFoundError
 from forge_tools.langchain import run_in_thread
@@ -92,8 +91,8 @@ class TextTools:
 
     def prepare(self, name: str, args: Arguments) -> "TextCall":
         """Look at a call before it runs."""
-        spec, arguments = self._by_name().get(name), _read(args)
-        if arguments is None:
+        spec, arguments = self._by_name().get(name), read(name, args)
+        if isinstance(arguments, str):
             return _refused(name, spec, f"must be one JSON object with names as keys, not {brief(args)}.")
         try:
             question = None if self._changes_nothing else _question(name, spec, arguments)
@@ -179,19 +178,6 @@ class TextCall(NamedTuple):
 
 def _refused(name: str, spec: ToolSpec | None, why: str) -> TextCall:
     return TextCall(ToolCall("", name, {}, f"The arguments of {shown(name)} {why}"), spec, None)
-
-
-def _read(args: Arguments) -> dict[str, Any] | None:
-    """Read arguments once, so that what runs is what a person was shown; None where they are no object."""
-    given: Any = args
-    if isinstance(args, str | bytes):
-        try:
-            given = json.loads(args) if args.strip() else {}
-        except (ValueError, RecursionError):
-            return None
-    elif args is None:
-        return {}
-    return dict(given) if isinstance(given, Mapping) else None
 
 
 def _question(name: str, spec: ToolSpec | None, arguments: dict[str, Any]) -> str | None:

@@ -3,10 +3,10 @@
 import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from forge_tools.adapters.calls import Answer, ToolCall, Toolset
+from forge_tools.adapters.toolset import Answer, ToolCall, Toolset
 from forge_tools.records import Schema, ToolSpec
 
 Message = dict[str, Any]
@@ -59,6 +59,17 @@ class Reply:
     def failure(cls, problem: str, usage: Usage, raw: Any = None) -> "Reply":
         """A reply that did not come, or not whole: nothing of it is kept, none of its calls runs."""
         return cls(text="", messages=[], usage=usage, stop="failed", problem=problem, raw=raw)
+
+    def cut_off(self, *, in_call: bool = True) -> "Reply":
+        """This reply, cut off at the token limit: its last call, if any, does not run where that is what was cut."""
+        calls = list(self.calls)
+        if calls and in_call:
+            calls[-1] = replace(calls[-1], problem=CALL_CUT_OFF)
+        return replace(self, calls=calls, stop="cut_off", problem=CUT_OFF)
+
+    def refused(self, problem: str) -> "Reply":
+        """This reply, whose model or provider declined."""
+        return replace(self, stop="refused", problem=problem)
 
 
 class Model(Protocol):
@@ -185,19 +196,10 @@ def _turn(steps: list[Step], stop: Stop, problem: str | None) -> Turn:
 
 def _encodable(message: Message) -> Message:
     """Replace half surrogate pairs, which models emit and SDKs cannot send back."""
+    text = json.dumps(message, ensure_ascii=False)
     try:
-        json.dumps(message, ensure_ascii=False).encode()
+        text.encode()
     except UnicodeEncodeError:
-        cleaned: Message = _without_surrogates(message)
+        cleaned: Message = json.loads(text.encode(errors="replace"))
         return cleaned
     return message
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_without_surrogates(name): _without_surrogates(member) for name, member in value.items()}
-    return value

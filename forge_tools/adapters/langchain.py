@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from forge_tools.adapters.calls import Answer, BlockingExecutor, ToolCall, Toolset
-from forge_tools.adapters.face import Executor
 from forge_tools.adapters.sdk import extra
+from forge_tools.adapters.toolset import Answer, BlockingExecutor, Executor, ToolCall, Toolset
 from forge_tools.langchain import argument_schema, run_in_thread
 from forge_tools.records import CallOptions, ExecutionContext, ToolCategory
 

@@ -3,23 +3,14 @@
 import json
 from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from forge_tools.adapters.calls import Answer, ToolCall, sendable
-from forge_tools.adapters.conversation import (
-    BROKEN_OFF,
-    CALL_CUT_OFF,
-    CUT_OFF,
-    Hook,
-    Message,
-    Reply,
-    Usage,
-    told,
-)
+from forge_tools.adapters.arguments import sendable
+from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra, unreadable, with_instructions
+from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.records import Schema, ToolSpec, new_id
 from forge_tools.schemas import render
 
@@ -141,21 +132,12 @@ def _add(message: Message, delta: Mapping[str, Any]) -> None:
 def _reply(message: Message, fields: Mapping[str, Any], raw: Any) -> Reply:
     asked = [one["function"] for one in message.get("tool_calls") or ()]
     calls = [ToolCall(f"call_{new_id()}", one.get("name") or "", one.get("arguments")) for one in asked]
-    is_cut_off = fields.get("done_reason") == "length"
-    if calls and is_cut_off:
-        calls[-1] = replace(calls[-1], problem=CALL_CUT_OFF)
-    reply = Reply(
-        text=message.get("content") or "",
-        messages=_kept(message, calls),
-        calls=calls,
-        usage=Usage(
-            requests=1,
-            input_tokens=fields.get("prompt_eval_count") or 0,
-            output_tokens=fields.get("eval_count") or 0,
-        ),
-        raw=raw,
+    counted = Usage(
+        requests=1, input_tokens=fields.get("prompt_eval_count") or 0, output_tokens=fields.get("eval_count") or 0
     )
-    return replace(reply, stop="cut_off", problem=CUT_OFF) if is_cut_off else reply
+    text = message.get("content") or ""
+    reply = Reply(text=text, messages=_kept(message, calls), calls=calls, usage=counted, raw=raw)
+    return reply.cut_off() if fields.get("done_reason") == "length" else reply
 
 
 def _kept(message: Message, calls: Sequence[ToolCall]) -> list[Message]:

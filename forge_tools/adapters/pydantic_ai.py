@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from forge_tools.adapters.calls import BlockingExecutor, ToolCall, Toolset
-from forge_tools.adapters.face import Executor
 from forge_tools.adapters.sdk import extra
+from forge_tools.adapters.toolset import BlockingExecutor, Executor, ToolCall, Toolset
 from forge_tools.errors import ErrorCode
 from forge_tools.records import CallOptions, ExecutionContext, ToolCategory, ToolResult, ToolSpec
 from forge_tools.schemas import render

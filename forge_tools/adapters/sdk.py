@@ -1,13 +1,13 @@
 """What adapters have in common of their SDKs: the import, the client, and what a caller adds to each request."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from pydantic import ValidationError
 
-from forge_tools.adapters.conversation import PAUSED, Message, Reply, Usage
+from forge_tools.adapters.conversation import PAUSED, Hook, Message, Reply, Usage
 from forge_tools.records import Schema
 
 _SET_BY_THE_ADAPTER = ("messages", "input", "contents", "stream")
@@ -50,6 +50,28 @@ class SdkModel(ABC):
     def prompt(self, text: str) -> Message:
         """What a user says, as a message."""
         return {"role": "user", "content": text}
+
+    def offered(self, tools: Sequence[Schema]) -> dict[str, Any]:
+        """The `tools` of a request with those that the provider runs itself; none at all where there are none."""
+        offered = [*tools, *self._own_tools]
+        return {"tools": offered} if offered else {}  # an empty list is refused
+
+    async def exchange(
+        self, create: Callable[..., Awaitable[Any]], request: dict[str, Any], on_event: Hook | None
+    ) -> Reply:
+        """Send one request; with `on_event`, stream, and hand on each event."""
+        if on_event is None:
+            return self.read(await create(**request))
+        async with await create(**request, stream=True) as stream:
+            return await self.assemble(stream, on_event)
+
+    @abstractmethod
+    def read(self, reply: Any, /) -> Reply:
+        """Take a reply of the SDK apart."""
+
+    @abstractmethod
+    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+        """Put the events of a stream together."""
 
     def asked_again(self, why: str, usage: Usage, raw: Any) -> Reply:
         """Tell the model of a call that its provider could not read: this stands in the history where the call would."""

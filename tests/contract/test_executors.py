@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from forge_tools.adapters.face import Executor
 from forge_tools.client import ExecutorClient
 from forge_tools.records import CallOptions, ExecutionContext, RetryPolicy, ToolCategory
 from forge_tools.schemas import FORMATS
 from forge_tools.testing import InlineExecutor
 from tests.fleet import Fleet
 from tests.function_tools import make
+
+Executor = InlineExecutor | ExecutorClient
 
 ALL = ["block", "fail", "greet", "salute", "who"]
 BONN = {"place": {"city": "Bonn", "tags": ["old"]}}

@@ -13,9 +13,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from forge_tools.adapters.calls import ToolCall, Toolset
 from forge_tools.adapters.conversation import Conversation
 from forge_tools.adapters.langchain import langchain_tools
+from forge_tools.adapters.toolset import ToolCall, Toolset
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus
 from tests.fleet import ROOT, Fleet

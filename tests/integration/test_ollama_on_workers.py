@@ -8,10 +8,10 @@ from typing import Any
 import ollama
 import pytest
 
-from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.compat import SyncTextTools, TextTools
 from forge_tools.adapters.conversation import Conversation
 from forge_tools.adapters.ollama import Chat
+from forge_tools.adapters.toolset import Toolset
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.errors import ConfigurationError, ToolError
 from forge_tools.records import ExecutionContext, ExecutionStatus

@@ -9,10 +9,10 @@ import openai
 from google import genai
 
 from forge_tools.adapters.anthropic import Messages
-from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.conversation import Conversation
 from forge_tools.adapters.gemini import GenerateContent
 from forge_tools.adapters.openai import ChatCompletions, Responses
+from forge_tools.adapters.toolset import Toolset
 from tests.model_servers.chat import ChatServer
 from tests.model_servers.gemini import GeminiServer
 from tests.model_servers.messages import MessagesServer

@@ -9,10 +9,10 @@ import ollama
 import pytest
 
 from forge_tools.adapters.anthropic import Messages
-from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.compat import TextTools
 from forge_tools.adapters.conversation import Conversation
 from forge_tools.adapters.ollama import Chat
+from forge_tools.adapters.toolset import Toolset
 from forge_tools.base import ExecutionContext
 from forge_tools.executor import ToolExecutor
 from forge_tools.registry import ScopedRegistry

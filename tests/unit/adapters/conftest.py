@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.conversation import Conversation
+from forge_tools.adapters.toolset import Toolset
 from forge_tools.executor import ToolExecutor
 from tests.model_servers.providers import PROVIDERS, Provider, Stage, close
 from tests.model_servers.wire import Say

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.conversation import Step
+from forge_tools.adapters.toolset import Toolset
 from forge_tools.errors import InvalidToolError
 from forge_tools.executor import ToolExecutor
 from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, RESPONSES, Provider, Stage

@@ -13,8 +13,8 @@ from google import genai
 from google.genai import types
 from pydantic import BaseModel, TypeAdapter
 
-from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.gemini import GenerateContent
+from forge_tools.adapters.toolset import Toolset
 from forge_tools.errors import InvalidToolError
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import ToolCategory, ToolParameter, ToolSpec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.adapters.gemini.parts import Part, add_part, sendable
+from forge_tools.adapters.gemini import Part, add_part, sendable
 
 LEAVES = st.one_of(st.text(), st.integers(-(2**40), 2**40), st.floats(-1e6, 1e6), st.booleans(), st.none())
 NAMES = st.text(min_size=1)

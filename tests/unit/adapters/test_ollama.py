@@ -10,8 +10,8 @@ import ollama
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from forge_tools.adapters.calls import Toolset
 from forge_tools.adapters.ollama import Chat
+from forge_tools.adapters.toolset import Toolset
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
 from tests.model_servers.ollama import OllamaServer

@@ -29,7 +29,7 @@ def test_importing_the_adapters_loads_no_sdk() -> None:
 
 def test_every_adapter_is_among_those_that_are_looked_at() -> None:
     folder = ROOT / "forge_tools" / "adapters"
-    shared = {"calls", "conversation", "face", "reading_on", "sdk", "strict"}
+    shared = {"arguments", "conversation", "sdk", "strict", "toolset"}
 
     assert {path.stem for path in folder.iterdir() if not path.stem.startswith("__")} - shared == set(ADAPTERS)
 

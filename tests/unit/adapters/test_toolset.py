@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tools.adapters.calls import Answer, ToolCall, Toolset
+from forge_tools.adapters.toolset import Answer, ToolCall, Toolset
 from forge_tools.base import ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode, ToolNotFoundError
 from forge_tools.executor import CallOptions, ToolExecutor

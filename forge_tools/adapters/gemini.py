@@ -1,20 +1,20 @@
-"""The generateContent API: tools, calls and results as `client.aio.models` takes and gives them."""
+"""Gemini's API, of Google AI and of Vertex AI: tools, calls and results as `client.aio.models` takes and gives them."""
 
 import re
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from forge_tools.adapters.calls import Answer, ToolCall
-from forge_tools.adapters.conversation import BROKEN_OFF, CALL_CUT_OFF, CUT_OFF, Hook, Message, Reply, Usage, told
-from forge_tools.adapters.gemini.parts import Part, add_part, sendable
+from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra, unreadable
+from forge_tools.adapters.toolset import Answer, ToolCall
 from forge_tools.errors import InvalidToolError
 from forge_tools.records import Schema, ToolSpec, new_id
 from forge_tools.schemas import render
+
+Part = dict[str, Any]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
 """Names of functions (google.genai.types.FunctionDeclaration)."""
@@ -32,6 +32,15 @@ _REFUSED = frozenset(
     {"SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "ESCALATION", "MODEL_ARMOR"}
     | {"IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "PUP_LIMITED_DISABLED"}
 )
+
+_TEXT = frozenset({"text", "thought"})
+_STREAMED = frozenset({"partial_args", "will_continue"})
+"""What a call says of its being streamed; requests do not take it."""
+
+_STEP = re.compile(
+    r"""\.(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]|\[(?P<quote>['"])(?P<quoted>(?:\\.|[^\\])*?)(?P=quote)\]""", re.DOTALL
+)
+"""One step of a JSON path (RFC 9535) that names one place."""
 
 
 class GenerateContent(SdkModel):
@@ -64,9 +73,7 @@ class GenerateContent(SdkModel):
 
     async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
         """Send one request; with `on_event`, stream, and hand on each chunk."""
-        config = self._config
-        if offered := [*tools, *self._own_tools]:
-            config = {**config, "tools": offered}
+        config = {**self._config, **self.offered(tools)}
         request = {"model": self._model, "contents": list(messages), "config": config}
         models = self.client.models
         try:
@@ -107,7 +114,7 @@ class GenerateContent(SdkModel):
             return self.asked_again(ending.said(_UNREAD[reason]), usage, raw)
         if ending.blocked is not None:
             problem = f"The provider refused the prompt: {ending.blocked}."
-            return replace(Reply.failure(problem, usage, raw), stop="refused")
+            return Reply.failure(problem, usage, raw).refused(problem)
         if not ending.is_begun:
             return Reply.failure("The provider sent no candidate.", usage, raw)
         if reason is None:
@@ -159,16 +166,12 @@ def _kept(parts: list[Part], ending: _Ending, raw: Any) -> Reply:
     if reason in _REFUSED:
         parts = [part for part in parts if "function_call" not in part]
     calls = [_call(part["function_call"]) for part in parts if "function_call" in part]
-    if calls and reason == "MAX_TOKENS" and "function_call" in parts[-1]:
-        calls[-1] = replace(calls[-1], problem=CALL_CUT_OFF)
     text = "".join(part["text"] for part in parts if "text" in part and not part.get("thought"))
     messages = [{"role": "model", "parts": parts}] if parts else []
     reply = Reply(text=text, messages=messages, calls=calls, usage=ending.usage, raw=raw)
     if reason == "MAX_TOKENS":
-        return replace(reply, stop="cut_off", problem=CUT_OFF)
-    if reason in _REFUSED:
-        return replace(reply, stop="refused", problem=f"The provider held the reply back: {ending.said(reason)}.")
-    return reply
+        return reply.cut_off(in_call=bool(calls) and "function_call" in parts[-1])
+    return reply.refused(f"The provider held the reply back: {ending.said(reason)}.") if reason in _REFUSED else reply
 
 
 def _call(call: dict[str, Any]) -> ToolCall:
@@ -197,3 +200,71 @@ def _usage(counts: Any) -> Usage:
         output_tokens=(counts.candidates_token_count or 0) + (counts.thoughts_token_count or 0),
         cached_tokens=counts.cached_content_token_count or 0,
     )
+
+
+def add_part(parts: list[Part], part: Part) -> None:
+    """Add what a chunk brought. A part with a signature stays one of its own, since that belongs to what it came with."""
+    last = parts[-1] if parts else {}
+    call = part.get("function_call")
+    if call is None and _is_plain(last) and _is_plain(part) and last.get("thought") == part.get("thought"):
+        last["text"] += part["text"]
+    elif call is None:
+        parts.append(part)
+    elif call.get("name"):
+        parts.append(part | {"function_call": _with_pieces(call, call)})
+    else:  # only what goes on with a call comes without its name
+        begun = next((at for at in reversed(range(len(parts))) if "function_call" in parts[at]), None)
+        if begun is not None:
+            parts[begun] |= part | {"function_call": _with_pieces(parts[begun]["function_call"], call)}
+
+
+def sendable(parts: list[Part]) -> list[Part]:
+    """What the history gets: nothing that is empty, which requests do not take."""
+    return [part for part in parts if part.keys() - _TEXT or part.get("text")]
+
+
+def _is_plain(part: Part) -> bool:
+    return "text" in part and part.keys() <= _TEXT
+
+
+def _with_pieces(call: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """A call with more of its arguments, as a request takes it."""
+    call = {name: value for name, value in call.items() if name not in _STREAMED}
+    for piece in more.get("partial_args") or ():
+        call["args"] = _with_value(call.get("args") or {}, _steps(piece.get("json_path") or ""), piece)
+    return call
+
+
+def _steps(path: str) -> list[str | int]:
+    return [
+        int(step["index"])
+        if step["index"]
+        else step["name"] or re.sub(r"\\(.)", r"\1", step["quoted"], flags=re.DOTALL)
+        for step in _STEP.finditer(path)
+    ]
+
+
+def _with_value(place: Any, steps: list[str | int], piece: dict[str, Any]) -> Any:
+    """Put a piece where its path leads, making the objects and arrays on the way."""
+    if not steps:
+        return _value(place, piece)
+    step, *rest = steps
+    if isinstance(step, int):
+        items = place if isinstance(place, list) else []
+        if step < len(items):
+            items[step] = _with_value(items[step], rest, piece)
+        else:
+            items.append(_with_value(None, rest, piece))
+        return items
+    members = place if isinstance(place, dict) else {}
+    members[step] = _with_value(members.get(step), rest, piece)
+    return members
+
+
+def _value(before: Any, piece: dict[str, Any]) -> Any:
+    if "string_value" in piece:
+        return (before if isinstance(before, str) else "") + piece["string_value"]
+    if "number_value" in piece:
+        number = piece["number_value"]
+        return int(number) if float(number).is_integer() else number
+    return piece.get("bool_value")

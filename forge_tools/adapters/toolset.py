@@ -1,23 +1,41 @@
-"""The tool calls of one model message: in as the provider gave them, run together, answered in order."""
+"""The tools of an executor as a model is offered them, and the calls of one of its messages: run together, answered in order."""
 
 import asyncio
 import inspect
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from forge_tools.adapters.face import Executor
-from forge_tools.adapters.reading_on import READER, arguments_of_read, artifact_reader
+from forge_tools.adapters.arguments import read, without_nulls
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, ToolNotFoundError
-from forge_tools.records import CallOptions, ExecutionContext, Schema, ToolCategory, ToolResult, ToolSpec
+from forge_tools.records import (
+    CallOptions,
+    ExecutionContext,
+    ToolCategory,
+    ToolParameter,
+    ToolResult,
+    ToolSpec,
+    artifact_id,
+)
 from forge_tools.validation import shown, suggestion
 
-UNREADABLE = "INVALID_JSON"
-"""Under which arguments that are no object of JSON go back to the model: providers refuse a history with such."""
+READER = "Read"
+"""The tool whose place ReadArtifact takes for models that are not offered it, and so no files either."""
 
-_EXCERPT = 200
-"""Characters of malformed arguments that a model is shown again."""
+NAME = "ReadArtifact"
+
+_DESCRIPTION = (
+    "Read on in an output that was too long to be shown: one that names artifact://... and says where what it left out "
+    "begins, such as offset=8197."
+)
+_HANDLE = ToolParameter(
+    name="artifact",
+    type="string",
+    description="The handle, artifact:// and 32 hexadecimal digits, as the shortened output names it.",
+    keywords={"pattern": "^artifact://[0-9a-f]{32}$"},
+)
+_KEPT = ("offset", "limit", "tail", "column")
+"""Those parameters of Read that say which page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,24 @@ class Answer:
         if (artifact := self.result.metadata.get("artifact")) and str(artifact) not in text:
             text = f"{text}\n[The whole output is kept as {artifact}: give that to Read or Grep in place of a path.]"
         return text.encode(errors="backslashreplace").decode()
+
+
+class Executor(Protocol):
+    """Runs tools by name, and tells which there are: a ToolExecutor in this process, or an ExecutorClient of workers."""
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        context: ExecutionContext | None = None,
+        options: CallOptions | None = None,
+    ) -> ToolResult:
+        """Call a tool; whatever is wrong with the call, or goes wrong in it, is a failed result."""
+        ...
+
+    def specs(self) -> list[ToolSpec]:
+        """The tools as data, without I/O."""
+        ...
 
 
 class BlockingExecutor(Protocol):
@@ -128,9 +164,8 @@ class Toolset:
 
         async def result_of(call: ToolCall) -> ToolResult:
             async with slots:
-                if reader is not None and call.name == reader.name:
-                    return await self._read_on(call)
-                return await self._result(call, by_name.get(call.name))
+                is_reader = reader is not None and call.name == reader.name
+                return await (self._read_on(call) if is_reader else self._result(call, by_name.get(call.name)))
 
         results = await asyncio.gather(*map(result_of, calls), return_exceptions=True)
         return [Answer(call, _settled(result)) for call, result in zip(calls, results, strict=True)]
@@ -140,25 +175,22 @@ class Toolset:
             return _refusal(call.problem)
         if not (self._offers(spec) if spec else self._offers_all):
             return self._unknown(call.name, _refusal(f"Unknown tool: {shown(call.name)}", ErrorCode.TOOL_NOT_FOUND))
-        arguments = _read(call)
-        if isinstance(arguments, ToolResult):
-            return arguments
-        if spec is not None:
-            arguments = _without_nulls(arguments, spec)
-        result = await self._run(call.name, arguments)
+        arguments = read(call.name, call.arguments)
+        if isinstance(arguments, str):
+            return _refusal(arguments)
+        result = await self._run(call.name, arguments if spec is None else without_nulls(arguments, spec))
         return result if result.error_code != ErrorCode.TOOL_NOT_FOUND else self._unknown(call.name, result)
 
     async def _read_on(self, call: ToolCall) -> ToolResult:
-        arguments = _read(call) if call.problem is None else _refusal(call.problem)
-        if isinstance(arguments, ToolResult):
-            return arguments
-        given = arguments_of_read(arguments)
+        given = call.problem or read(call.name, call.arguments)
+        if not isinstance(given, str):
+            given = _arguments_of_read(given)
         return _refusal(given) if isinstance(given, str) else await self._run(READER, given)
 
     def _reader(self, known: Sequence[ToolSpec]) -> ToolSpec | None:
         if not self._artifacts or any(spec.name == READER and self._offers(spec) for spec in known):
             return None
-        return artifact_reader(known)
+        return _artifact_reader(known)
 
     async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         run: Any = self._executor.call
@@ -187,38 +219,11 @@ class Toolset:
         hint = suggestion(name, [spec.name for spec in self.specs()]).strip(" ()")
         return result.model_copy(update={"metadata": result.metadata | {"hint": hint or None}})
 
-    def _require(self, names: Collection[str]) -> None:
+    def _require(self, names: Iterable[str]) -> None:
         known = {name for spec in self._executor.specs() for name in (spec.name, *spec.aliases)} if names else set()
         for name in sorted(set(names) - known):
-            raise ToolNotFoundError(
-                name, f"there is no such tool{suggestion(name, sorted(known))}; it cannot be offered"
-            )
-
-
-def sendable(arguments: Any) -> dict[str, Any]:
-    """Make of arguments, as a model gave them, what a request takes: an object without NaN and infinities."""
-    if arguments is None:
-        return {}
-    given = arguments
-    if isinstance(arguments, str):
-        try:
-            given = json.loads(arguments) if arguments.strip() else {}
-        except (ValueError, RecursionError):
-            return {UNREADABLE: arguments}
-    if not isinstance(given, Mapping):
-        return {UNREADABLE: arguments}
-    try:
-        json.dumps(given, allow_nan=False)
-    except ValueError:
-        return {UNREADABLE: arguments if isinstance(arguments, str) else json.dumps(given)}
-    return dict(given)
-
-
-def sendable_text(arguments: Any) -> str:
-    """Make text of what a request takes; arguments that it would take stay as they are."""
-    sent = sendable(arguments)
-    is_fine = isinstance(arguments, str) and arguments.strip() and UNREADABLE not in sent
-    return arguments if is_fine else json.dumps(sent)
+            hint = suggestion(name, sorted(known))
+            raise ToolNotFoundError(name, f"there is no such tool{hint}; it cannot be offered")
 
 
 def _settled(result: ToolResult | BaseException) -> ToolResult:
@@ -230,66 +235,27 @@ def _settled(result: ToolResult | BaseException) -> ToolResult:
     return result
 
 
-def _read(call: ToolCall) -> dict[str, Any] | ToolResult:
-    """Read arguments; models send all kinds of text, and nothing at all for tools without parameters."""
-    arguments = call.arguments
-    if isinstance(arguments, str | bytes) or arguments is None:
-        try:
-            arguments = json.loads(arguments) if arguments and arguments.strip() else {}
-        except (ValueError, RecursionError) as error:
-            why = str(error) if isinstance(error, ValueError) else "nested too deeply"
-            sent = repr(call.arguments[:_EXCERPT])
-            return _refusal(f"The arguments of {shown(call.name)} are not valid JSON ({why}): {sent}. Send one object.")
-    if not isinstance(arguments, Mapping):
-        sent = repr(arguments)[:_EXCERPT]
-        return _refusal(f"The arguments of {shown(call.name)} must be one JSON object with names as keys, not {sent}.")
-    return dict(arguments)
-
-
 def _refusal(error: str, code: str = ErrorCode.VALIDATION_ERROR) -> ToolResult:
     return ToolResult.fail(error, error_code=code)
 
 
-def _without_nulls(arguments: dict[str, Any], spec: ToolSpec) -> dict[str, Any]:
-    """Leave out nulls inside objects where they stand for an optional member, as strict schemas make models do.
-
-    Those of parameters themselves the executor takes for absent already (contradiction C38).
-    """
-    if spec.input_schema is not None:
-        pruned: dict[str, Any] = _pruned(arguments, spec.input_schema)
-        return pruned
-    for parameter in spec.parameters:
-        if isinstance(given := arguments.get(parameter.name), dict | list):
-            arguments[parameter.name] = _pruned(given, parameter.to_json_schema())
-    return arguments
+def _artifact_reader(specs: Iterable[ToolSpec]) -> ToolSpec | None:
+    """ReadArtifact as the Read among `specs` has it; None without that, or where a tool of that name is there."""
+    by_name = {spec.name: spec for spec in specs}
+    if READER not in by_name or NAME in by_name:
+        return None
+    read = by_name[READER]
+    paging = tuple(one for one in read.parameters if one.name in _KEPT)
+    return read.model_copy(
+        update={"name": NAME, "description": _DESCRIPTION, "aliases": (), "parameters": (_HANDLE, *paging)}
+    )
 
 
-def _pruned(value: Any, schema: Schema) -> Any:
-    schema = next((part for part in schema.get("anyOf") or () if _has_the_members_of(part, value)), schema)
-    if isinstance(value, list) and isinstance(schema.get("items"), dict):
-        return [_pruned(item, schema["items"]) for item in value]
-    declared = schema.get("properties")
-    if not isinstance(value, dict) or not declared:
-        return value
-    required = schema.get("required") or ()
-    return {
-        name: _pruned(member, declared.get(name, {}))
-        for name, member in value.items()
-        if member is not None or name in required or name not in declared or _takes_null(declared[name])
-    }
-
-
-def _has_the_members_of(schema: Schema, value: Any) -> bool:
-    """Whether this is the alternative that a list or an object follows: strict ones name all members of theirs."""
-    if isinstance(value, dict):
-        return value.keys() <= (schema.get("properties") or {}).keys()
-    return isinstance(value, list) and "items" in schema
-
-
-def _takes_null(schema: Schema) -> bool:
-    if "const" in schema or "enum" in schema:
-        return None in schema.get("enum", [schema.get("const")])
-    types = schema.get("type")
-    if types is None and "anyOf" in schema:
-        return any(_takes_null(part) for part in schema["anyOf"])
-    return types is None or types == "null" or (isinstance(types, list) and "null" in types)
+def _arguments_of_read(arguments: Mapping[str, Any]) -> dict[str, Any] | str:
+    """Turn arguments of ReadArtifact into those of Read, or say what is wrong: they must lead to no file."""
+    if strange := sorted(arguments.keys() - {_HANDLE.name, *_KEPT}):
+        return f"Unknown parameter of {NAME}: {shown(strange[0])}. It takes {_HANDLE.name}, {', '.join(_KEPT)}."
+    handle = arguments.get(_HANDLE.name)
+    if not isinstance(handle, str) or artifact_id(handle) is None:
+        return f"{_HANDLE.name} must be a handle, artifact:// and 32 hexadecimal digits, not {shown(str(handle))}."
+    return {"file_path": handle, **{name: arguments[name] for name in _KEPT if name in arguments}}

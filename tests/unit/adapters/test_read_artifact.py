@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.adapters.calls import Answer, ToolCall, Toolset
 from forge_tools.adapters.langchain import langchain_tools
+from forge_tools.adapters.toolset import Answer, ToolCall, Toolset
 from forge_tools.base import ExecutionContext
 from forge_tools.executor import ToolExecutor
 from forge_tools.registry import ScopedRegistry

@@ -1,0 +1,267 @@
+"""OpenAI's two APIs, and the many servers that speak them: tools, calls and results as the SDK takes and gives them."""
+
+from collections.abc import AsyncIterable, Callable, Sequence
+from typing import Any, Literal
+
+from forge_tools.adapters.arguments import sendable_text
+from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
+from forge_tools.adapters.sdk import SdkModel, extra, with_instructions
+from forge_tools.adapters.strict import strict_parameters
+from forge_tools.adapters.toolset import Answer, ToolCall
+from forge_tools.errors import InvalidToolError
+from forge_tools.records import Schema, ToolSpec, new_id
+from forge_tools.schemas import render
+
+__all__ = ["ChatCompletions", "Responses"]
+
+_FILTERED = "The provider's content filter held the reply back."
+
+_NOT_SENT_BACK = frozenset({"annotations", "audio", "function_call", "refusal"})
+"""Parts of a reply of chat completions that requests do not take."""
+
+_LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class _Requests(SdkModel):
+    """What requests of both APIs share: the model, its instructions, and how strict it is with tools."""
+
+    def __init__(
+        self,
+        model: str,
+        client: Any = None,
+        *,
+        instructions: str | None = None,
+        strict: bool | Literal["auto"] = False,
+        **request: Any,
+    ) -> None:
+        """Name the model; `client` is an AsyncOpenAI, by default one from the environment.
+
+        With `strict` the provider holds the model to the schemas of the tools; "auto" leaves those as they are that it
+        cannot describe. Further keywords go into each request as they are, `tools` beside ours.
+
+        Raises:
+            TypeError: for a client that is not asynchronous, or a keyword that is set here.
+        """
+        super().__init__(client, request)
+        self._model = model
+        self._instructions = instructions
+        self._strict = strict
+
+    def functions(self, specs: Sequence[ToolSpec]) -> list[Schema]:
+        """Name, description, parameters and strictness of each tool.
+
+        Raises:
+            InvalidToolError: when `strict` is asked of a tool that cannot be.
+        """
+        return [self._function(spec) for spec in specs]
+
+    def _function(self, spec: ToolSpec) -> Schema:
+        function: Schema = render(spec, "openai")["function"]
+        if not self._strict:
+            return function | {"strict": False}
+        try:
+            return function | {"parameters": strict_parameters(spec), "strict": True}
+        except InvalidToolError:
+            if self._strict != "auto":
+                raise
+            return function | {"strict": False}
+
+    @staticmethod
+    def _clients() -> tuple[Any, Callable[[], Any]]:
+        with extra("openai", "The OpenAI SDK"):
+            import openai
+        return openai.OpenAI, openai.AsyncOpenAI
+
+
+class ChatCompletions(_Requests):
+    """A model behind the chat completions API."""
+
+    def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
+        """The `tools` of a request.
+
+        Raises:
+            InvalidToolError: when `strict` is asked of a tool that cannot be.
+        """
+        functions = self.functions(specs)
+        for function in functions:
+            if not function["strict"]:  # the default, which not every server of this API knows
+                del function["strict"]
+        return [{"type": "function", "function": function} for function in functions]
+
+    async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
+        """Send one request; with `on_event`, stream, and hand on each chunk."""
+        request: dict[str, Any] = {"model": self._model, "messages": with_instructions(self._instructions, messages)}
+        if on_event is not None:
+            request["stream_options"] = {"include_usage": True}
+        request |= self.offered(tools) | self._request
+        return await self.exchange(self.client.chat.completions.create, request, on_event)
+
+    def read(self, completion: Any) -> Reply:
+        """Take a `ChatCompletion` apart."""
+        usage = _chat_usage(completion.usage)
+        if not completion.choices:
+            why = getattr(completion, "error", None)  # other servers fail with status 200
+            return Reply.failure(f"The provider sent no choice{f': {why}' if why else '.'}", usage, completion)
+        choice = completion.choices[0]
+        return _chat_reply(choice.message.to_dict(), choice.finish_reason, usage, completion)
+
+    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+        """Put the chunks of a stream together; tool calls come in fragments, several at a time."""
+        message: Message = {"role": "assistant"}
+        calls: dict[int, dict[str, Any]] = {}
+        finish, usage = None, None
+        async for chunk in stream:
+            await told(on_event, chunk)
+            usage = chunk.usage or usage
+            for choice in (chunk.choices or ())[:1]:
+                finish = choice.finish_reason or finish
+                _add(message, calls, choice.delta.to_dict() if choice.delta else {})
+        if calls:
+            message["tool_calls"] = [calls[index] for index in sorted(calls)]
+        if finish is None:
+            return Reply.failure(BROKEN_OFF, _chat_usage(usage), message)
+        return _chat_reply(message, finish, _chat_usage(usage), message)
+
+    def results(self, answers: Sequence[Answer]) -> list[Message]:
+        """One `tool` message for each call; there is no flag for failures, whose text begins with `Error:`."""
+        return [{"role": "tool", "tool_call_id": answer.call.id, "content": answer.text} for answer in answers]
+
+
+class Responses(_Requests):
+    """A model behind the responses API. Each request carries the whole history; nothing depends on what the provider keeps."""
+
+    def tools(self, specs: Sequence[ToolSpec]) -> list[Schema]:
+        """The `tools` of a request; here they would be strict if nothing was said.
+
+        Raises:
+            InvalidToolError: when `strict` is asked of a tool that cannot be.
+        """
+        return [{"type": "function", **function} for function in self.functions(specs)]
+
+    async def ask(self, messages: Sequence[Message], tools: Sequence[Schema], on_event: Hook | None = None) -> Reply:
+        """Send one request; with `on_event`, stream, and hand on each event."""
+        request: dict[str, Any] = {"model": self._model, "input": list(messages), **self.offered(tools)}
+        if self._instructions is not None:
+            request["instructions"] = self._instructions
+        return await self.exchange(self.client.responses.create, request | self._request, on_event)
+
+    def read(self, response: Any) -> Reply:
+        """Take a `Response` apart."""
+        return _response_reply(response, [item.to_dict() for item in response.output])
+
+    async def assemble(self, stream: AsyncIterable[Any], on_event: Hook | None = None) -> Reply:
+        """Read a stream to its last event; where that does not repeat the items, those that came before count."""
+        items: dict[int, dict[str, Any]] = {}
+        reply = Reply.failure(BROKEN_OFF, Usage(requests=1))
+        async for event in stream:
+            await told(on_event, event)
+            if event.type == "response.output_item.done":
+                items[event.output_index] = event.item.to_dict()
+            elif event.type == "error":
+                reply = Reply.failure(f"The provider failed: {event.message}", Usage(requests=1), event)
+            elif event.type in _LAST_EVENTS:
+                output = [item.to_dict() for item in event.response.output or ()]
+                reply = _response_reply(event.response, output or [items[index] for index in sorted(items)])
+        return reply
+
+    def results(self, answers: Sequence[Answer]) -> list[Message]:
+        """One item for each call; there is no flag for failures, whose text begins with `Error:`."""
+        return [
+            {"type": "function_call_output", "call_id": answer.call.id, "output": answer.text} for answer in answers
+        ]
+
+
+def _add(message: Message, calls: dict[int, dict[str, Any]], delta: dict[str, Any]) -> None:
+    for name, part in delta.items():
+        if name not in {"role", "tool_calls"} and isinstance(part, str):  # reasoning of other servers' models, too
+            message[name] = message.get(name, "") + part
+    for fragment in delta.get("tool_calls") or ():
+        call = calls.setdefault(_index(fragment, calls), {"id": "", "type": "function", "function": {}})
+        call["id"] = fragment.get("id") or call["id"]
+        function = fragment.get("function") or {}
+        for name in ("name", "arguments"):
+            call["function"][name] = call["function"].get(name, "") + (function.get(name) or "")
+
+
+def _index(fragment: dict[str, Any], calls: dict[int, dict[str, Any]]) -> int:
+    """Say to which call a fragment belongs; servers that send whole calls may leave the index out."""
+    index: int | None = fragment.get("index")
+    if index is not None:
+        return index
+    return len(calls) if fragment.get("id") else max(0, len(calls) - 1)
+
+
+def _chat_reply(message: Message, finish: str | None, usage: Usage, raw: Any) -> Reply:
+    text = message.get("content") or message.get("refusal") or ""
+    kept = {name: part for name, part in message.items() if part is not None and name not in _NOT_SENT_BACK}
+    if finish == "content_filter":
+        kept.pop("tool_calls", None)
+    calls = _calls(kept.get("tool_calls") or [])
+    for one in kept.get("tool_calls") or ():
+        if function := one.get("function"):
+            function["arguments"] = sendable_text(function.get("arguments"))
+    if not calls:
+        kept.pop("tool_calls", None)
+    kept["content"] = message.get("content") if calls else text
+    reply = Reply(text=text, messages=[kept], calls=calls, usage=usage, raw=raw)
+    if finish == "length":
+        return reply.cut_off()
+    if message.get("refusal"):
+        return reply.refused(f"The model declined: {text}")
+    return reply.refused(_FILTERED) if finish == "content_filter" else reply
+
+
+def _calls(asked: Sequence[dict[str, Any]]) -> list[ToolCall]:
+    ids: set[str] = set()
+    for one in asked:
+        if not one.get("id") or one["id"] in ids:  # other servers may send none, or one twice; answers need one each
+            one["id"] = f"call_{new_id()}"
+        ids.add(one["id"])
+    parts = [one.get("function") or one.get("custom") or {} for one in asked]
+    return [
+        ToolCall(one["id"], part.get("name") or "", part.get("arguments", part.get("input")))
+        for one, part in zip(asked, parts, strict=True)
+    ]
+
+
+def _response_reply(response: Any, items: list[dict[str, Any]]) -> Reply:
+    usage = _response_usage(response.usage)
+    if response.status in {"failed", "cancelled"}:
+        error = response.error.message if response.error else response.status
+        return Reply.failure(f"The provider failed: {error}", usage, response)
+    kept = [{name: part for name, part in item.items() if part is not None} for item in items]
+    why = response.incomplete_details.reason if response.incomplete_details else None
+    if why == "content_filter":
+        kept = [item for item in kept if item["type"] != "function_call"]
+    refusals, texts = _parts(kept, "refusal"), _parts(kept, "text")
+    calls = [ToolCall(i["call_id"], i["name"], i["arguments"]) for i in kept if i["type"] == "function_call"]
+    for item in kept:
+        if item["type"] == "function_call":
+            item["arguments"] = sendable_text(item["arguments"])
+    reply = Reply(text="".join(texts or refusals), messages=kept, calls=calls, usage=usage, raw=response)
+    if why == "content_filter":
+        return reply.refused(_FILTERED)
+    if why is not None:
+        return reply.cut_off()
+    return reply.refused(f"The model declined: {''.join(refusals)}") if refusals else reply
+
+
+def _parts(items: Sequence[dict[str, Any]], name: str) -> list[str]:
+    contents = (part for item in items if item["type"] == "message" for part in item.get("content") or ())
+    return [part[name] for part in contents if part.get(name)]
+
+
+def _chat_usage(usage: Any) -> Usage:
+    details = usage.prompt_tokens_details if usage is not None else None
+    return _usage(usage and usage.prompt_tokens, usage and usage.completion_tokens, details)
+
+
+def _response_usage(usage: Any) -> Usage:
+    details = usage.input_tokens_details if usage is not None else None
+    return _usage(usage and usage.input_tokens, usage and usage.output_tokens, details)
+
+
+def _usage(read: int | None, written: int | None, details: Any) -> Usage:
+    """What was counted; other servers may not count."""
+    cached = details.cached_tokens if details else None
+    return Usage(requests=1, input_tokens=read or 0, output_tokens=written or 0, cached_tokens=cached or 0)
