@@ -29,7 +29,13 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 @cache
 def warm_server() -> WarmInterpreter:
     """What forks the servers of tests; those that the SDK's client starts itself begin from nothing."""
-    return WarmInterpreter("forge_tools.cli.mcp", "forge_tools.mcp.server", "forge_tools.mcp.stdio", "forge_tools.mcp.http", "forge_tools.client")
+    return WarmInterpreter(
+        "forge_tools.cli.mcp",
+        "forge_tools.mcp.server",
+        "forge_tools.mcp.stdio",
+        "forge_tools.mcp.http",
+        "forge_tools.client",
+    )
 
 
 def parameters(environment: Mapping[str, str], *words: str) -> StdioServerParameters:

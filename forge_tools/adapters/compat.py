@@ -102,8 +102,10 @@ class TextTools:
 
     async def run(self, call: "TextCall") -> str:
         """Run a call that is prepared; whatever happens is text."""
-        answer = await self._answer(call)
-        return _output(answer) if not answer.is_error else f"Error: {_problem(answer, call.spec)}"
+        try:
+            return await self.run_or_raise(call)
+        except ToolError as error:
+            return f"Error: {error.message}"
 
     async def run_or_raise(self, call: "TextCall") -> str:
         """Run a call that is prepared.
@@ -111,14 +113,10 @@ class TextTools:
         Raises:
             ToolError: when it fails.
         """
-        answer = await self._answer(call)
+        [answer] = await self._toolset.answer([call.asked])
         if answer.is_error:
             raise ToolError(call.asked.name, _problem(answer, call.spec))
-        return _output(answer)
-
-    async def _answer(self, call: "TextCall") -> Answer:
-        [answer] = await self._toolset.answer([call.asked])
-        return answer
+        return answer.text if answer.result.to_text() else ""  # adapters say "(no output)"; here text is as it is
 
     def _by_name(self) -> dict[str, ToolSpec]:
         specs = self._toolset.specs()
@@ -188,10 +186,6 @@ def _question(name: str, spec: ToolSpec | None, arguments: dict[str, Any]) -> st
     if not effects:
         return None
     return f"{spec.name} may {' and '.join(effects)}. Run it with {as_shown(spec, arguments)!r}?"
-
-
-def _output(answer: Answer) -> str:
-    return answer.text if answer.result.to_text() else ""  # adapters say "(no output)"; here text is as it is
 
 
 def _problem(answer: Answer, spec: ToolSpec | None) -> str:

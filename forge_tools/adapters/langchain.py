@@ -1,27 +1,16 @@
 """Tools of any executor as LangChain and LangGraph take them."""
 
 import asyncio
-from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Unpack
 
 from forge_tools.adapters.sdk import extra
-from forge_tools.adapters.toolset import Answer, BlockingExecutor, Executor, ToolCall, Toolset
+from forge_tools.adapters.toolset import Answer, BlockingExecutor, Choice, Executor, ToolCall, Toolset
 from forge_tools.langchain import argument_schema, run_in_thread
-from forge_tools.records import CallOptions, ExecutionContext, ToolCategory
 
 
-def langchain_tools(
-    executor: Executor | BlockingExecutor,
-    *,
-    categories: Iterable[ToolCategory | str] = (),
-    tags: Iterable[str] = (),
-    names: Iterable[str] = (),
-    context: ExecutionContext | None = None,
-    options: CallOptions | None = None,
-    artifacts: bool = False,
-) -> list[Any]:
-    """Wrap the tools of `executor` as `StructuredTool`s for an agent; the choice and `artifacts` are those of `Toolset`.
+def langchain_tools(executor: Executor | BlockingExecutor, **choice: Unpack[Choice]) -> list[Any]:
+    """Wrap the tools of `executor` as `StructuredTool`s for an agent; `choice` and `artifacts` are those of `Toolset`.
 
     Invoked with a tool call, each answers with a `ToolMessage`: its text, the status `error` of a failure, and the
     fields of the `ToolResult` as artifact. An ExecutorClient must be connected; synchronous invocations of its tools
@@ -31,15 +20,7 @@ def langchain_tools(
         ImportError: without LangChain.
         ToolNotFoundError: when a name is that of no tool.
     """
-    toolset = Toolset(
-        executor,
-        categories=categories,
-        tags=tags,
-        names=names,
-        context=context,
-        options=options,
-        artifacts=artifacts,
-    )
+    toolset = Toolset(executor, **choice)
     runner = _Runner(toolset)
     return [
         _tool_class()(

@@ -98,7 +98,7 @@ class ChatCompletions(_Requests):
 
     def read(self, completion: Any) -> Reply:
         """Take a `ChatCompletion` apart."""
-        usage = _chat_usage(completion.usage)
+        usage = _usage(completion.usage, "prompt", "completion")
         if not completion.choices:
             why = getattr(completion, "error", None)  # other servers fail with status 200
             return Reply.failure(f"The provider sent no choice{f': {why}' if why else '.'}", usage, completion)
@@ -109,18 +109,19 @@ class ChatCompletions(_Requests):
         """Put the chunks of a stream together; tool calls come in fragments, several at a time."""
         message: Message = {"role": "assistant"}
         calls: dict[int, dict[str, Any]] = {}
-        finish, usage = None, None
+        finish, counts = None, None
         async for chunk in stream:
             await told(on_event, chunk)
-            usage = chunk.usage or usage
+            counts = chunk.usage or counts
             for choice in (chunk.choices or ())[:1]:
                 finish = choice.finish_reason or finish
                 _add(message, calls, choice.delta.to_dict() if choice.delta else {})
         if calls:
             message["tool_calls"] = [calls[index] for index in sorted(calls)]
+        usage = _usage(counts, "prompt", "completion")
         if finish is None:
-            return Reply.failure(BROKEN_OFF, _chat_usage(usage), message)
-        return _chat_reply(message, finish, _chat_usage(usage), message)
+            return Reply.failure(BROKEN_OFF, usage, message)
+        return _chat_reply(message, finish, usage, message)
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """One `tool` message for each call; there is no flag for failures, whose text begins with `Error:`."""
@@ -225,7 +226,7 @@ def _calls(asked: Sequence[dict[str, Any]]) -> list[ToolCall]:
 
 
 def _response_reply(response: Any, items: list[dict[str, Any]]) -> Reply:
-    usage = _response_usage(response.usage)
+    usage = _usage(response.usage, "input", "output")
     if response.status in {"failed", "cancelled"}:
         error = response.error.message if response.error else response.status
         return Reply.failure(f"The provider failed: {error}", usage, response)
@@ -251,17 +252,14 @@ def _parts(items: Sequence[dict[str, Any]], name: str) -> list[str]:
     return [part[name] for part in contents if part.get(name)]
 
 
-def _chat_usage(usage: Any) -> Usage:
-    details = usage.prompt_tokens_details if usage is not None else None
-    return _usage(usage and usage.prompt_tokens, usage and usage.completion_tokens, details)
-
-
-def _response_usage(usage: Any) -> Usage:
-    details = usage.input_tokens_details if usage is not None else None
-    return _usage(usage and usage.input_tokens, usage and usage.output_tokens, details)
-
-
-def _usage(read: int | None, written: int | None, details: Any) -> Usage:
-    """What was counted; other servers may not count."""
-    cached = details.cached_tokens if details else None
-    return Usage(requests=1, input_tokens=read or 0, output_tokens=written or 0, cached_tokens=cached or 0)
+def _usage(counts: Any, read: str, written: str) -> Usage:
+    """What was counted of the tokens `read` and `written`; other servers may not count."""
+    if counts is None:
+        return Usage(requests=1)
+    details = getattr(counts, f"{read}_tokens_details")
+    return Usage(
+        requests=1,
+        input_tokens=getattr(counts, f"{read}_tokens") or 0,
+        output_tokens=getattr(counts, f"{written}_tokens") or 0,
+        cached_tokens=(details.cached_tokens or 0) if details else 0,
+    )

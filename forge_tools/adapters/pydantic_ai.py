@@ -1,31 +1,25 @@
 """Tools of any executor as a toolset of Pydantic AI."""
 
 import json
-from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Unpack
 
 from forge_tools.adapters.sdk import extra
-from forge_tools.adapters.toolset import BlockingExecutor, Executor, ToolCall, Toolset
+from forge_tools.adapters.toolset import BlockingExecutor, Choice, Executor, ToolCall, Toolset
 from forge_tools.errors import ErrorCode
-from forge_tools.records import CallOptions, ExecutionContext, ToolCategory, ToolResult, ToolSpec
+from forge_tools.records import ToolResult, ToolSpec
 from forge_tools.schemas import render
 
 _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
 """What is wrong with a call itself, so that the model may send a better one."""
 
 
-def pydantic_ai_toolset(  # noqa: PLR0913  the choice of a Toolset, name for name
+def pydantic_ai_toolset(
     executor: Executor | BlockingExecutor,
     *,
-    categories: Iterable[ToolCategory | str] = (),
-    tags: Iterable[str] = (),
-    names: Iterable[str] = (),
-    context: ExecutionContext | None = None,
-    options: CallOptions | None = None,
-    artifacts: bool = False,
     max_retries: int | None = None,
     id: str | None = None,
+    **choice: Unpack[Choice],
 ) -> Any:
     """Offer the tools of `executor` to agents, as an `AbstractToolset`; the choice and `artifacts` are those of `Toolset`.
 
@@ -39,16 +33,7 @@ def pydantic_ai_toolset(  # noqa: PLR0913  the choice of a Toolset, name for nam
         ImportError: without Pydantic AI.
         ToolNotFoundError: when a name is that of no tool.
     """
-    toolset = Toolset(
-        executor,
-        categories=categories,
-        tags=tags,
-        names=names,
-        context=context,
-        options=options,
-        artifacts=artifacts,
-    )
-    return _toolset_class()(toolset, max_retries, id)
+    return _toolset_class()(Toolset(executor, **choice), max_retries, id)
 
 
 @cache

@@ -99,15 +99,8 @@ def _is(types: Any, name: str) -> bool:
 def _nullable(schema: Schema) -> Schema:
     """Let a member that may be left out be null, as strict mode wants it told."""
     if "anyOf" in schema:
-        parts = schema["anyOf"]
-        return (
-            schema
-            if any(_is(part.get("type"), "null") for part in parts)
-            else {
-                **schema,
-                "anyOf": [*parts, {"type": "null"}],
-            }
-        )
+        is_nullable = any(_is(part.get("type"), "null") for part in schema["anyOf"])
+        return schema if is_nullable else {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     if "const" in schema:
         schema = {keyword: part for keyword, part in schema.items() if keyword != "const"} | {"enum": [schema["const"]]}
     if "enum" in schema and None not in schema["enum"]:

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from forge_tools.adapters.arguments import read, without_nulls
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, ToolNotFoundError
@@ -105,6 +105,17 @@ class BlockingExecutor(Protocol):
     def specs(self) -> list[ToolSpec]:
         """The tools as data."""
         ...
+
+
+class Choice(TypedDict, total=False):
+    """What Toolset takes as keywords besides `concurrency`, for what makes one."""
+
+    categories: Iterable[ToolCategory | str]
+    tags: Iterable[str]
+    names: Iterable[str]
+    context: ExecutionContext | None
+    options: CallOptions | None
+    artifacts: bool
 
 
 class Toolset:
