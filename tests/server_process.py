@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 
 # Becomes the server: drops to the user, asks the kernel for a signal when the test process dies, and execs.
