@@ -147,14 +147,14 @@ def test_waiting_has_an_end_and_the_call_goes_on(cli: Cli) -> None:
     assert "over already" in cli.run("cancel", begun).stdout
 
 
-def test_a_timeout_says_where_it_came_from_and_what_was_sent(cli: Cli) -> None:
+def test_a_timeout_says_where_it_came_from_and_what_celery_makes_of_it(cli: Cli) -> None:
     done = cli.run("run", "Block", "--timeout", "1")
     assert done.returncode == 1
     assert "Tool timed out after 1s" in done.stderr
     (row,) = cli.lines("history", "--tool", "Block", "--error-code", "TIMEOUT")
     shown = cli.run("show", row["id"]).stdout
     assert "1s, asked by the call" in shown
-    assert "soft 6s, hard 8s" in shown
+    assert "soft 5s, hard 20s" in shown  # with the grace twice, and the lease
     assert "1 of 1" in shown
 
 

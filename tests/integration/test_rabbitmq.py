@@ -153,7 +153,10 @@ async def test_what_waits_is_counted_and_a_queue_that_is_not_there_holds_nothing
     await broker.close()
 
     queues = [queue_name("unserved", lane) for lane in LANES]
-    assert backlog(celery_app(server.url), ["forge.never.seen", *queues]) == 2
+    app = celery_app(server.url)
+    await asyncio.to_thread(
+        wait_until, lambda: backlog(app, ["forge.never.seen", *queues]) == 2, 30, "they did not arrive"
+    )
 
 
 async def test_a_broker_that_dies_under_load_and_returns_loses_nothing_and_repeats_nothing(
