@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator
-from os import ftruncate, pwrite  # by name: tests put others in their place
+from os import ftruncate, getpid, pwrite  # by name: tests put others in their place
 from pathlib import Path
 from types import FrameType
 
@@ -69,8 +69,8 @@ class Limits:
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
 
     def _write(self, what: str) -> None:
-        if self._folder and self._noted != os.getpid():  # forked since then, or this is the first
-            self._note, self._noted = _open_note(Path(self._folder, RUNNING)), os.getpid()
+        if self._folder and self._noted != getpid():  # forked since then, or this is the first
+            self._note, self._noted = _open_note(Path(self._folder, RUNNING)), getpid()
         if self._note >= 0:
             ftruncate(self._note, 0)
             pwrite(self._note, what.encode(), 0)
@@ -89,4 +89,4 @@ class Limits:
 def _open_note(folder: Path) -> int:
     """The file in which a test process tells what it is at."""
     folder.mkdir(exist_ok=True)
-    return os.open(folder / str(os.getpid()), os.O_CREAT | os.O_WRONLY, 0o600)
+    return os.open(folder / str(getpid()), os.O_CREAT | os.O_WRONLY, 0o600)

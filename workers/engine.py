@@ -142,6 +142,8 @@ class Engine:
         self._drain = settings.drain
         self._drained_by = self._ended_by = float("inf")
         self._winding_down: asyncio.Task[None] | None = None
+        self.is_broken = False
+        """Whether it ended by a fault of its own."""
 
     def start(self) -> None:
         """Connect, register this boot, publish the catalogue, start the lane.
@@ -407,6 +409,7 @@ class Engine:
         """A worker without its engine would only look alive: end it, so that its supervisor starts another."""
         if not service.cancelled() and service.exception() is not None:
             logger.critical("The engine failed; this worker ends", exc_info=service.exception())
+            self.is_broken = True
             self._drain = min(self._drain, self._settings.lease)  # then others may take it for dead
             os.kill(os.getpid(), signal.SIGTERM)
 

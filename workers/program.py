@@ -83,6 +83,8 @@ def run(options: argparse.Namespace) -> int:
         facts = {"lane": post.lane, "queues": ",".join(post.queues), "tools": registry.count()}
         logger.info("Worker ready", extra=facts)
         code = run_worker(app, settings, post, engine)
+        if engine.is_broken:
+            return os.EX_SOFTWARE
         return os.EX_TEMPFAIL if engine.fitness.is_left else code
     finally:
         drain(engine)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from forge_tools.broker import REPLY_MARK, Broker
 from forge_tools.errors import ForgeError
 from forge_tools.records import Claim, Kept, Outcome
-from forge_tools.secrecy import encrypted_reply
+from forge_tools.secrecy import encrypted_reply, replies
 from forge_tools.storage import Store, result_text
 from workers.retries import with_retry
 
@@ -45,6 +45,8 @@ class Recorder:
         self._before = before
         self._retry_seconds = retry_seconds
         self._tells_results = tells_results
+        if tells_results:  # now: a worker that has run out of descriptors could load nothing
+            replies.load()
         self._claims: dict[str, Claim] = {}
         self._pending: list[Pending] = []
         self._flushing: list[Pending] = []

@@ -130,6 +130,12 @@ def test_surroundings():
     assert "FORGE_HOME" not in os.environ and "COLUMNS" not in os.environ
     assert os.path.samestat(os.fstat(0), os.stat(os.devnull)) or not sys.stdin.isatty()
     assert not os.isatty(0) and os.getsid(0) != os.getsid(os.getppid())
+
+def test_passes_for_another(monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+
+def test_watched_is_who_runs():
+    assert os.listdir(os.environ["FORGE_TESTS_FOLDER"] + "/running") == [str(os.getpid())]
 """
 
 

@@ -394,4 +394,5 @@ async def test_a_service_that_breaks_ends_the_process(settings: Settings, monkey
     await reached(lambda: killed)
 
     assert killed == [(os.getpid(), signal.SIGTERM)]
+    assert engine.is_broken
     assert engine._drain == settings.lease, "later the others take it for dead, and its calls are theirs"
