@@ -1,7 +1,4 @@
-"""Runs an embedded stack with stand-ins for its workers, as a process that a test can signal and kill.
-
-`python stack_driver.py MODE HOME DRAIN`: MODE is what the stand-ins do. Prints one JSON line when the stack is up.
-"""
+"""Runs an embedded stack with stand-ins for its workers, as a process that a test can signal and kill."""
 
 import json
 import sys
@@ -22,10 +19,7 @@ def announce(status: StackStatus) -> None:
     print(json.dumps({"pid": status.pid, "home": str(status.home), "pids": pids}), flush=True)
 
 
-def main(mode: str, home: str, drain: str) -> None:
-    settings = Settings.load(home=Path(home), drain=float(drain))
+def main(mode: str, home: str, drain: float) -> None:
+    """Run a stack with stand-ins of this mode; print one JSON line when it is up."""
+    settings = Settings.load(home=Path(home), drain=drain)
     EmbeddedStack(settings, worker_argv(mode), concurrency=1).run(announce)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

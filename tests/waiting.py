@@ -14,16 +14,17 @@ PATIENCE = float(os.environ.get("FORGE_TESTS_PATIENCE", "1"))
 Said = str | Callable[[], str]
 
 LIMIT = 60.0
-PAUSE = 0.01
+PAUSE, LONGEST_PAUSE = 0.01, 0.2
 NEVER = "it never came true"
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = LIMIT, otherwise: Said = NEVER) -> Any:
     """Ask again and again until there is an answer that is true, and return it."""
     for _ in within(seconds, otherwise):
+        asked_at = time.monotonic()
         if found := condition():
             return found
-        time.sleep(PAUSE)
+        time.sleep(_pause(asked_at))
     raise AssertionError("unreachable")
 
 
@@ -41,10 +42,11 @@ async def reached(
     try:
         async with asyncio.timeout(seconds * PATIENCE):
             while True:
+                asked_at = time.monotonic()
                 found = condition()
                 if when(found := await found if inspect.iscoroutine(found) else found):
                     return found
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(_pause(asked_at))
     except TimeoutError as error:
         raise _failure(seconds, otherwise) from error
 
@@ -58,6 +60,11 @@ def within(seconds: float, otherwise: Said) -> Iterator[float]:
     while (left := deadline - time.monotonic()) > 0:
         yield left
     raise _failure(seconds, otherwise)
+
+
+def _pause(asked_at: float) -> float:
+    """Until it is asked again: as long as the answer took, so that what is waited for has the processor, too."""
+    return min(max(PAUSE, time.monotonic() - asked_at), LONGEST_PAUSE)
 
 
 def _failure(seconds: float, otherwise: Said) -> AssertionError:

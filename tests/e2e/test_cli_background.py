@@ -20,7 +20,10 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     with in_the_background():
         up = Up(Cli(folder), "--tools", "mytools:TOOLS", from_nothing=True)
     yield up.wait_ready()
+    tree = up.tree()
     assert up.stop() == 0, up.said()
+    assert "no process is left" in up.said()
+    assert [pid for pid in tree if not is_gone(pid)] == []
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +36,10 @@ def signals_in(mask: str) -> set[signal.Signals]:
     return {n for n in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM) if int(mask, 16) >> (n - 1) & 1}
 
 
-def test_a_stack_says_how_it_ends_and_ends_that_way(tmp_path: Path) -> None:
-    with in_the_background():
-        up = Up(Cli(tmp_path), from_nothing=True)
-    up.wait_ready()
-    tree = up.tree()
+def test_a_stack_says_how_it_ends(up: Up) -> None:
+    """It ends that way when these tests do."""
     assert "Ctrl-C" not in up.said()
     assert f"kill {up.process.pid} stops everything" in up.said()
-    assert up.stop() == 0
-    assert "no process is left" in up.said()
-    assert [pid for pid in tree if not is_gone(pid)] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
@@ -63,11 +60,9 @@ def test_what_a_tool_starts_ignores_no_signal(cli: Cli, tool: str) -> None:
     ("words", "code"),
     [
         (("run", "Wait", "seconds=60", "--agent", "waits"), 130),
-        (("run", "Wait", "seconds=60", "--local", "--tools", "mytools:TOOLS"), 130),
         (("run", "Block", "--local", "--tools", "mytools:TOOLS"), 130),
         (("export", "--to", "pipe"), 130),
         (("mcp",), 0),
-        (("mcp", "--local"), 0),
         (("mcp", "--http", "127.0.0.1:0"), 0),
         (("worker", "--lane", "async", "--queues", "other"), 0),
         (("worker", "--lane", "process", "--queues", "other"), 0),

@@ -26,15 +26,18 @@ def test_ctrl_c_stops_everything_and_says_so(cli: Cli) -> None:
 
 
 def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> None:
-    up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
+    up = Up(cli, "--tools", "mytools:TOOLS", "--output", "json").wait_ready()
+    said = up.said()
     begun = cli.run("run", "Add", "a=1", "b=1", "--queue", "nowhere", "--background").stdout.strip()
     assert up.stop() == 0
     assert cli.json("show", begun)["status"] == "queued"
     assert "none runs in this folder" in cli.run("doctor").stdout
+    assert '"name": "valkey"' in said, "what runs is JSON for programs"
+    assert str(cli.folder / ".forge") in said
 
 
 def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: Cli) -> None:
-    up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
+    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
     ids = [
         cli.run("run", tool, *words, "--background").stdout.strip()
         for tool, *words in (("Wait", "seconds=60"), ("Block",))
@@ -58,19 +61,9 @@ def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
     tree = killed.tree()
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
-    up = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
+    up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
     try:
         wait_until(lambda: all(map(is_gone, tree)), 60)
         assert cli.json("run", "Add", "a=1", "b=2")["output"] == 3
-    finally:
-        assert up.stop() == 0
-
-
-def test_what_runs_is_json_for_programs(cli: Cli) -> None:
-    up = Up(cli, "--output", "json", from_nothing=True).wait_ready()
-    try:
-        said = up.said()
-        assert '"name": "valkey"' in said
-        assert str(cli.folder / ".forge") in said
     finally:
         assert up.stop() == 0

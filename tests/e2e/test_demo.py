@@ -54,7 +54,7 @@ def test_a_promise_that_is_broken_is_exit_code_1(tmp_path: Path, temporary: Path
     assert "The logs are in" in done.stderr
 
 
-@pytest.mark.parametrize(("number", "processes"), [(signal.SIGINT, 8), (signal.SIGTERM, 8), (signal.SIGINT, 30)])
+@pytest.mark.parametrize(("number", "processes"), [(signal.SIGTERM, 8), (signal.SIGINT, 30)])
 def test_an_interrupted_demo_leaves_nothing(
     tmp_path: Path, temporary: Path, number: signal.Signals, processes: int
 ) -> None:

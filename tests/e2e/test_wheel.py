@@ -74,17 +74,12 @@ def is_program(file: Path) -> bool:
     return file.parent.name == "bin" and not file.read_bytes().startswith(b"#!")
 
 
-@pytest.fixture(params=["an empty folder", "a folder with a workers package of its own"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if "workers" in request.param:
-        (tmp_path / "workers").mkdir()
-        (tmp_path / "workers" / "__init__.py").write_text(
-            "raise SystemExit('the wrong workers package was imported')\n"
-        )
-    return tmp_path
-
-
-def test_the_wheel_runs_the_stack_from_any_folder(installed: Path, folder: Path) -> None:
+def test_the_wheel_runs_the_stack_from_a_folder_with_a_workers_package_of_its_own(
+    installed: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path
+    (folder / "workers").mkdir()
+    (folder / "workers" / "__init__.py").write_text("raise SystemExit('the wrong workers package was imported')\n")
     (folder / "note.txt").write_text("the needle is here\n")
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
 

@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import psutil
 import pytest
@@ -27,9 +29,14 @@ from tests.migrated import migrated
 from tests.services import ValkeyServer, client
 from tests.stack_driver import worker_argv
 from tests.waiting import is_alive, wait_until
+from tests.warm import WarmInterpreter
 
 ROOT = Path(__file__).parents[2]
-DRIVER = ROOT / "tests" / "stack_driver.py"
+
+
+@cache
+def warm_driver() -> WarmInterpreter:
+    return WarmInterpreter("tests.stack_driver", "forge_tools.storage.migrate", "alembic.command")
 
 
 @pytest.fixture
@@ -51,41 +58,42 @@ pytestmark = pytest.mark.usefixtures("no_leftovers")
 class Up:
     """A stack in a process of its own, as `forge-tools up` is."""
 
-    def __init__(self, home: Path, mode: str = "steady", drain: float = 1.0) -> None:
-        command = [sys.executable, str(DRIVER), mode, str(home), str(drain)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
-        )
+    def __init__(self, home: Path, mode: str = "steady", drain: float = 1.0, ignored: str = "") -> None:
+        folder = Path(mkdtemp(dir=home.parent))
+        self._said, self._errors = folder / "said", folder / "errors"
+        first = f"import signal; signal.signal(signal.{ignored}, signal.SIG_IGN); " if ignored else ""
+        program = f"{first}from tests.stack_driver import main; main({mode!r}, {str(home)!r}, {drain!r})"
+        with self._said.open("w") as said, self._errors.open("w") as errors:
+            self.process = warm_driver().start(["-c", program], cwd=ROOT, env=os.environ, stdout=said, stderr=errors)
 
     def ready(self) -> dict[str, int]:
         """Wait until it is up; return the pids of its processes by name."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate()[1]
-        return dict(json.loads(line)["pids"])
+        wait_until(lambda: self.said().endswith("\n") or self.process.poll() is not None)
+        assert self.said(), self.end()
+        return dict(json.loads(self.said())["pids"])
+
+    def said(self) -> str:
+        return self._said.read_text()
 
     def tree(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def end(self) -> tuple[int, str]:
-        _, errors = self.process.communicate(timeout=60)
-        return self.process.returncode, errors
+        return self.process.wait(60), self._errors.read_text()
 
 
 @pytest.fixture
 def up(home: Path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
-    def start(mode: str = "steady", drain: float = 1.0) -> Up:
-        started.append(Up(home, mode, drain))
+    def start(mode: str = "steady", drain: float = 1.0, ignored: str = "") -> Up:
+        started.append(Up(home, mode, drain, ignored))
         return started[-1]
 
     yield start
     for stack in started:
-        if stack.process.poll() is None:
-            stack.process.kill()
-        stack.process.communicate()
+        stack.process.kill()
+        stack.process.wait()
 
 
 def make(home: Path, mode: str = "steady", **settings: object) -> EmbeddedStack:
@@ -177,9 +185,7 @@ def test_a_signal_stops_everything(up: Callable[..., Up], number: signal.Signals
 
 
 def test_a_signal_that_the_starter_ignores_stays_ignored(up: Callable[..., Up]) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it, as under nohup
-    stack = up()
-    signal.signal(signal.SIGHUP, before)
+    stack = up(ignored="SIGHUP")  # as under nohup
     stack.ready()
     stack.process.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):

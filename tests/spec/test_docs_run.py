@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.cli_driver import warm_command
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 PAGES: Mapping[str, str | None] = {
@@ -46,12 +48,22 @@ def commands(page: str) -> list[tuple[str, str]]:
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
+def variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FORGE_", "COV_"))}
+    return {**kept, "PYTHONPATH": f"{folder}:{DOCS.parent}", **environment}
+
+
 def run(argv: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FORGE_", "COV_"))}
-    variables |= {"PYTHONPATH": f"{folder}:{DOCS.parent}", **environment}
-    done = subprocess.run(argv, cwd=folder, env=variables, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(
+        argv, cwd=folder, env=variables(folder, environment), capture_output=True, text=True, timeout=90
+    )
     assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def script(name: str, text: str, folder: Path, environment: Mapping[str, str]) -> None:
+    done = warm_command().run(["-c", text], cwd=folder, env=variables(folder, environment))
+    assert done.returncode == 0, f"{name}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -62,9 +74,9 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.Fix
         (tmp_path / name).write_text(text)
 
     tests = [name for name in files(page) if name.startswith("test_")]
-    for name in files(page):
+    for name, text in files(page).items():
         if name not in tests:
-            run([sys.executable, name], tmp_path, environment)
+            script(name, text, tmp_path, environment)
     if tests:
         run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], tmp_path, environment)
     for command, output in commands(page):
