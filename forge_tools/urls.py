@@ -39,6 +39,11 @@ def with_password(url: str, password: str) -> str:
     return ";".join(_with_password(one, password) for one in _BETWEEN.split(url))
 
 
+def for_redis(url: str) -> str:
+    """The same URL as the Redis client takes it: kombu, and so our settings, have another word for a socket."""
+    return url.replace("redis+socket://", "unix://", 1)
+
+
 def _shown(url: str) -> str:
     scheme, mark, rest = url.partition("://")
     if not mark:

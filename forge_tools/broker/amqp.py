@@ -7,16 +7,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from forge_tools.broker.base import Hear
+from forge_tools.broker.base import CLOSE_SECONDS, PAUSE_SECONDS, Hear
 from forge_tools.broker.celery_app import TASK, celery_app
 from forge_tools.broker.message import Message, arguments, queue_name
 
 if TYPE_CHECKING:
     from celery import Celery
-
-CLOSE_SECONDS = 5.0
-PAUSE_SECONDS = 1.0
-"""For which messages are dropped after one was not taken."""
 
 logger = logging.getLogger(__name__)
 

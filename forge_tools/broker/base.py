@@ -10,6 +10,11 @@ CHANNEL_PREFIX = "forge:notifications:"
 REPLY_MARK = b"\0"
 """Between the id of an execution and its encrypted result. Without it a notification is ids, apart by spaces."""
 
+CLOSE_SECONDS = 5.0
+"""For which a broker that is closed may send what is on its way."""
+PAUSE_SECONDS = 1.0
+"""For which nothing is sent after a failure."""
+
 Hear = Callable[[bytes], None]
 """Told what comes by a channel: anybody may write there."""
 

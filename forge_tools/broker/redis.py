@@ -10,19 +10,17 @@ from typing import Any, cast
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from forge_tools.broker.base import CHANNEL_PREFIX, Hear
+from forge_tools.broker.base import CHANNEL_PREFIX, CLOSE_SECONDS, PAUSE_SECONDS, Hear
 from forge_tools.broker.celery_app import BULK, KEY_PREFIX, list_name
 from forge_tools.broker.message import Message, envelope, queue_name
 from forge_tools.errors import ConfigurationError
+from forge_tools.urls import for_redis
 
 CONNECT_SECONDS = 3.0
 RECONNECT_SECONDS = 0.5
 """Between two tries of who listens."""
-PAUSE_SECONDS = 1.0
-"""For which nothing is sent after a failure, where nobody listens."""
 SILENCE_SECONDS = 5.0
 """After which a server is asked whether it is there; one that stays silent for as long again is not."""
-CLOSE_SECONDS = 5.0
 MOST_UNSENT = 1000
 """Commands that wait for the connection to be made."""
 MOST_BYTES = 4 << 20
@@ -42,7 +40,7 @@ class RedisBroker(asyncio.Protocol):
 
     def __init__(self, url: str) -> None:
         try:
-            redis = Redis.from_url(_url_of(url), socket_connect_timeout=CONNECT_SECONDS, protocol=3)
+            redis = Redis.from_url(for_redis(url), socket_connect_timeout=CONNECT_SECONDS, protocol=3)
         except ValueError as error:
             raise ConfigurationError(f"FORGE_BROKER_URL is no URL of a broker: {error}") from error
         self._pool = redis.connection_pool
@@ -237,10 +235,6 @@ class RedisBroker(asyncio.Protocol):
             self._settled.set_result(None)
 
 
-def _url_of(url: str) -> str:
-    return url.replace("redis+socket://", "unix://", 1)
-
-
 def _command(*words: bytes) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
@@ -268,6 +262,10 @@ def _read(data: bytes, at: int) -> tuple[Any, int] | None:
     if kind in _LINES:
         return (_Refusal(said.decode(errors="replace")) if kind == b"-" else said), at
     count = int(said)
+    if count < 0:
+        if kind + said in _NULLS:
+            return None, at
+        raise ValueError(f"{count} is no length")
     if kind in _TEXTS:
         return (data[at : at + count], at + count + 2) if len(data) >= at + count + 2 else None
     if kind not in _LISTS:
@@ -284,4 +282,5 @@ def _read(data: bytes, at: int) -> tuple[Any, int] | None:
 
 _LINES = frozenset((b"+", b"-", b":", b"_", b"#", b",", b"("))
 _TEXTS = frozenset((b"$", b"!", b"="))
+_NULLS = frozenset((b"$-1", b"*-1"))
 _LISTS = {b"*": 1, b">": 1, b"~": 1, b"%": 2}

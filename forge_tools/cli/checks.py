@@ -29,7 +29,7 @@ from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.secrecy import KeyFolder
 from forge_tools.storage import Store
 from forge_tools.storage.connections import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
-from forge_tools.urls import without_passwords
+from forge_tools.urls import for_redis, without_passwords
 
 PACKAGES = ("celery", "kombu", "redis", "sqlalchemy", "pydantic")
 LEAST = {"celery": (5, 7), "kombu": (5, 7), "sqlalchemy": (2, 1)}
@@ -157,11 +157,10 @@ def check_broker(settings: Settings) -> Iterator[Finding]:
 
 
 def _redis(settings: Settings) -> Iterator[Finding]:
-    url = settings.broker.replace("redis+socket://", "unix://", 1)
     wait = settings.connect_timeout
     try:
         with Redis.from_url(
-            url, socket_connect_timeout=wait, socket_timeout=wait, retry=Retry(NoBackoff(), 0)
+            for_redis(settings.broker), socket_connect_timeout=wait, socket_timeout=wait, retry=Retry(NoBackoff(), 0)
         ) as server:
             facts = server.info()
     except (RedisError, OSError, ValueError) as error:

@@ -248,7 +248,11 @@ async def test_whatever_others_send_to_the_channel_is_heard_as_it_is(valkey: Val
     assert heard == [noise, b"one"]
 
 
-@pytest.mark.parametrize("said", [b"what is this\r\n", b"$99999999\r\n" + b"x" * 100_000])
+@pytest.mark.parametrize(
+    "said",
+    [b"what is this\r\n", b"$99999999\r\n" + b"x" * 100_000, b"$-7\r\n", b"*-2\r\n"],
+    ids=["nonsense", "without end", "a length that leads back", "a negative length"],
+)
 async def test_a_server_that_talks_nonsense_or_without_end_is_left(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +277,28 @@ async def test_a_server_that_talks_nonsense_or_without_end_is_left(
             broker.listen("me", Heard())
             await greeted.wait()
             await left.wait()
+
+
+@pytest.mark.parametrize("null", [b"$-1\r\n", b"*-1\r\n", b"_\r\n"])
+async def test_what_follows_a_null_is_read(null: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    left = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            for _ in range(100):
+                command = await reader.read(1000)
+                writer.write(null + b"-ERR no\r\n" if b"LPUSH" in command else b"+OK\r\n" * command.count(b"*"))
+        writer.close()
+        left.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(30):
+        port = server.sockets[0].getsockname()[1]
+        async with broker_at(f"redis://127.0.0.1:{port}/0") as broker:
+            broker.publish(message())
+            await reached(lambda: broker.is_down, 30)
+        await left.wait()
+
+    assert vars(caplog.records[0])["error"] == "ERR no"
 
 
 async def test_closing_waits_for_a_silent_broker_only_so_long(
