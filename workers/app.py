@@ -12,7 +12,7 @@ from celery import Celery, signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
-from forge_tools.broker.message import read_body
+from forge_tools.broker.message import ids_of
 from forge_tools.config import Settings
 from forge_tools.executor import ToolExecutor
 from workers.consumer import PatientConsumer
@@ -108,7 +108,7 @@ class _Handing:
     def _take(self, lost: Any, message: Any, _payload: object, acknowledge: Callable[..., None], *_: object) -> None:
         delivery = message.delivery_info or {}
         queue, is_bulk = queue_of(str(delivery.get("routing_key"))), delivery.get("priority") == BULK
-        self._engine.take(read_body(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
+        self._engine.take(ids_of(message.body), queue, is_bulk=is_bulk, taken=partial(acknowledge, logger, lost))
 
 
 def _serve_from_engine(app: Celery, engine: Engine) -> None:

@@ -1,12 +1,16 @@
-"""The message that wakes a worker: pairs of execution id and attempt for one queue and lane, as Celery and kombu write it."""
+"""The message that wakes a worker: pairs of execution id and attempt for one queue and lane, as Celery and kombu write it.
+
+And which of its calls a client may put before the bulk of others.
+"""
 
 import base64
 import json
 import math
 import os
 import socket
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +30,9 @@ A worker of the process lane runs few calls at a time, and they are long: the re
 """
 LEAST_SHARED: Mapping[Lane, int] = {"async": 8, "process": 1}
 """Ids that stay together all the same: messages cost more than who runs a handful of calls is worth."""
+
+PROMPT_CALLS = 32
+"""Calls a second of one client that bulk gives way to; the others are its bulk."""
 
 _MAX_ATTEMPT = 2**31 - 1
 _MAX_WAKEUPS = max(WAKEUPS_PER_MESSAGE.values())
@@ -54,6 +61,29 @@ class Message:
         for start in range(0, len(self.wakeups), size):
             part = self.wakeups[start : start + size]
             yield Message(self.queue, self.lane, part, self.limits, self.is_bulk)
+
+
+class Allowance:
+    """What one client may put before other clients' bulk: so much at once, and as much again a second later.
+
+    A client that waits for each call is never bulk however long others' backlogs are, and no client has to say which it is.
+    Nobody starves: workers also take the calls that have waited longest, whatever messages say.
+    """
+
+    def __init__(self, size: int = PROMPT_CALLS, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._size = size
+        self._clock = clock
+        self._left = float(size)
+        self._counted_at = clock()
+
+    def take(self, wanted: int) -> int:
+        """Use up to `wanted` of it; returns how many."""
+        now = self._clock()
+        self._left = min(self._size, self._left + (now - self._counted_at) * self._size)
+        self._counted_at = now
+        granted = min(wanted, int(self._left))
+        self._left -= granted
+        return granted
 
 
 def queue_name(queue: str, lane: Lane) -> str:
@@ -132,6 +162,11 @@ def read_body(text: bytes) -> list[Wakeup]:
     if not isinstance(pairs, list) or not 0 < len(pairs) <= _MAX_WAKEUPS or not all(map(_is_wakeup, pairs)):
         raise MalformedMessageError(f"it holds no pairs of id and attempt, or more than {_MAX_WAKEUPS}")
     return [Wakeup(*pair) for pair in pairs]
+
+
+def ids_of(text: bytes | str) -> list[Wakeup]:
+    """The ids of a body that was built here: it is believed."""
+    return [Wakeup(*pair) for pair in json.loads(text)[0][0]]
 
 
 def _size(lane: Lane, count: int, workers: int) -> int:

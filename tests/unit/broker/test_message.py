@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.broker import Allowance, Message, queue_name, queue_of
-from forge_tools.broker.message import MAX_BYTES, MalformedMessageError, body, envelope, read_body, read_envelope
+from forge_tools.broker.message import (
+    MAX_BYTES,
+    MalformedMessageError,
+    body,
+    envelope,
+    ids_of,
+    read_body,
+    read_envelope,
+)
 from forge_tools.ladder import Limits
 from forge_tools.records import Lane, Wakeup, new_id
 
@@ -25,7 +33,7 @@ Json = st.recursive(
 def test_what_is_written_is_read_again(count: int) -> None:
     wakeups = [Wakeup(new_id(), attempt) for attempt in range(count)]
 
-    assert read_body(body(wakeups).encode()) == wakeups
+    assert read_body(body(wakeups).encode()) == ids_of(body(wakeups)) == wakeups
     assert read_envelope(json.dumps(envelope(wakeups, "forge.default.async", 0)).encode()) == wakeups
 
 
