@@ -1,18 +1,15 @@
 """`forge-tools tools versions, diff, pin and unpin`, and the definition that `show` names."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forge_tools.cli import main
 from forge_tools.cli.database import with_store
 from forge_tools.cli.differences import Difference, differences
 from forge_tools.records import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
 from tests.contract.calls import boot, claimed, ended, submitted
-from tests.migrated import migrated
+from tests.unit.cli.conftest import Command
 
 PATTERN = ToolParameter(name="pattern", type="string", description="What.")
 FIRST = ToolSpec(
@@ -21,30 +18,16 @@ FIRST = ToolSpec(
 LIMIT = ToolParameter(name="limit", type="integer", description="Most.", required=False)
 SECOND = FIRST.model_copy(update={"version": "1.1.0", "parameters": (PATTERN, LIMIT)})
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command on a database with a tool in two versions; returns its exit code and what it printed."""
-    url = f"sqlite:///{tmp_path / 'forge.db'}"
-    monkeypatch.setenv("FORGE_DATABASE_URL", url)
-    migrated(url)
+def run(command: Command) -> Command:
+    """Run a command on a catalogue with a tool in two versions."""
     for spec in (FIRST, SECOND):
         with_store(lambda store, spec=spec: store.catalogue.publish([spec], new_id()))
-
-    def command(*words: str) -> tuple[int, str, str]:
-        try:
-            code = main(words)
-        except SystemExit as end:
-            code = int(end.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
     return command
 
 
-def test_versions_are_listed_the_default_first(run: Run) -> None:
+def test_versions_are_listed_the_default_first(run: Command) -> None:
     code, shown, _ = run("tools", "versions", "grep")
     listed = json.loads(run("tools", "versions", "Grep", "-o", "json")[1])
 
@@ -57,7 +40,7 @@ def test_versions_are_listed_the_default_first(run: Run) -> None:
 
 
 @pytest.mark.parametrize("definition", ["1.0.0", FIRST.digest, FIRST.digest[:4]])
-def test_a_schema_is_printed_as_it_was_in_any_version(run: Run, definition: str) -> None:
+def test_a_schema_is_printed_as_it_was_in_any_version(run: Command, definition: str) -> None:
     code, shown, _ = run("tools", "Grep", "--version", definition, "--format", "anthropic")
 
     [schema] = json.loads(shown)
@@ -65,7 +48,7 @@ def test_a_schema_is_printed_as_it_was_in_any_version(run: Run, definition: str)
     assert list(schema["input_schema"]["properties"]) == ["pattern"]
 
 
-def test_schemas_of_a_category_come_from_the_default_alone(run: Run) -> None:
+def test_schemas_of_a_category_come_from_the_default_alone(run: Command) -> None:
     [schema] = json.loads(run("tools", "--category", "file", "--format", "openai")[1])
     assert list(schema["function"]["parameters"]["properties"]) == ["pattern", "limit"]
 
@@ -75,7 +58,7 @@ def test_schemas_of_a_category_come_from_the_default_alone(run: Run) -> None:
     assert list(schema["function"]["parameters"]["properties"]) == ["pattern"]
 
 
-def test_a_diff_goes_from_the_one_before_to_the_default_unless_it_is_told_otherwise(run: Run) -> None:
+def test_a_diff_goes_from_the_one_before_to_the_default_unless_it_is_told_otherwise(run: Command) -> None:
     _, forward, _ = run("tools", "diff", "Grep")
     _, backward, _ = run("tools", "diff", "Grep", "1.1.0", "1.0.0")
     _, none, _ = run("tools", "diff", "Grep", "1.1.0")
@@ -86,7 +69,7 @@ def test_a_diff_goes_from_the_one_before_to_the_default_unless_it_is_told_otherw
     assert "Nothing differs." in none
 
 
-def test_a_diff_is_told_to_programs_too(run: Run) -> None:
+def test_a_diff_is_told_to_programs_too(run: Command) -> None:
     told = json.loads(run("tools", "diff", "Grep", "-o", "json")[1])
 
     assert (told["tool"], told["from"]["version"], told["to"]["digest"]) == ("Grep", "1.0.0", SECOND.digest)
@@ -109,7 +92,7 @@ def test_a_tool_that_passes_on_no_more_arguments_is_marked_as_what_refuses_calls
     assert [[one.breaks for one in differences(*pair)] for pair in ((more, FIRST), (FIRST, more))] == [[True], [False]]
 
 
-def test_a_version_of_a_disabled_tool_is_shown_as_disabled(run: Run) -> None:
+def test_a_version_of_a_disabled_tool_is_shown_as_disabled(run: Command) -> None:
     run("tools", "disable", "Grep")
 
     [shown] = json.loads(run("tools", "Grep", "--version", "1.0.0", "-o", "json")[1])
@@ -119,7 +102,7 @@ def test_a_version_of_a_disabled_tool_is_shown_as_disabled(run: Run) -> None:
     assert "Grep (disabled)" in run("tools", "Grep", "--version", "1.0.0")[1]
 
 
-def test_a_tool_is_pinned_and_let_go(run: Run) -> None:
+def test_a_tool_is_pinned_and_let_go(run: Command) -> None:
     code, said, warned = run("tools", "pin", "grep", FIRST.digest[:5])
 
     assert (code, said) == (0, f"Grep is pinned to 1.0.0 ({FIRST.digest}).\n")
@@ -141,14 +124,14 @@ def test_a_tool_is_pinned_and_let_go(run: Run) -> None:
         (("Grep", "--version", "1.0.0", "--format", "xml"), 2, "'xml' is none of openai"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_is(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+def test_what_is_not_there_is_said_with_what_is(run: Command, words: tuple[str, ...], code: int, said: str) -> None:
     assert run("tools", *words)[0] == code
     shown = " ".join(run("tools", *words)[2].split())
     assert said in shown
 
 
 @pytest.mark.parametrize("is_new_there", [False, True])
-def test_show_names_the_definition_and_prints_its_schema(run: Run, is_new_there: bool) -> None:
+def test_show_names_the_definition_and_prints_its_schema(run: Command, is_new_there: bool) -> None:
     async def called(store: Any) -> str:
         await store.workers.register(boot("boot-1"))
         await store.catalogue.publish([FIRST], "boot-1")
@@ -170,7 +153,7 @@ def test_show_names_the_definition_and_prints_its_schema(run: Run, is_new_there:
     assert list(schema["input_schema"]["properties"]) == ["pattern"]
 
 
-def test_show_says_when_the_catalogue_does_not_have_it(run: Run) -> None:
+def test_show_says_when_the_catalogue_does_not_have_it(run: Command) -> None:
     execution = with_store(submitted)
 
     assert "not in the catalogue" in run("show", execution)[1]

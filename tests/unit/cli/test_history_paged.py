@@ -2,12 +2,10 @@
 
 import json
 import shlex
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from forge_tools.cli import main
 from forge_tools.cli.database import with_store
 from forge_tools.records import ExecutionRecord
 from forge_tools.storage import Store
@@ -15,35 +13,21 @@ from forge_tools.storage.history import History
 from forge_tools.storage.paging import Page
 from tests.contract.calls import finished, submitted
 from tests.contract.test_retention import everything, pruned
-from tests.migrated import migrated
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.unit.cli.conftest import Command
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `history` on a database with three calls that wait; returns its exit code and what it printed."""
-    url = f"sqlite:///{tmp_path / 'forge.db'}"
-    monkeypatch.setenv("FORGE_DATABASE_URL", url)
-    migrated(url)
+def run(command: Command) -> Command:
+    """Run `history` on a database with three calls that wait."""
     with_store(three)
-
-    def command(*words: str) -> tuple[int, str, str]:
-        try:
-            code = main(["history", *words])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return command
+    return partial(command, "history")
 
 
 async def three(store: Store) -> list[str]:
     return [await submitted(store) for _ in range(3)]
 
 
-def test_the_last_line_of_a_page_brings_the_next_until_there_is_none(run: Run) -> None:
+def test_the_last_line_of_a_page_brings_the_next_until_there_is_none(run: Command) -> None:
     _, page, said = run("--limit", "2", "--tool", "Grep", "--since", "2h", "--status", "queued")
     words = shlex.split(said.rpartition("forge-tools history ")[2])
     _, rest, end = run(*words)
@@ -53,7 +37,7 @@ def test_the_last_line_of_a_page_brings_the_next_until_there_is_none(run: Run) -
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_a_short_page_behind_which_more_is_says_so(run: Run, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_a_short_page_behind_which_more_is_says_so(run: Command, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     whole = History.list
 
     async def hurried(history: History, *, patience: float, **filters: object) -> Page[ExecutionRecord]:
@@ -69,7 +53,7 @@ def test_a_short_page_behind_which_more_is_says_so(run: Run, monkeypatch: pytest
     assert "Older ones: forge-tools history --before 01a20085-ebef-714c-9e2e-1760aec55ed5" in said
 
 
-def test_a_page_goes_on_behind_an_execution_that_was_pruned(run: Run) -> None:
+def test_a_page_goes_on_behind_an_execution_that_was_pruned(run: Command) -> None:
     async def prune(store: Store) -> str:
         newest = (await store.history.list(limit=1))[0].id
         await finished(store, [newest])
@@ -83,14 +67,14 @@ def test_a_page_goes_on_behind_an_execution_that_was_pruned(run: Run) -> None:
     assert run("--before", "01a2")[0] == 1
 
 
-def test_programs_get_a_line_a_call_without_what_may_be_large(run: Run) -> None:
+def test_programs_get_a_line_a_call_without_what_may_be_large(run: Command) -> None:
     lines = [json.loads(line) for line in run("--output", "json")[1].splitlines()]
 
     assert [line["status"] for line in lines] == ["queued"] * 3
     assert lines[0].keys().isdisjoint({"output", "context", "metadata", "error_details"})
 
 
-def test_behind_the_oldest_there_is_nothing_older(run: Run) -> None:
+def test_behind_the_oldest_there_is_nothing_older(run: Command) -> None:
     oldest = with_store(oldest_id)
     assert run("--before", oldest) == (0, "No execution is older.\n", "")
     assert run("--before", oldest, "--tool", "Grep") == (0, "No older execution matches.\n", "")

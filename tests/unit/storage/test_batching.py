@@ -216,12 +216,18 @@ async def test_no_rows_need_no_flush() -> None:
     assert sink.batches == []
 
 
-async def test_rows_that_come_alone_are_flushed_by_who_brings_them_and_others_gather_behind() -> None:
+async def brought_alone() -> tuple[Sink, Batcher[int, int], "asyncio.Task[list[int | ForgeError]]"]:
+    """A row that is being flushed by who brought it, until the gate opens."""
     sink = Sink()
     sink.gate.clear()
     batcher = Batcher(sink)
     alone = asyncio.create_task(batcher.add_many([1]))
     await reached(lambda: len(sink.batches) == 1)
+    return sink, batcher, alone
+
+
+async def test_rows_that_come_alone_are_flushed_by_who_brings_them_and_others_gather_behind() -> None:
+    sink, batcher, alone = await brought_alone()
     rest = [asyncio.create_task(batcher.add_many([row])) for row in (2, 3)]
     await asyncio.sleep(0)
     sink.gate.set()
@@ -231,11 +237,7 @@ async def test_rows_that_come_alone_are_flushed_by_who_brings_them_and_others_ga
 
 
 async def test_closing_waits_for_what_is_flushed_by_who_brought_it_and_for_what_gathered_behind() -> None:
-    sink = Sink()
-    sink.gate.clear()
-    batcher = Batcher(sink)
-    alone = asyncio.create_task(batcher.add_many([1]))
-    await reached(lambda: len(sink.batches) == 1)
+    sink, batcher, alone = await brought_alone()
     behind = batcher.put([2])
     closing = asyncio.create_task(batcher.close())
     await asyncio.sleep(0)
@@ -246,11 +248,7 @@ async def test_closing_waits_for_what_is_flushed_by_who_brought_it_and_for_what_
 
 
 async def test_cancelling_who_brought_rows_alone_leaves_those_behind_to_be_flushed() -> None:
-    sink = Sink()
-    sink.gate.clear()
-    batcher = Batcher(sink)
-    alone = asyncio.create_task(batcher.add_many([1]))
-    await reached(lambda: len(sink.batches) == 1)
+    sink, batcher, alone = await brought_alone()
     behind = batcher.put([2])
     alone.cancel()
     await asyncio.wait([alone])
