@@ -71,8 +71,8 @@ class Submissions:
         than the answer that it is stored. It is stored at once if it comes alone, else with all that come in this turn of the loop.
         """
         is_alone = not self._unsettled
-        self._unsettled.add(new.id)
         future = self.results.begin(new.id, self._broker.is_listening)
+        self._unsettled.add(new.id)
         try:
             if is_alone:
                 await self._send_part([new], self._connection.store.queue.submit_many)
