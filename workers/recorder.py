@@ -105,21 +105,21 @@ class Recorder:
 
     def _settle(self, stored: Sequence[tuple[Outcome, Claim | None, Kept]]) -> None:
         over = [one for one in stored if not one[0].is_requeue]
-        self.tell(
-            (claim.reply_to, outcome.id)
-            for outcome, claim, kept in over
-            if claim is not None
-            and claim.reply_to
-            and not (kept is Kept.WHOLE and len(over) <= MOST_WITH_RESULTS and self._reply(claim, outcome))
-        )
+        ids: list[tuple[str, str]] = []
+        for outcome, claim, kept in over:
+            if claim is None or not claim.reply_to:
+                continue
+            reply = self._reply(claim, outcome) if kept is Kept.WHOLE and len(over) <= MOST_WITH_RESULTS else None
+            if reply is None:
+                ids.append((claim.reply_to, outcome.id))
+            else:
+                self._broker.notify(claim.reply_to, outcome.id.encode() + REPLY_MARK + reply)
+        self.tell(ids)
         for seconds in {outcome.retry_in for outcome, *_ in stored if outcome.retry_in is not None}:
             self._requeued(seconds)
 
-    def _reply(self, claim: Claim, outcome: Outcome) -> bool:
-        """Send the result itself, as it is stored, if it is small and its client can read it; whether it was sent."""
-        if not self._tells_results or claim.reply_key is None or claim.reply_to is None or outcome.size > LONGEST_REPLY:
-            return False
-        reply = encrypted_reply(claim.reply_key, outcome.id, result_text(outcome))
-        if reply is not None:
-            self._broker.notify(claim.reply_to, outcome.id.encode() + REPLY_MARK + reply)
-        return reply is not None
+    def _reply(self, claim: Claim, outcome: Outcome) -> bytes | None:
+        """The result itself, as it is stored and encrypted, if it is small and its client can read it."""
+        if not self._tells_results or claim.reply_key is None or outcome.size > LONGEST_REPLY:
+            return None
+        return encrypted_reply(claim.reply_key, outcome.id, result_text(outcome))

@@ -113,7 +113,7 @@ class Batcher(Generic[Row, Result]):
 
         Where nothing is under way they are flushed here and now: who cancels this cuts that flush off.
         """
-        if self._flusher is None and not self._closed and (len(rows) == 1 or (rows and self._fits(rows))):
+        if self._flusher is None and not self._closed and self._fits(rows):
             return await self._flush_here(rows)
         return await self.put(rows)
 
@@ -152,7 +152,8 @@ class Batcher(Generic[Row, Result]):
             done.set_result(None)
 
     def _fits(self, rows: Sequence[Row]) -> bool:
-        return len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size
+        """Whether they are one flush; a single row is, however large."""
+        return len(rows) == 1 or (0 < len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size)
 
     async def _run(self) -> None:
         try:

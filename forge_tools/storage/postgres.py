@@ -34,11 +34,13 @@ from forge_tools.storage.rows import (
     Answer,
     Ask,
     Record,
+    asked_by_name,
     claim_of,
     clean,
     execution_values,
     late_detail,
     links,
+    outcome_by_name,
     outcome_values,
     status_of,
     stored_result,
@@ -126,8 +128,10 @@ class PostgresHotPath:
         return claims
 
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
-        if len(rows) == 1 and not rows[0].is_requeue and await self._finish_one(rows[0]):
-            return [True]
+        if len(rows) == 1 and not rows[0].is_requeue:
+            [one] = rows
+            if await self._run("finish_one", id=one.id, **outcome_by_name(one)):
+                return [True]
         outcomes = _by_name(OUTCOME, [outcome_values(outcome) for outcome in rows])
         effects = _flags(len(rows), await self._run("finish", **_by_name(_FENCE, map(_fence_of, rows)), **outcomes))
         missed = [index for index, took_effect in enumerate(effects) if not took_effect]
@@ -185,11 +189,6 @@ class PostgresHotPath:
             found = await self._run("holders", **_by_name(_LINKS[:2], keys))
         holders = {ord_ - 1: Holder(execution_id, fingerprint) for ord_, execution_id, fingerprint, _ in found}
         return [_answer(row, holders.get(index)) for index, row in enumerate(rows)]
-
-    async def _finish_one(self, outcome: Outcome) -> bool:
-        values = dict(zip(OUTCOME, outcome_values(outcome), strict=True))
-        ended = await self._run("finish_one", id=outcome.id, attempt=outcome.attempt, token=outcome.token, **values)
-        return bool(ended)
 
     async def _settle_late(self, rows: Sequence[Outcome]) -> list[bool]:
         """Tell repeated finishes, which took effect before, from those fenced off; keep the latter to read."""
@@ -311,8 +310,7 @@ def _asked(rows: Sequence[NewExecution]) -> dict[str, object]:
 
 
 def _asked_of(new: NewExecution) -> dict[str, object]:
-    values = dict(zip(ASKED, execution_values(new), strict=True))
-    return {**values, "sealed": new.sealed, "issued_at": new.issued_at, "reply_key": new.reply_key}
+    return {**asked_by_name(new), "sealed": new.sealed, "issued_at": new.issued_at, "reply_key": new.reply_key}
 
 
 def _link_values(row: LinkedExecution) -> tuple[object, ...]:

@@ -109,6 +109,11 @@ def named_values(table: Table, kind: type[Any]) -> Callable[[Any], dict[str, Any
     return lambda record: dict(zip(names, values(record), strict=True))
 
 
+asked_by_name: Callable[[NewExecution], dict[str, Any]] = named_values(executions, NewExecution)
+outcome_by_name: Callable[[Outcome], dict[str, Any]] = named_values(execution_attempts, Outcome)
+"""Also of which attempt it is, and its token."""
+
+
 def record_of(kind: type[T], row: Row[Any], **more: Any) -> T:
     """Read a row as a record: a field is the column of that name, if it is not given here."""
     return kind(**{name: getattr(row, name) for name in kind.__dataclass_fields__ if name not in more}, **more)

@@ -29,18 +29,16 @@ from forge_tools.storage.engine import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, fo
 from forge_tools.storage.faults import translated
 from forge_tools.storage.looks import EVER, OVERLAP, Look, Question, look_of, question_values, scope_values
 from forge_tools.storage.rows import (
-    ASKED,
     MAX_SKEW,
-    OUTCOME,
     Answer,
     Ask,
     Record,
+    asked_by_name,
     claim_of,
     clean,
-    execution_values,
     late_detail,
     links,
-    outcome_values,
+    outcome_by_name,
     skewed,
     status_of,
     stored_result,
@@ -182,7 +180,7 @@ def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: st
     if abs(skew) > MAX_SKEW:
         known = _run(connection, "known", id=new.id).fetchone()
         return _ALREADY_THERE if known else skewed(new, skew)
-    inserted = _run(connection, "insert", now=now, **dict(zip(ASKED, execution_values(new), strict=True))).rowcount
+    inserted = _run(connection, "insert", now=now, **asked_by_name(new)).rowcount
     return None if inserted else _ALREADY_THERE
 
 
@@ -223,7 +221,8 @@ def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeE
 
 
 def _insert_attempt(connection: sqlite3.Connection, outcome: Outcome, **values: object) -> None:
-    _run(connection, "insert_attempt", **values, **dict(zip(OUTCOME, outcome_values(outcome), strict=True)))
+    """`values` go before those of the outcome: what never started has no token."""
+    _run(connection, "insert_attempt", **{**outcome_by_name(outcome), **values})
 
 
 def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) -> list[Claim | None]:

@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from forge_tools.records import ExecutionRecord, ExecutionStatus, NewExecution, Outcome, is_id, new_id
-from forge_tools.storage.rows import ASKED, OUTCOME, clean, execution_values, late_detail
+from forge_tools.storage.rows import ASKED, OUTCOME, asked_by_name, clean, late_detail
 from forge_tools.storage.view import tool_executions
 from tests.contract.calls import call
 
@@ -14,7 +14,7 @@ SOME_ID = "01a00000-0000-7000-8000-00000000abcd"
 
 
 def columns(**changes: object) -> dict[str, object]:
-    return dict(zip(ASKED, execution_values(call(**changes)), strict=True))
+    return asked_by_name(call(**changes))
 
 
 def test_a_call_that_hides_nothing_has_nothing_sealed() -> None:
