@@ -1,4 +1,4 @@
-"""The timeout ladder: what ends a body that does not stop, each rung later than the one before it."""
+"""The timeout ladder: what ends a body that does not stop, each step later than the one before it."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """When each rung follows, in seconds from the start of a body.
+    """When each step follows, in seconds from the start of a body.
 
     1. At its timeout the executor cancels its coroutine, in the process that runs it.
     2. A `grace` later the engine ends it by force; an engine that was late, and knows it, waits for as long once more.

@@ -14,7 +14,7 @@ from forge_tools.broker.celery_app import list_name
 from forge_tools.records import new_id
 from tests.rabbit import RabbitServer
 
-NO_RINGS: tuple[Any, ...] = (
+NO_WAKEUPS: tuple[Any, ...] = (
     [],
     [None],
     ["not a list"],
@@ -69,14 +69,14 @@ def bad_messages(chance: random.Random) -> list[bytes]:
     """The shapes that ended workers, calls of Celery's own tasks, valid messages cut short, and noise."""
     valid = entry(wakeups(1))
     celerys = json.dumps([["celery.backend_cleanup", [[]]], {}, {"callbacks": [{"task": "celery.map"}]}]).encode()
-    no_rings = [json.dumps([arguments, {}, {}]).encode() for arguments in NO_RINGS]
+    no_wakeups = [json.dumps([arguments, {}, {}]).encode() for arguments in NO_WAKEUPS]
     return [
         *(b"garbage", b"\xff\xfe\x00", b"", b"[]", b"{}", b"7", b"null", b'"text"', b"[" * 50_000, b"1" * 10_000),
         *(entry(b"", body="no base64!"), entry(b"", body=7), entry(b"", body=None), entry(b"\xff"), entry(b"[[7]]")),
         *(entry(b"[]", properties=[]), entry(b"[]", headers=None), entry(celerys), celerys),
         *(entry(wakeups(0)), entry(wakeups(129)), entry(wakeups(20_000)), wakeups(0), wakeups(20_000)),
-        *no_rings,
-        *map(entry, no_rings),
+        *no_wakeups,
+        *map(entry, no_wakeups),
         *(valid[: chance.randrange(1, len(valid) - 1)] for _ in range(20)),
         *map(bytes, (chance.randbytes(chance.randrange(1, 200)) for _ in range(40))),
     ]

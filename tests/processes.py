@@ -112,9 +112,8 @@ class _Process:
     def __init__(self, pid: int, connection: Connection) -> None:
         self.pid = pid
         self.connection = connection
-        self.left = (
-            Places()
-        )  # the last test of a file begins when the next file is known, since fixtures may serve both
+        # the last test of a file begins when the next file is known, since fixtures may serve both
+        self.left = Places()
         self.at = 0
 
 

@@ -20,7 +20,7 @@ from celery.concurrency import asynpool, prefork
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Limits
 from forge_tools.signals import keep_ignored_here
-from workers.lanes.base import Rung
+from workers.lanes.base import TimeLimit
 from workers.lanes.process import Limit
 
 Adopt = Callable[[Any, socket.socket, Limit], None]
@@ -42,7 +42,7 @@ class Pairs:
         self.childs_end: socket.socket
         """Of the process that is being forked, in which it stays."""
 
-    def fork(self, fork: Callable[[], Any], limit: Callable[[int, Limits], Rung]) -> Any:
+    def fork(self, fork: Callable[[], Any], limit: Callable[[int, Limits], TimeLimit]) -> Any:
         """Make a pair around the fork of a process; `limit` sets time limits on what runs in one of that pid."""
         ours, self.childs_end = socket.socketpair()
         with self.childs_end:
@@ -65,7 +65,7 @@ def _do_nothing(*_: object) -> None:
     """Not SIG_IGN, which the programs that a tool starts would inherit."""
 
 
-class _TimeLimit:
+class _CeleryLimit:
     """Celery's time limits on one body, by a job of its own: it may have come without a message, and may outlive that which named it.
 
     The engine makes it as the body starts, and stops it; all else happens on the thread of the hub.
@@ -168,12 +168,12 @@ class _PlainPool(asynpool.AsynPool):
     _fileno_to_outq: dict[int, Any]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._limits: set[_TimeLimit] = set()
+        self._limits: set[_CeleryLimit] = set()
         super().__init__(*arguments, **options)
 
-    def limit(self, pid: int, limits: Limits) -> Rung:
+    def limit(self, pid: int, limits: Limits) -> TimeLimit:
         """Have Celery end the body that starts in that child now, unless it is stopped before; on the engine's thread."""
-        self._limits.add(limit := _TimeLimit(pid, limits))
+        self._limits.add(limit := _CeleryLimit(pid, limits))
         return limit
 
     def follow_limits(self) -> None:

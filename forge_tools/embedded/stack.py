@@ -282,24 +282,24 @@ class EmbeddedStack:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[int]:
         """Turn signals into flags, and into bytes to wait for; hands out the reading end."""
-        wake, ring = os.pipe()
-        os.set_blocking(ring, False)
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
 
         def ask_to_stop(_number: int, _frame: object) -> None:
             self._is_hurried = self._is_signalled
             self._is_signalled = True
             with contextlib.suppress(BlockingIOError):
-                os.write(ring, b"\0")
+                os.write(writer, b"\0")
 
         numbers = heeded(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = {number: signal.signal(number, ask_to_stop) for number in numbers}
         try:
-            yield wake
+            yield reader
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            os.close(wake)
-            os.close(ring)
+            os.close(reader)
+            os.close(writer)
 
 
 def plan_workers(tools: tuple[str, ...], concurrency: int, async_concurrency: int) -> tuple[WorkerPlan, ...]:

@@ -221,7 +221,7 @@ def bad_id(execution_id: str) -> UnstorableRowError | None:
 
 
 def _is_plausible(wakeup: Wakeup) -> bool:
-    """Rings come from the broker, to which others may write."""
+    """Wakeups come from the broker, to which others may write."""
     return (
         isinstance(wakeup.id, str)
         and is_id(wakeup.id)

@@ -73,7 +73,7 @@ def step(at: float, fault: Fault, seconds: float = 0.0, *, worker: int = 0) -> S
     return Step(at, fault, seconds, worker / len(CREW), int(at * 1000))
 
 
-REPETITIONS = [step(1 + number / 3, Fault.REPEAT_RINGS) for number in range(12)]
+REPETITIONS = [step(1 + number / 3, Fault.REPEAT_MESSAGES) for number in range(12)]
 PAUSES = [step(1.5, Fault.PAUSE_WORKER, 2.2), step(4.2, Fault.PAUSE_WORKER, 2.2, worker=1)]
 FREEZE = step(5.0, Fault.FREEZE_WORKER, CONDEMNED_AFTER)
 DEATH = step(2.5, Fault.KILL_WORKER, worker=1)

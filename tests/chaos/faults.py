@@ -143,10 +143,10 @@ class Faults:
         """Lose every message that waits."""
         return await self._tell_broker(self._broker.forget)
 
-    async def reorder_rings(self, step: Step) -> bool:
+    async def reorder_messages(self, step: Step) -> bool:
         return await self._tell_broker(lambda: self._broker.reorder(step.number % 7 + 1))
 
-    async def repeat_rings(self, step: Step) -> bool:
+    async def repeat_messages(self, step: Step) -> bool:
         """Wake again for calls that were sent for, together and alone, in either lane, for attempts past, present and to come."""
         recent = self._recent()
         if not recent:
@@ -160,11 +160,11 @@ class Faults:
     async def forge_messages(self, step: Step) -> bool:
         """Wake for what nobody submitted, and write into every queue what is no message at all."""
         numbers = random.Random(step.number)
-        rang = [await self._publish([[[new_id(), 0]]], lane) for lane in LANES]
+        published = [await self._publish([[[new_id(), 0]]], lane) for lane in LANES]
         messages = numbers.sample(bad_messages(numbers), MOST_GARBAGE)
         for queue in queues({worker.post.host for worker in self._crew.workers}):
             await self._tell_broker(lambda queue=queue: self._write(queue, messages))
-        return all(rang)
+        return all(published)
 
     def _write(self, queue: str, messages: Sequence[bytes]) -> None:
         self.garbage += self._broker.put(queue, messages)

@@ -27,8 +27,8 @@ class Fault(StrEnum):
     TAKE_DATABASE_AWAY = "take_database_away"
     SWALLOW_DATABASE = "swallow_database"
     SET_CLOCK = "set_clock"
-    REPEAT_RINGS = "repeat_rings"
-    REORDER_RINGS = "reorder_rings"
+    REPEAT_MESSAGES = "repeat_messages"
+    REORDER_MESSAGES = "reorder_messages"
     FORGE_MESSAGES = "forge_messages"
     FORGE_LIMITS = "forge_limits"
 
@@ -56,8 +56,8 @@ SHORT = {
     Fault.KILL_DATABASE: Habit(2, 0.1, 2.0),
     Fault.CUT_DATABASE: Habit(3),
     Fault.PAUSE_DATABASE: Habit(2, 0.5, 9.0),
-    Fault.REPEAT_RINGS: Habit(5),
-    Fault.REORDER_RINGS: Habit(2),
+    Fault.REPEAT_MESSAGES: Habit(5),
+    Fault.REORDER_MESSAGES: Habit(2),
     Fault.FORGE_MESSAGES: Habit(4),
     Fault.FORGE_LIMITS: Habit(2),
 }

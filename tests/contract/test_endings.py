@@ -302,10 +302,10 @@ async def test_a_cancel_and_a_claim_of_one_moment_have_one_winner(store: Store) 
 
 
 async def test_who_has_to_hear_of_a_cancel_is_the_worker_while_a_call_runs_and_else_its_submitter(store: Store) -> None:
-    rung, silent = await submitted(store, reply_to="client-1"), await submitted(store)
+    notified, silent = await submitted(store, reply_to="client-1"), await submitted(store)
     claim = await running(store)
-    found = await store.queue.listeners([rung, silent, claim.id, UNKNOWN, "nope"])
-    assert sorted(found) == sorted([("client-1", rung), ("boot-1", claim.id)])
+    found = await store.queue.listeners([notified, silent, claim.id, UNKNOWN, "nope"])
+    assert sorted(found) == sorted([("client-1", notified), ("boot-1", claim.id)])
     assert await store.queue.listeners([]) == []
 
 

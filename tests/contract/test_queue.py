@@ -43,12 +43,12 @@ async def test_a_result_that_is_asked_for_twice_is_two_results(store: Store) -> 
 
 
 async def test_a_claim_carries_what_the_worker_needs(store: Store) -> None:
-    new = call(parameters=NASTY, context='{"a":1}', timeout=2.5, max_attempts=3, idempotent=True, reply_to="bell")
+    new = call(parameters=NASTY, context='{"a":1}', timeout=2.5, max_attempts=3, idempotent=True, reply_to="client-1")
     await store.queue.submit(new)
     claim = await claimed(store, new.id)
     assert (claim.id, claim.attempt, claim.tool, claim.tool_version) == (new.id, 1, "Grep", "1.0.0")
     assert (claim.parameters, claim.context, claim.timeout) == (NASTY, '{"a":1}', 2.5)
-    assert (claim.max_attempts, claim.idempotent, claim.reply_to) == (3, True, "bell")
+    assert (claim.max_attempts, claim.idempotent, claim.reply_to) == (3, True, "client-1")
 
 
 async def test_a_running_call_cannot_be_claimed_again(store: Store) -> None:
@@ -77,7 +77,7 @@ async def test_a_call_that_is_delayed_expired_or_used_up_is_not_claimed(
     assert await store.queue.due(SCOPE, 10) == []
 
 
-async def test_a_ring_with_another_attempt_or_a_forged_id_is_dropped(store: Store) -> None:
+async def test_a_wakeup_with_another_attempt_or_a_forged_id_is_dropped(store: Store) -> None:
     id_ = await submitted(store)
     forged = [
         Wakeup(id_, 1),
@@ -91,7 +91,7 @@ async def test_a_ring_with_another_attempt_or_a_forged_id_is_dropped(store: Stor
     assert (await claimed(store, id_)).id == id_
 
 
-async def test_two_rings_for_one_call_win_once(store: Store) -> None:
+async def test_two_wakeups_for_one_call_win_once(store: Store) -> None:
     id_ = await submitted(store)
     assert len(await store.queue.claim([Wakeup(id_, 0), Wakeup(id_, 0)], SCOPE)) == 1
 

@@ -1,4 +1,4 @@
-"""Messages are only doorbells: forged, repeated, malformed or unheard, they change nothing."""
+"""Messages only wake workers: forged, repeated, malformed or unheard, they change nothing."""
 
 import asyncio
 import base64

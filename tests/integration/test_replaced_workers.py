@@ -41,11 +41,11 @@ async def test_a_worker_that_no_longer_consumes_leaves_and_what_waits_runs_elsew
     results = await asyncio.gather(*(client.execute("Echo", context, message="pulled from SQL") for _ in range(3)))
     await asyncio.to_thread(worker.process.wait, 60)
     await asyncio.to_thread(fleet.start, "async")
-    after = await client.execute("Echo", context, message="rung")
+    after = await client.execute("Echo", context, message="by message")
 
     assert deafened.output == 1
     assert [result.output for result in results] == ["pulled from SQL"] * 3
-    assert after.output == "rung"
+    assert after.output == "by message"
     assert "none arrives here; this worker ends" in worker.log.read_text()
 
 

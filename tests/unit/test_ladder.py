@@ -1,4 +1,4 @@
-"""A timeout becomes whole seconds of Celery's, which leave our own rungs the time that they may take."""
+"""A timeout becomes whole seconds of Celery's, which leave our own steps the time that they may take."""
 
 import pytest
 
@@ -11,7 +11,7 @@ LADDER = Ladder(grace=2, lease=15)
     ("timeout", "limits"),
     [(5, Limits(soft=9, hard=24)), (0.2, Limits(soft=5, hard=20)), (119.5, Limits(soft=124, hard=139))],
 )
-def test_a_timeout_becomes_whole_seconds_behind_our_own_rungs(timeout: float, limits: Limits) -> None:
+def test_a_timeout_becomes_whole_seconds_behind_our_own_steps(timeout: float, limits: Limits) -> None:
     assert LADDER.limits(timeout) == limits
 
 

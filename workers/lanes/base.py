@@ -84,7 +84,7 @@ async def _swept_once(sweep: Callable[[], Awaitable[None]]) -> str | None:
     return shortage()
 
 
-class Rung(Protocol):
+class TimeLimit(Protocol):
     """What ends a body that does not stop, unless it is stopped itself."""
 
     def stop(self) -> None: ...
@@ -99,8 +99,8 @@ class Body:
 
     claim: Claim
     started: float = field(default_factory=time.monotonic)
-    guard: Rung | None = None
-    limit: Rung | None = None
+    guard: TimeLimit | None = None
+    limit: TimeLimit | None = None
     reports: ReportBuffer | None = None
     proofs: Proofs | None = None
     processes: dict[int, int] = field(default_factory=dict)

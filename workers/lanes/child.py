@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 class Child:
-    """Runs one call at a time for the engine in the parent, whether Celery rang here or the engine pulled the call."""
+    """Runs one call at a time for the engine in the parent, whether a message named it or the engine pulled it."""
 
     def __init__(self, executor: ToolExecutor, max_output_bytes: int, *, memory_limit: int = 0) -> None:
         self._executor = executor

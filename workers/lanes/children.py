@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 MOST_ASKED = 32
 """Requests of one child under way: more would keep the engine's own statements waiting behind them."""
 
-ClaimRings = Callable[[Sequence[Wakeup]], Awaitable[list[Claim]]]
+ClaimWakeups = Callable[[Sequence[Wakeup]], Awaitable[list[Claim]]]
 
 Opened = Callable[[], Coroutine[Any, Any, None]]
 """Told when a slot is free without a body having ended: who waits for one would not hear of it otherwise."""
@@ -58,7 +58,7 @@ class ChildrenLane:
 
     def __init__(
         self,
-        claim: ClaimRings,
+        claim: ClaimWakeups,
         finished: Finished,
         *,
         hostname: str,
@@ -239,7 +239,7 @@ class ChildrenLane:
         else:
             self._end_with_leftovers(child, body, outcome, is_doomed=bool(ended.is_tainted or ended.unfit))
 
-    # Ringing: one claim for as many calls as children are idle.
+    # Messages: one claim for as many calls as children are idle.
 
     def _serve_messages(self) -> None:
         if self._is_stopping:
@@ -318,9 +318,9 @@ class ChildrenLane:
         if body.is_over or self._is_stopped:
             return
         body.is_over = body.is_ending = True
-        for rung in (body.guard, body.limit):
-            if rung is not None:
-                rung.stop()
+        for limit in (body.guard, body.limit):
+            if limit is not None:
+                limit.stop()
         if body.proofs is not None:
             body.proofs.end()
         child.body = None

@@ -27,9 +27,9 @@ class Guard:
 
     def _arm(self, seconds: float) -> None:
         self._due = time.monotonic() + seconds
-        self._timer = self._loop.call_later(seconds, self._ring)
+        self._timer = self._loop.call_later(seconds, self._come_due)
 
-    def _ring(self) -> None:
+    def _come_due(self) -> None:
         if time.monotonic() - self._due > STALL_SECONDS:
             self._arm(self._patience)
         else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from forge_tools.records import Wakeup
 
 MOST_WAITING = 1000
-"""Rings kept at most; what does not fit is pulled from SQL in its turn."""
+"""Wakeups kept at most; what does not fit is pulled from SQL in its turn."""
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class _Message:
 
 
 class Messages:
-    """Rings are served in the order in which they came, whichever child brought them.
+    """Wakeups are served in the order in which they came, whichever child brought them.
 
     Celery brings no message to a child whose task waits here, and what a full worker does not take another one gets. So
     a task also waits, with all its ids taken, until a child is idle.

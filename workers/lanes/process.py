@@ -10,7 +10,7 @@ from typing import Any
 
 from forge_tools.ladder import Limits
 from forge_tools.sandbox.processes.endings import ProcessHandle
-from workers.lanes.base import Body, Rung
+from workers.lanes.base import Body, TimeLimit
 from workers.lanes.frames import Line
 
 LOOK_SECONDS = 0.01
@@ -22,7 +22,7 @@ ANSWER_SECONDS = 10.0
 """What a process may take to start, and an idle one to answer."""
 
 
-Limit = Callable[[Limits], Rung]
+Limit = Callable[[Limits], TimeLimit]
 """Sets time limits of Celery's on the body that is about to start."""
 
 

@@ -104,13 +104,13 @@ async def test_what_ended_before_anybody_waited_is_read_at_once(sql: Sql, waiter
     assert (await soon(waiter, "a")).id == "a"
 
 
-async def test_what_will_not_ring_is_read_at_once(sql: Sql, waiter: Results) -> None:
+async def test_what_brings_no_notification_is_read_at_once(sql: Sql, waiter: Results) -> None:
     sql.over.add("a")
 
     assert (await soon(waiter, "a")).id == "a"
 
 
-async def test_an_expected_id_whose_ring_is_lost_is_polled(sql: Sql, waiter: Results) -> None:
+async def test_an_expected_id_whose_notification_is_lost_is_polled(sql: Sql, waiter: Results) -> None:
     waiter.expect(["a"])
     sql.over.add("a")
     started = time.monotonic()
@@ -148,7 +148,7 @@ async def test_one_of_two_waiters_may_be_cancelled(sql: Sql, waiter: Results) ->
     assert first.cancelled()
 
 
-async def test_lost_rings_are_made_up_for_by_reading(sql: Sql, waiter: Results) -> None:
+async def test_lost_notifications_are_made_up_for_by_reading(sql: Sql, waiter: Results) -> None:
     waiter.expect(["a", "b"])
     waiting = asyncio.ensure_future(soon(waiter, "a"))
     await asyncio.sleep(0.01)

@@ -70,13 +70,13 @@ def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
 def test_a_message_of_the_process_lane_is_passed_on_by_the_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rung: list[Any] = []
-    monkeypatch.setattr("workers.app.Child", lambda *_, **__: SimpleNamespace(wake=rung.append, start=rung.append))
+    woken: list[Any] = []
+    monkeypatch.setattr("workers.app.Child", lambda *_, **__: SimpleNamespace(wake=woken.append, start=woken.append))
     app, _ = app_of("process", tmp_path)
 
     app.tasks[TASK].run([["a", 0]])
 
-    assert rung == [[["a", 0]]]
+    assert woken == [[["a", 0]]]
 
 
 def test_celery_does_not_warn_of_a_setting_that_is_meant(recwarn: pytest.WarningsRecorder) -> None:

@@ -217,7 +217,7 @@ async def test_a_call_runs_in_the_child_which_leads_a_group_of_its_own(bench: Be
     assert (await bench.run(claim("group"))).output == str(pid)
 
 
-async def test_a_child_that_rings_returns_when_its_call_is_over(bench: Bench) -> None:
+async def test_a_child_that_brings_a_message_returns_when_its_call_is_over(bench: Bench) -> None:
     bench.claimable[ID] = claim("well")
     pid = bench.fork((ID, 0))
 
@@ -226,7 +226,7 @@ async def test_a_child_that_rings_returns_when_its_call_is_over(bench: Bench) ->
     assert [outcome.output for outcome in bench.outcomes] == ['"well"']
 
 
-async def test_a_child_that_rings_in_vain_returns(bench: Bench) -> None:
+async def test_a_child_that_brings_a_message_in_vain_returns(bench: Bench) -> None:
     pid = bench.fork(("gone", 0))
 
     await bench.until(lambda: not is_alive(pid))

@@ -57,7 +57,9 @@ async def test_a_child_that_dies_before_its_body_started_costs_no_attempt(bench:
     assert bench.outcomes[0].give_back
 
 
-async def test_a_child_that_dies_while_it_rings_leaves_its_claim_to_others(bench: Bench, child: Speaker) -> None:
+async def test_a_child_that_dies_while_it_brings_a_message_leaves_its_claim_to_others(
+    bench: Bench, child: Speaker
+) -> None:
     bench.claimable[ID] = CLAIM
     child.wake((ID, 0))
     child.die()

@@ -1,4 +1,4 @@
-"""Which child runs what is rung for, how long its message is held, and what is left to other workers."""
+"""Which child runs what a message names, how long it is held, and what is left to other workers."""
 
 import asyncio
 from dataclasses import replace
@@ -9,7 +9,7 @@ from forge_tools.errors import DatabaseUnavailableError
 from tests.unit.workers.child_bench import CLAIM, ID, LADDER, Bench, Limited, Speaker, a_process
 
 
-async def test_a_child_that_rings_gets_its_call_and_may_rest_after_it(bench: Bench, child: Speaker) -> None:
+async def test_a_child_that_brings_a_message_gets_its_call_and_may_rest_after_it(bench: Bench, child: Speaker) -> None:
     bench.claimable[ID] = CLAIM
     child.wake((ID, 0))
     assert "run" in await child.hear()
@@ -19,7 +19,7 @@ async def test_a_child_that_rings_gets_its_call_and_may_rest_after_it(bench: Ben
     assert await child.hear() == {"rest": True}
 
 
-async def test_a_child_that_rings_in_vain_may_rest_at_once(bench: Bench, child: Speaker) -> None:
+async def test_a_child_that_brings_a_message_in_vain_may_rest_at_once(bench: Bench, child: Speaker) -> None:
     child.wake(("gone", 0))
 
     assert await child.hear() == {"rest": True}
@@ -38,7 +38,7 @@ async def test_a_claim_that_fails_costs_no_slot(
     assert bench.lane.free_slots() == 1
 
 
-async def test_a_ring_for_a_busy_child_waits_for_the_next_free_one(bench: Bench, child: Speaker) -> None:
+async def test_a_message_for_a_busy_child_waits_for_the_next_free_one(bench: Bench, child: Speaker) -> None:
     second = replace(CLAIM, id="b", token="b")
     bench.claimable["b"] = second
     bench.lane.run([CLAIM])
@@ -52,7 +52,7 @@ async def test_a_ring_for_a_busy_child_waits_for_the_next_free_one(bench: Bench,
     assert await child.hear() == {"rest": True}
 
 
-async def test_one_message_rings_for_every_child(bench: Bench, child: Speaker, other: Speaker) -> None:
+async def test_one_message_wakes_every_child(bench: Bench, child: Speaker, other: Speaker) -> None:
     claims = [replace(CLAIM, id=id_, token=id_) for id_ in "abc"]
     bench.claimable = {claim.id: claim for claim in claims}
     child.wake(("a", 0), ("b", 0), ("c", 0))
@@ -140,7 +140,7 @@ async def test_in_a_burst_the_next_message_is_fetched_before_this_one_is_used_up
     assert other.is_at_rest
 
 
-async def test_rings_outlive_the_child_that_carried_them(bench: Bench, child: Speaker, other: Speaker) -> None:
+async def test_messages_outlive_the_child_that_brought_them(bench: Bench, child: Speaker, other: Speaker) -> None:
     bench.lane.run([CLAIM, replace(CLAIM, id="b", token="b")])
     bench.claimable["c"] = replace(CLAIM, id="c", token="c")
     assert "run" in await other.hear()

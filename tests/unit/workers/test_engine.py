@@ -140,7 +140,7 @@ def hold_claims(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[thread
     return began, let_go
 
 
-async def test_what_is_rung_is_run_and_recorded(engine: Engine, client: ExecutorClient) -> None:
+async def test_what_a_message_names_is_run_and_recorded(engine: Engine, client: ExecutorClient) -> None:
     one = await submit(client)
 
     await take(engine, one)
@@ -150,7 +150,7 @@ async def test_what_is_rung_is_run_and_recorded(engine: Engine, client: Executor
 
 
 @pytest.mark.parametrize("priority", [0, BULK])
-async def test_rings_that_find_no_slot_are_rung_again_for_others(
+async def test_wakeups_that_find_no_slot_are_published_again_for_others(
     settings: Settings, client: ExecutorClient, engine: Engine, priority: int
 ) -> None:
     small = begun(build(settings, concurrency=1))
@@ -167,7 +167,7 @@ async def test_rings_that_find_no_slot_are_rung_again_for_others(
     assert [(await client.history.get(one)).status for one in ids] == ["succeeded", "queued", "queued"]
 
 
-async def test_a_slot_kept_for_a_ring_in_vain_goes_to_who_waits(settings: Settings, client: ExecutorClient) -> None:
+async def test_a_slot_kept_for_a_message_in_vain_goes_to_who_waits(settings: Settings, client: ExecutorClient) -> None:
     small = begun(build(settings, concurrency=1))
     one = await submit(client)
 
@@ -222,7 +222,7 @@ async def test_a_second_stop_cuts_the_first_one_short(engine: Engine, client: Ex
     assert [(await client.history.get(one)).status for one in (idempotent, once)] == ["queued", "lost"]
 
 
-async def test_rings_that_come_after_the_end_are_dropped_and_block_nobody(
+async def test_messages_that_come_after_the_end_are_dropped_and_block_nobody(
     engine: Engine, client: ExecutorClient
 ) -> None:
     one = await submit(client)
@@ -318,14 +318,14 @@ async def test_due_rows_are_pulled_one_slot_after_the_other_without_waiting_for_
     await asyncio.to_thread(small.stop, 0)
 
 
-async def test_a_call_whose_ring_was_lost_goes_first_now_and_then_where_no_slot_stays_free(
+async def test_a_call_whose_message_was_lost_goes_first_now_and_then_where_no_slot_stays_free(
     settings: Settings, client: ExecutorClient
 ) -> None:
     small = begun(build(settings, concurrency=1))
-    unheard, rung = await submit(client), await submit(client)
+    unheard, heard = await submit(client), await submit(client)
     small._claiming.pulled_at -= 1000
 
-    await take(small, rung)
+    await take(small, heard)
 
     assert (await client.calls.attach(unheard).result(1.5)).success
     await asyncio.to_thread(small.stop, 0)

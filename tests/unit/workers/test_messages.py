@@ -1,4 +1,4 @@
-"""Rings wait in the order in which they came, and whose were all taken may rest."""
+"""Wakeups wait in the order in which they came, and whose were all taken may rest."""
 
 from forge_tools.records import Wakeup
 from workers.lanes.messages import MOST_WAITING, Messages
@@ -19,7 +19,7 @@ class Tasks:
         self.messages.add(process, wakeups(*ids), lambda: self.rested.append(process))
 
 
-def test_rings_are_taken_in_the_order_in_which_they_came() -> None:
+def test_wakeups_are_taken_in_the_order_in_which_they_came() -> None:
     tasks = Tasks()
     tasks.bring(1, "a", "b")
     tasks.bring(2, "c")
@@ -30,7 +30,7 @@ def test_rings_are_taken_in_the_order_in_which_they_came() -> None:
     assert tasks.messages.take(9) == []
 
 
-def test_a_task_stays_until_its_last_ring_is_taken() -> None:
+def test_a_task_stays_until_its_last_wakeup_is_taken() -> None:
     tasks = Tasks()
     tasks.bring(1, "a", "b")
     tasks.messages.take(1)

@@ -67,7 +67,7 @@ async def test_a_handful_is_anybodys() -> None:
     assert await taken(sharing(rows)) == rows.wakeups
 
 
-async def test_rows_that_are_taken_while_it_waits_were_being_rung() -> None:
+async def test_rows_that_are_taken_while_it_waits_had_messages_on_their_way() -> None:
     rows = Rows(40, ["a", "b"])
     one = sharing(rows)
     looks = iter([rows.wakeups, []])
