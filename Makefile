@@ -33,17 +33,19 @@ MEASURED := tests/unit tests/spec tests/contract tests/architecture
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
 UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py loop_processes.py closing.py tool_loop.py engine.py)
 
-.PHONY: demo test test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants install clean
+.PHONY: demo test suite test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants install clean
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
-test: check
+# At once, since each of them leaves a core idle for a while; the failure of one is that of all.
+test: $(STAMP)
+	$(MAKE) --no-print-directory --jobs=3 check suite test-langchain-0.3
+
+suite: $(STAMP)
 	$(BIN)/python -m tests $(PARALLEL) $(PYTEST_ARGS)
 
 # The adapters of LangChain once more, on the oldest release line that is supported, and on nothing but what they need.
-test: test-langchain-0.3
-
 test-langchain-0.3: $(OLD_LANGCHAIN)/.installed
 	$(OLD_LANGCHAIN)/bin/python -m pytest --noconftest -p tests.unit.conftest -o addopts=--import-mode=importlib -W ignore::DeprecationWarning -q \
 		tests/unit/test_langchain.py tests/unit/adapters/test_langchain_tools.py
