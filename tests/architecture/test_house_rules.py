@@ -1,6 +1,7 @@
 """How files look, whatever they do: the rules that a reader counts on and no linter holds."""
 
 import ast
+import inspect
 import io
 import re
 import tokenize
@@ -28,6 +29,7 @@ READERS = {
 
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
 PREFIXED = re.compile(r"_*Forge([A-Z0-9_]|$)")
+NAMED = re.compile(r"\bclass[\s\\]+_*Forge")
 EXEMPTION = re.compile(r"noqa|type:\s*ignore|pragma:\s*no cover|nosec|pylint:")
 REASONED = (
     re.compile(r"#\s*noqa: [A-Z]+\d+(, ?[A-Z]+\d+)*\s+\S+\s+\S"),
@@ -44,16 +46,28 @@ def shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def comments(path: Path) -> Iterator[tuple[str, str]]:
-    """Every comment with the place where it stands."""
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-        if token.type == tokenize.COMMENT:
+def tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(text).readline)
+
+
+def docstring(path: Path) -> str | None:
+    """That of the module, without a look at the rest of it."""
+    first = next(one for one in tokens(path.read_text()) if one.type not in (tokenize.COMMENT, tokenize.NL))
+    return inspect.cleandoc(ast.literal_eval(first.string)) if first.type == tokenize.STRING else None
+
+
+def comments(path: Path, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Every comment with that in it, and the place where it stands."""
+    text = path.read_text()
+    for token in tokens(text) if pattern.search(text) else ():
+        if token.type == tokenize.COMMENT and pattern.search(token.string):
             yield f"{shown(path)}:{token.start[0]}", token.string
 
 
 def readers(path: Path) -> Iterator[str]:
     """Every place where the environment is touched."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)) if any(one.partition(".")[2] in text for one in TOUCHES) else ():
         is_attribute = isinstance(node, ast.Attribute) and ast.unparse(node) in TOUCHES
         is_import = (
             isinstance(node, ast.ImportFrom)
@@ -75,7 +89,7 @@ def is_sentence(docstring: str | None) -> bool:
 def test_a_module_says_in_one_sentence_what_it_owns() -> None:
     modules = sources(*EVERYTHING)
 
-    assert [shown(path) for path in modules if not is_sentence(ast.get_docstring(ast.parse(path.read_text())))] == []
+    assert [shown(path) for path in modules if not is_sentence(docstring(path))] == []
     assert len(modules) > 900, "the search finds too few: it looks in the wrong place"
     assert not any(map(is_sentence, (None, "", "no sentence.", "No end")))
 
@@ -91,11 +105,11 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 def test_no_comment_puts_work_off() -> None:
-    assert [place for path in sources(*EVERYTHING) for place, text in comments(path) if UNFINISHED.search(text)] == []
+    assert [place for path in sources(*EVERYTHING) for place, _ in comments(path, UNFINISHED)] == []
 
 
 def test_every_exemption_carries_its_reason() -> None:
-    exempt = [one for path in sources(*EVERYTHING) for one in comments(path) if EXEMPTION.search(one[1])]
+    exempt = [one for path in sources(*EVERYTHING) for one in comments(path, EXEMPTION)]
 
     assert [place for place, text in exempt if not any(rule.search(text) for rule in REASONED)] == []
     assert exempt, "the search finds none at all: it looks in the wrong place"
@@ -121,7 +135,8 @@ def test_no_class_but_the_root_of_errors_carries_the_name_of_the_package() -> No
     named = [
         f"{shown(path)}: {node.name}"
         for path in sources(*EVERYTHING)
-        for node in ast.walk(ast.parse(path.read_text()))
+        if NAMED.search(text := path.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef) and PREFIXED.match(node.name)
     ]
 

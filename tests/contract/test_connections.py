@@ -33,7 +33,7 @@ async def store(migrated_postgres: str, monkeypatch: pytest.MonkeyPatch) -> Asyn
 
 async def burst(store: Store) -> None:
     """Much of everything at once."""
-    calls = [call() for _ in range(200)]
+    calls = [call() for _ in range(60)]
     await store.queue.submit_many(calls)
     ids = [new.id for new in calls]
     async with asyncio.TaskGroup() as group:

@@ -66,50 +66,46 @@ CHECKS: dict[str, tuple[dict[str, Any], Callable[[Any], bool]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHECKS)
-async def test_a_page_read_in_steps_has_what_one_statement_would_have(filled: Store, name: str) -> None:
-    filters, is_meant = CHECKS[name]
+async def test_a_page_read_in_steps_has_what_one_statement_would_have(filled: Store) -> None:
     every = await filled.history.list(limit=100)
-    monolith = [one.id for one in every if is_meant(one)]
-
     assert len(every) == 20
 
-    assert len(monolith) > 0 or name == "nothing"
-    assert [one.id for one in await filled.history.list(limit=100, **filters)] == monolith
-    assert [one.id for one in await filled.history.list(limit=2, **filters)] == monolith[:2]
+    for name, (filters, is_meant) in CHECKS.items():
+        monolith = [one.id for one in every if is_meant(one)]
+        assert len(monolith) > 0 or name == "nothing", name
+        assert [one.id for one in await filled.history.list(limit=100, **filters)] == monolith, name
+        assert [one.id for one in await filled.history.list(limit=2, **filters)] == monolith[:2], name
 
 
 @pytest.mark.parametrize("patience", [None, 0.0])
-@pytest.mark.parametrize("name", CHECKS)
 async def test_pages_go_on_where_the_last_one_stopped_looking_until_there_is_no_more(
-    filled: Store, name: str, patience: float | None
+    filled: Store, patience: float | None
 ) -> None:
-    filters, is_meant = CHECKS[name]
-    expected = [one.id for one in await filled.history.list(limit=100) if is_meant(one)]
+    every = await filled.history.list(limit=100)
 
-    found: list[str] = []
-    page = await filled.history.list(limit=3, patience=patience, **filters)
-    found += [one.id for one in page]
-    time_left = within(60, "the pages do not end")
-    while page.older is not None and next(time_left):
-        page = await filled.history.list(limit=3, before=page.older, patience=patience, **filters)
+    for name, (filters, is_meant) in CHECKS.items():
+        found: list[str] = []
+        page = await filled.history.list(limit=3, patience=patience, **filters)
         found += [one.id for one in page]
+        time_left = within(60, "the pages do not end")
+        while page.older is not None and next(time_left):
+            page = await filled.history.list(limit=3, before=page.older, patience=patience, **filters)
+            found += [one.id for one in page]
 
-    assert found == expected
+        assert found == [one.id for one in every if is_meant(one)], name
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-@pytest.mark.parametrize("name", CHECKS)
-async def test_all_rows_read_in_steps_are_those_of_one_statement_the_oldest_first(
-    filled: Store, name: str, size: int
-) -> None:
-    filters, is_meant = CHECKS[name]
-    expected = [one.id for one in await filled.history.list(limit=100) if is_meant(one)][::-1]
+async def test_all_rows_read_in_steps_are_those_of_one_statement_the_oldest_first(filled: Store, size: int) -> None:
+    every = await filled.history.list(limit=100)
 
-    stretches = [stretch async for stretch in filled.history.pages(size, **filters)]
+    for name, (filters, is_meant) in CHECKS.items():
+        stretches = [stretch async for stretch in filled.history.pages(size, **filters)]
 
-    assert [one.id for stretch in stretches for one in stretch] == expected
-    assert max(map(len, stretches), default=0) <= size
+        assert [one.id for stretch in stretches for one in stretch] == [one.id for one in every if is_meant(one)][
+            ::-1
+        ], name
+        assert max(map(len, stretches), default=0) <= size, name
 
 
 @pytest.mark.parametrize("filters", [{}, {"status": "failed"}, {"tool": "Grep"}, {"min_ms": 500.0, "agent_id": "a-1"}])

@@ -19,7 +19,7 @@ from forge_tools.storage.artifacts import StoredArtifacts
 from forge_tools.storage.models import artifact_parts
 from tests.contract.test_artifacts import artifact, contents, files, folder, rows
 from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts
-from workers.proofs import Proofs
+from workers.proofs import MOST_UNPROVEN, Proofs
 
 __all__ = ["folder"]
 
@@ -149,7 +149,7 @@ async def test_bytes_that_turn_out_wrong_leave_nothing(desk: ArtifactDesk, store
 async def test_a_child_that_begins_very_many_pushes_out_nobody_elses(desk: ArtifactDesk, store: Store) -> None:
     victim, forger = Caller(desk, "victim", is_child=True), Caller(desk, "forger", is_child=True)
     await victim.adds(TEXT)
-    for number in range(300):
+    for number in range(3 * MOST_UNPROVEN):
         await forger.says("begin", id=f"{number:032}", size=1)
     assert await rows(store) == (0, 0, 0)
     assert await victim.says("finish")

@@ -1,7 +1,9 @@
 """Conversations with local servers that play each provider in turn."""
 
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,6 +15,14 @@ from tests.model_servers.providers import PROVIDERS, Provider, Stage, close
 from tests.model_servers.wire import Say
 
 Setting = Callable[..., Stage]
+
+create_context_once = cache(ssl.create_default_context)
+
+
+@pytest.fixture(autouse=True)
+def _certificates_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every client of an SDK reads all certificates that it trusts, which is most of what it takes to make one; none is used here."""
+    monkeypatch.setattr(ssl, "create_default_context", create_context_once)
 
 
 @pytest.fixture(params=PROVIDERS, ids=lambda provider: provider.name)
