@@ -9,9 +9,28 @@ from forge_tools.records.audit import Fault
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.audit import Signer
 from tests.contract.calls import submitted
-from tests.contract.sealed import forge, migrated_postgres, migrated_sqlite, past, said, seal_all, sealed_past, verified
+from tests.contract.sealed import (
+    forge,
+    lift_the_checks,
+    migrated_postgres,
+    migrated_sqlite,
+    past,
+    said,
+    seal_all,
+    sealed_past,
+    verified,
+)
 
 __all__ = ["migrated_postgres", "migrated_sqlite"]  # the fixtures: whoever owns the tables can have them refuse nothing
+
+
+SIGNER = Signer(Ed25519PrivateKey.generate())
+
+
+async def fill(url: str) -> None:
+    lift_the_checks(url)
+    async with await open_store(url) as store:
+        await sealed_past(store, SIGNER)
 
 
 @pytest.fixture
@@ -32,7 +51,7 @@ async def columns(store: Store, table: str) -> list[str]:
         return list((await connection.exec_driver_sql(f"SELECT * FROM {table} WHERE 1 = 0")).keys())
 
 
-async def copied(store: Store, table: str, where: str, **changes: str) -> str:
+async def copy_of(store: Store, table: str, where: str, **changes: str) -> str:
     """SQL that inserts a copy of a row with other values in some columns."""
     names = await columns(store, table)
     values = ", ".join(changes.get(name, name) for name in names)
@@ -46,8 +65,8 @@ async def test_a_batch_numbered_below_the_first_covers_nothing(store: Store, sig
     uuid = f"'{new}'::uuid" if store.dialect == "postgresql" else f"'{new}'"
     await forge(
         store,
-        await copied(store, "audit_batches", "sequence = 1", sequence=number),
-        await copied(store, "audit_executions", f"execution_id = '{first}'", execution_id=uuid, batch=number),
+        await copy_of(store, "audit_batches", "sequence = 1", sequence=number),
+        await copy_of(store, "audit_executions", f"execution_id = '{first}'", execution_id=uuid, batch=number),
     )
     assert (Fault.INSERTED.value, "audit_batches") in said(await verified(store, signer))
 
@@ -56,7 +75,7 @@ async def test_a_row_in_the_queue_hides_nothing_that_was_inserted_into_the_past(
     await sealed_past(store, signer)
     new, waiting = await forged_in_the_past(store), await submitted(store)
     uuid = f"'{new}'::uuid" if store.dialect == "postgresql" else f"'{new}'"
-    await forge(store, await copied(store, "execution_queue", f"id = '{waiting}'", id=uuid))
+    await forge(store, await copy_of(store, "execution_queue", f"id = '{waiting}'", id=uuid))
     report = await verified(store, signer)
     assert [(one.fault, one.table, one.key) for one in report.findings] == [(Fault.INSERTED, "executions", new)]
 
@@ -65,7 +84,7 @@ async def test_what_is_over_and_put_in_the_queue_again_is_named(store: Store, si
     [first, *_] = await sealed_past(store, signer)
     waiting = await submitted(store)
     uuid = f"'{first}'::uuid" if store.dialect == "postgresql" else f"'{first}'"
-    await forge(store, await copied(store, "execution_queue", f"id = '{waiting}'", id=uuid))
+    await forge(store, await copy_of(store, "execution_queue", f"id = '{waiting}'", id=uuid))
     report = await verified(store, signer)
     assert [(one.fault, one.table, one.key) for one in report.findings] == [(Fault.INSERTED, "execution_queue", first)]
 
@@ -120,17 +139,14 @@ NO_KEY = (
 )
 
 
+@pytest.mark.parametrize("filled_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("table", ["executions", "execution_attempts", "execution_events"])
 @pytest.mark.parametrize("again", ["", "a", "~"])
-async def test_a_row_beside_the_real_one_under_the_same_key_is_found(
-    migrated_sqlite: str, table: str, again: str
-) -> None:
-    async with await open_store(migrated_sqlite) as store:
-        await sealed_past(store)
-        column = {"executions": "tool", "execution_attempts": "error", "execution_events": "actor"}[table]
-        change = f"{column} = '{again}'" if again else f"{column} = {column}"
-        await forge(store, *(one.format(table, change) for one in NO_KEY))
-        assert not (await verified(store)).is_intact
+async def test_a_row_beside_the_real_one_under_the_same_key_is_found(copied: Store, table: str, again: str) -> None:
+    column = {"executions": "tool", "execution_attempts": "error", "execution_events": "actor"}[table]
+    change = f"{column} = '{again}'" if again else f"{column} = {column}"
+    await forge(copied, *(one.format(table, change) for one in NO_KEY))
+    assert not (await verified(copied)).is_intact
 
 
 GARBAGE = [
@@ -153,12 +169,11 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.parametrize("filled_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("statement", GARBAGE)
-async def test_garbage_is_a_finding_and_stops_nothing(migrated_sqlite: str, signer: Signer, statement: str) -> None:
-    async with await open_store(migrated_sqlite) as store:
-        await sealed_past(store, signer)
-        await forge(store, statement)
-        assert not (await verified(store, signer)).is_intact
+async def test_garbage_is_a_finding_and_stops_nothing(copied: Store, statement: str) -> None:
+    await forge(copied, statement)
+    assert not (await verified(copied, SIGNER)).is_intact
 
 
 async def test_a_number_that_is_none_does_not_stop_the_sealer(migrated_sqlite: str) -> None:

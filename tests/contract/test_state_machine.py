@@ -360,7 +360,7 @@ def test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says
         run_state_machine_as_test(
             lambda: Lives(runner, store),  # type: ignore[arg-type]  # a factory is fine, says its documentation
             settings=settings(
-                max_examples=25,
+                max_examples=15,
                 stateful_step_count=30,
                 deadline=None,
                 print_blob=True,

@@ -91,14 +91,14 @@ async def test_a_newcomer_does_not_wait_for_the_backlog_of_another(
     call = Call("Sleep", {"seconds": 0.3}, context)
     async with ExecutorClient(two_hosts.settings) as newcomer:
         assert (await newcomer.call("Sleep", {"seconds": 0.0}, context)).success
-        backlog = [handle for handle in await client.calls.submit_many([call] * 8_000) if isinstance(handle, Handle)]
+        backlog = [handle for handle in await client.calls.submit_many([call] * 4_000) if isinstance(handle, Handle)]
         handle = await newcomer.submit("Sleep", context, {"seconds": 0.0})
         assert (await handle.result(60)).success
         mine = await handle.record()
     await asyncio.gather(*(handle.result(60) for handle in backlog))
 
     assert mine.completed_at
-    starts = [start for handle in backlog[::40] if (start := (await handle.record()).started_at)]
+    starts = [start for handle in backlog[::20] if (start := (await handle.record()).started_at)]
     waiting = [start for start in starts if start > mine.queued_at]
     later = [start for start in waiting if start > mine.completed_at]
     assert len(waiting) >= 40, f"of the 200 looked at only {len(waiting)} still waited when it came"
