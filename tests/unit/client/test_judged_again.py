@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
+from forge_tools.client.submissions import PART
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
 from forge_tools.records import ExecutionContext, LinkedExecution, NewExecution, ToolParameter, ToolSpec
@@ -20,7 +21,7 @@ from forge_tools.storage.queue import ExecutionQueue
 from tests.unit.client.conftest import ECHO, publish
 
 CONTEXT = ExecutionContext(working_dir=".")
-BURST = 2_000
+BURST = 2 * PART + 100
 LANGUAGE = ToolParameter(name="language", type="string", description="Which.")
 NEWER = ECHO.model_copy(update={"version": "1.1.0"})
 STRICTER = ECHO.model_copy(update={"version": "1.2.0", "parameters": (*ECHO.parameters, LANGUAGE)})

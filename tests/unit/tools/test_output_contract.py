@@ -32,11 +32,12 @@ class World:
     async def call(self, tool: str, arguments: dict[str, Any], limit: int = 10_000_000, **more: Any) -> ToolResult:
         if self._is_used:
             self._number += 1
-            fill(self._folder / str(self._number))
+            root = self._folder / str(self._number)
+            fill(root)
+            self._executor = executor(root, self._folder / "kept")
         self._is_used = tool not in READING
-        root = self._folder / str(self._number)
         context = ExecutionContext(working_dir=".", max_output_size=limit)
-        return await executor(root, self._folder / "kept").execute(tool, context, **(arguments | more))
+        return await self._executor.execute(tool, context, **(arguments | more))
 
 
 @pytest.fixture
