@@ -13,15 +13,14 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.broker.message import ids_of
-from forge_tools.config import Settings
-from forge_tools.executor import ToolExecutor
 from workers.consumer import PatientConsumer
-from workers.drain import Drain, take_signals
-from workers.engine import Engine, Post
+from workers.drain import drain_step, take_signals
+from workers.engine import Engine
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
 from workers.pool import Pairs, pool_with
 from workers.reception import ReceivingConnection
+from workers.worker import Setup
 
 MESSAGES_AT_ONCE = 4
 """Messages of up to 128 ids each that a worker of the async lane takes before one of them is acknowledged."""
@@ -32,16 +31,17 @@ COLLECT_EVERY = 100_000
 logger = logging.getLogger(__name__)
 
 
-def worker_app(settings: Settings, post: Post, engine: Engine, executor: ToolExecutor) -> Celery:
+def worker_app(setup: Setup, engine: Engine) -> Celery:
     """Bind the one task to this process's engine, or to the child that the pool forks; Celery's own ones are not there."""
+    settings, lane = setup.settings, engine.worker.lane
     app = celery_app(settings.broker)
     app.amqp.Connection = ReceivingConnection
     app.conf.worker_consumer = PatientConsumer
-    app.conf.broker_transport_options["reception"] = engine.reception
-    app.steps["worker"].add(type("EngineDrain", (Drain,), {"engine": engine}))
-    if isinstance(engine.lane, ChildrenLane):
-        child = Child(executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
-        _serve_from_children(app, child, engine.lane)
+    app.conf.broker_transport_options["reception"] = setup.reception
+    app.steps["worker"].add(drain_step(engine))
+    if isinstance(lane, ChildrenLane):
+        child = Child(setup.executor, settings.max_output_bytes, memory_limit=settings.tool_memory)
+        _serve_from_children(app, child, lane)
     else:
         _serve_from_engine(app, engine)
     app.finalize()
@@ -50,13 +50,14 @@ def worker_app(settings: Settings, post: Post, engine: Engine, executor: ToolExe
     return app
 
 
-def run_worker(app: Celery, settings: Settings, post: Post, engine: Engine) -> int:
+def run_worker(app: Celery, setup: Setup, engine: Engine) -> int:
     """Run until stopped; returns the exit code."""
+    post = setup.post
     silence_warnings()
     if os.getuid() == 0:
         logger.warning("Running as root; tools run as root too. Use a user of its own outside a container.")
     worker = _worker_class(app, engine)(
-        hostname=f"{post.lane}-{os.getpid()}@{settings.hostname}",
+        hostname=f"{post.lane}-{os.getpid()}@{setup.settings.hostname}",
         concurrency=post.concurrency if post.lane == "process" else MESSAGES_AT_ONCE,
         queues=[queue_name(queue, post.lane) for queue in post.queues],
         optimization="fair",
@@ -85,12 +86,13 @@ def silence_warnings() -> None:
 def _worker_class(app: Celery, engine: Engine) -> Any:
     """Celery's, without its way with signals, from the moment it takes them."""
 
-    def take_over(self: Any, worker: Any) -> None:
-        app.Worker.install_platform_tweaks(self, worker)
-        take_signals()
-        engine.fitness.begin()
+    class Worker(app.Worker):  # type: ignore[name-defined, misc]  # made by Celery for each app
+        def install_platform_tweaks(self, worker: Any) -> None:
+            super().install_platform_tweaks(worker)
+            take_signals()
+            engine.worker.fitness.begin()
 
-    return type("Worker", (app.Worker,), {"install_platform_tweaks": take_over})
+    return Worker
 
 
 class _Handing:

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
@@ -16,12 +15,10 @@ from forge_tools.records import Artifact, ExecutionContext, artifact_id
 from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import Gathered, Recent
-from forge_tools.storage import Store
 from forge_tools.storage.artifacts import Keeping, StoredArtifacts
-from workers.elsewhere import Elsewhere
 from workers.proofs import Proofs, Sent
+from workers.remote_store import RemoteStore
 
-PURGE_SECONDS = 300.0
 MOST_TRIES = 3
 
 Message = dict[str, Any]
@@ -29,8 +26,6 @@ Ask = Callable[[Message, ExecutionContext], Awaitable[Message]]
 """Sends a request of a call to the engine, wherever that is, and returns its answer."""
 
 Do = Callable[[StoredArtifacts, Message, ExecutionContext], Awaitable[Message]]
-
-logger = logging.getLogger(__name__)
 
 
 class ArtifactDesk:
@@ -45,38 +40,20 @@ class ArtifactDesk:
         _prepare(settings)
         self._max_bytes = settings.artifact_max_bytes
         self._keeping = Keeping(ttl=settings.artifact_ttl, quota=settings.artifact_quota)
-        self._stored = Elsewhere[StoredArtifacts]()
 
-    def open(self, store: Store) -> None:
-        """Take the rows of the loop that runs."""
-        self._stored.open(store.artifacts)
-
-    async def ask(self, request: Message, context: ExecutionContext) -> Message:
-        """Answer from any loop."""
-        return await self._stored.ask(lambda _: self.answer(request, context))
-
-    async def answer(self, request: Message, context: ExecutionContext) -> Message:
+    async def answer(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
         """Do what a request wants; what it cannot have is an answer too."""
-        return await _answered(self._do, self._stored, request, context)
+        return await _answered(self._do, stored, request, context)
 
-    async def answer_child(self, request: Message, context: ExecutionContext, proofs: Proofs) -> Message:
+    async def answer_child(
+        self, stored: StoredArtifacts, request: Message, context: ExecutionContext, proofs: Proofs
+    ) -> Message:
         """Do so for a call of code that is not trusted: to keep an artifact it has to send all of its bytes, be they here or not.
 
         A session that has only heard of an id could otherwise make it its own, and read what another one kept. Until they
         are proven to be what the id says they are set aside in the call's `proofs`, where they are in nobody's way.
         """
-        return await _answered(partial(self._do_for_child, proofs), self._stored, request, context)
-
-    async def purge_for_ever(self) -> None:
-        """Delete what has expired, every few minutes."""
-        stored = self._stored.it
-        while True:
-            await asyncio.sleep(PURGE_SECONDS)
-            try:
-                while await stored.purge():
-                    pass
-            except ForgeError as error:
-                logger.warning("Expired artifacts are not deleted yet", extra={"error": str(error)})
+        return await _answered(partial(self._do_for_child, proofs), stored, request, context)
 
     async def _do(self, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
         new = self._artifact(request, context)
@@ -151,6 +128,15 @@ class ArtifactDesk:
         if not isinstance(data, bytes) or len(data) > MAX_PACKED_BYTES:
             raise ValueError(f"part {number}")
         return number, data
+
+
+def ask_engine(desk: ArtifactDesk, store: RemoteStore) -> Ask:
+    """Have the engine of this process answer requests of its own tools, whose code is trusted."""
+
+    async def ask(request: Message, context: ExecutionContext) -> Message:
+        return await store.ask(lambda opened: desk.answer(opened.artifacts, request, context))
+
+    return ask
 
 
 class WorkerArtifacts:
@@ -246,9 +232,9 @@ def _prepare(settings: Settings) -> None:
             raise ConfigurationError(f"{what}. Name a folder that this user can write to, and no other.") from error
 
 
-async def _answered(do: Do, stored: Elsewhere[StoredArtifacts], request: Message, context: ExecutionContext) -> Message:
+async def _answered(do: Do, stored: StoredArtifacts, request: Message, context: ExecutionContext) -> Message:
     try:
-        return await do(stored.it, request, context)
+        return await do(stored, request, context)
     except ForgeError as error:
         return {"error": error.message, "code": error.code}
     except (KeyError, TypeError, ValueError, OverflowError) as error:  # whoever wrote it is not one of us

@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from celery import bootsteps
 from celery.platforms import EX_FAILURE, EX_OK
@@ -18,19 +18,21 @@ POLL_SECONDS = 0.1
 state: Any = celery_state  # celery-types knows the first values of its flags only
 
 
-class Drain(bootsteps.StartStopStep):
-    """Stops before the pool does."""
+def drain_step(engine: Engine) -> type[bootsteps.StartStopStep]:
+    """The step of Celery's worker that stops before its pool does."""
 
-    requires = ("celery.worker.components:Pool",)
-    engine: ClassVar[Engine]
+    class Drain(bootsteps.StartStopStep):
+        requires = ("celery.worker.components:Pool",)
 
-    def stop(self, parent: Any) -> None:
-        drain(self.engine)
-        parent.pool.terminate()
+        def stop(self, parent: Any) -> None:
+            drain(engine)
+            parent.pool.terminate()
 
-    def terminate(self, parent: Any) -> None:
-        self.engine.stop(drain=0)
-        parent.pool.terminate()
+        def terminate(self, parent: Any) -> None:
+            engine.stop(drain=0)
+            parent.pool.terminate()
+
+    return Drain
 
 
 def leave_on_signals() -> None:

@@ -23,13 +23,14 @@ from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import boot_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from workers.app import run_worker, worker_app
-from workers.artifacts import ArtifactDesk, WorkerArtifacts
+from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
 from workers.drain import drain, leave_on_signals
-from workers.engine import Engine, Post
-from workers.hosting import Hosting, Servers
+from workers.engine import Engine
 from workers.lanes.starting import orphans
 from workers.redaction import redact_streams
-from workers.shells import Book
+from workers.remote_store import RemoteShells, RemoteStore
+from workers.services.servers import Servers
+from workers.worker import Post, Setup
 
 HOSTING = "forge_tools.mcp.hosted.servers"
 """What needs the SDK of MCP; workers without configured servers do without."""
@@ -58,39 +59,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Load tools, start the engine, run Celery until it is told to stop."""
-    settings, secrets = Settings.load(), take_secrets()
-    registry = ScopedRegistry()
-    hosting = Hosting(hosted_servers(options, settings), registry)
-    registry.register_many(offered(options, settings, hosting.start()))
-    book = Book() if options.lane == "async" else None  # children of the process lane have no database to ask
-    desk = ArtifactDesk(settings)
-    reach = reach_of(settings, book=book, artifacts=WorkerArtifacts(settings.artifact_max_bytes, desk.ask))
-    executor = ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0)
-    post = Post(
-        lane=options.lane,
-        queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
-        concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
-    )
-    engine = Engine(
-        settings, post, executor, is_watched=True, book=book, artifacts=desk, secrets=secrets, hosting=hosting
-    )
+    setup = setup_of(options, Settings.load())
+    post, engine = setup.post, Engine(setup, is_watched=True)
     leave_on_signals()
-    mark_worker(engine.boot)
+    mark_worker(setup.worker_id)
     try:
         engine.start()
         signals.setup_logging.connect(_keep_logging)
-        app = worker_app(settings, post, engine, executor)
-        facts = {"lane": post.lane, "queues": ",".join(post.queues), "tools": registry.count()}
+        app = worker_app(setup, engine)
+        facts = {"lane": post.lane, "queues": ",".join(post.queues), "tools": setup.registry.count()}
         logger.info("Worker ready", extra=facts)
-        code = run_worker(app, settings, post, engine)
+        code = run_worker(app, setup, engine)
         if engine.is_broken:
             return os.EX_SOFTWARE
-        return os.EX_TEMPFAIL if engine.fitness.is_left else code
+        return os.EX_TEMPFAIL if engine.worker.fitness.is_left else code
     finally:
         drain(engine)
-        hosting.close()
+        if setup.servers is not None:
+            setup.servers.close()
         SPAWNER.close()
-        end(boot_mark(engine.boot), started=orphans())
+        end(boot_mark(setup.worker_id), started=orphans())
+
+
+def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
+    """What a worker with these options is built of; the MCP servers that it hosts are started."""
+    secrets, registry, servers = take_secrets(), ScopedRegistry(), hosted_servers(options, settings)
+    registry.register_many(offered(options, settings, () if servers is None else servers.start()))
+    desk, store = ArtifactDesk(settings), RemoteStore()
+    book = RemoteShells(store) if options.lane == "async" else None  # children have no database to ask
+    artifacts = WorkerArtifacts(settings.artifact_max_bytes, ask_engine(desk, store))
+    reach = reach_of(settings, book=book, artifacts=artifacts)
+    return Setup(
+        settings=settings,
+        post=Post(
+            lane=options.lane,
+            queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
+            concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
+        ),
+        executor=ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0),
+        artifacts=desk,
+        remote_store=store,
+        secrets=secrets,
+        servers=servers,
+        registry=registry,
+    )
 
 
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:

@@ -26,7 +26,7 @@ from forge_tools.storage.deadline import alarm
 from forge_tools.storage.definitions import refusal
 from forge_tools.storage.engine import CLIENT_SECONDS, connect_postgres
 from forge_tools.storage.faults import translated
-from forge_tools.storage.looks import OVERLAP, Look, Question, look_of, question_values, scope_values
+from forge_tools.storage.heartbeat import OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.pooler import Transactions
 from forge_tools.storage.rows import (
     ASKED,
@@ -152,8 +152,8 @@ class PostgresHotPath:
             found[ord_ - 1] = status_of(status)
         return found
 
-    async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:
-        return [look_of(row, await self._run("look", **question_values(row), overlap=OVERLAP)) for row in rows]
+    async def beat(self, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
+        return [answers_of(row, await self._run("heartbeat", **heartbeat_values(row), overlap=OVERLAP)) for row in rows]
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
         return [Wakeup(id_, attempt) for id_, attempt in await self._run("due", limit=limit, **scope_values(scope))]

@@ -21,7 +21,7 @@ from forge_tools.records import (
 from forge_tools.storage.batching import Batcher, Limits, UnreachableError
 from forge_tools.storage.endings import Endings
 from forge_tools.storage.engine import Database
-from forge_tools.storage.looks import Look, Question
+from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.rows import Answer, Ask, Record, unstorable
 
 Result = TypeVar("Result")
@@ -46,7 +46,7 @@ class HotPath(Protocol):
 
     async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]: ...
 
-    async def look(self, rows: Sequence[Question]) -> Sequence[Look | ForgeError]: ...
+    async def beat(self, rows: Sequence[Heartbeat]) -> Sequence[Answers | ForgeError]: ...
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]: ...
 

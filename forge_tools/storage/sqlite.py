@@ -27,7 +27,7 @@ from forge_tools.storage.address import Address
 from forge_tools.storage.definitions import refusal
 from forge_tools.storage.engine import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, forge_now
 from forge_tools.storage.faults import translated
-from forge_tools.storage.looks import EVER, OVERLAP, Look, Question, look_of, question_values, scope_values
+from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.rows import (
     MAX_SKEW,
     Answer,
@@ -74,9 +74,9 @@ class SqliteHotPath:
     async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
         return await self._write_each(_finish, rows)
 
-    async def look(self, rows: Sequence[Question]) -> list[Look | StorageError]:
+    async def beat(self, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
         async with self.write_lock:
-            return await self._writer.run(partial(_look, rows))
+            return await self._writer.run(partial(_beat, rows))
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
         return await self._reader.run(partial(_due, scope, limit))
@@ -274,21 +274,22 @@ def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[s
     return False
 
 
-def _look(rows: Sequence[Question], connection: sqlite3.Connection) -> list[Look | StorageError]:
-    """Each beat, with its look, is a transaction of its own."""
+def _beat(rows: Sequence[Heartbeat], connection: sqlite3.Connection) -> list[Answers | StorageError]:
+    """Each heartbeat is a transaction of its own."""
     now = forge_now()
     moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
-    looks = []
-    for question in rows:
-        asked = question_values(question)
-        since = max(EVER, min(asked.pop("sealed_end"), moment)) - OVERLAP
+    answers = []
+    for heartbeat in rows:
+        asked = heartbeat_values(heartbeat)
+        since = max(EVER, min(asked.pop("chained_end"), moment)) - OVERLAP
         asked |= {
             "now": now,
             "unix": moment.timestamp(),
-            "sealed_since": since.replace(tzinfo=None).isoformat(" ", "microseconds"),
+            "chained_since": since.replace(tzinfo=None).isoformat(" ", "microseconds"),
         }
-        looks.append(look_of(question, _run(connection, "look", **_bound(asked)).fetchall()))  # the last row commits it
-    return looks
+        rows_of = _run(connection, "heartbeat", **_bound(asked)).fetchall()  # the last row commits it
+        answers.append(answers_of(heartbeat, rows_of))
+    return answers
 
 
 def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Wakeup]:

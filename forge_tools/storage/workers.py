@@ -14,7 +14,7 @@ from forge_tools.storage import alive
 from forge_tools.storage.batching import Batcher, Limits
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import from_now, seconds_between
-from forge_tools.storage.looks import Look, Question
+from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.models import execution_queue, leases, workers
 from forge_tools.storage.queue import HotPath
 from forge_tools.storage.rows import record_of
@@ -30,7 +30,7 @@ class Workers:
 
     def __init__(self, hot: HotPath, database: Database, *, limits: Limits) -> None:
         self._database = database
-        self._looks: Batcher[Question, Look] = Batcher(hot.look, limits)
+        self._heartbeats: Batcher[Heartbeat, Answers] = Batcher(hot.beat, limits)
 
     async def register(self, worker: WorkerRecord) -> None:
         """Write the row of a boot that starts; again is harmless."""
@@ -55,13 +55,13 @@ class Workers:
         statement = update(workers).where(boots.id == boot).values(servers=[_told(state) for state in states])
         await self._database.write(lambda connection: connection.execute(statement))
 
-    async def look(self, question: Question) -> Look:
-        """Say that the boot that asks lives, and see at the same moment what it has to know.
+    async def beat(self, heartbeat: Heartbeat) -> Answers:
+        """Say that a worker instance lives, and see at the same moment what it asks.
 
         Cancels come each time until their executions end.
         """
         self._database.guard()
-        return await self._looks.add(question)
+        return await self._heartbeats.add(heartbeat)
 
     async def withdraw(self, boot: str) -> None:
         """Say that `boot` takes no more calls; it lives until what it runs has ended, and serves no queue."""
@@ -69,8 +69,8 @@ class Workers:
         await self._database.write(lambda connection: connection.execute(statement))
 
     async def stop(self, boot: str) -> None:
-        """Say that `boot` ended in good order; a look that is under way would say that it lives."""
-        await self._looks.settle()
+        """Say that `boot` ended in good order; a heartbeat that is under way would say that it lives."""
+        await self._heartbeats.settle()
         statement = update(workers).where(boots.id == boot).values(stopped_at=from_now(0.0), last_seen_at=from_now(0.0))
         await self._database.write(lambda connection: connection.execute(statement))
 
@@ -146,8 +146,8 @@ class Workers:
         return await self._database.write(lambda connection: connection.scalar(statement)) is not None
 
     async def close(self) -> None:
-        """Wait for the look under way."""
-        await self._looks.close()
+        """Wait for the heartbeat under way."""
+        await self._heartbeats.close()
 
 
 async def read_workers(connection: AsyncConnection, *conditions: ColumnElement[bool]) -> list[WorkerRecord]:

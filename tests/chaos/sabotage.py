@@ -15,21 +15,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.config import Settings
 from forge_tools.records import Claim, Outcome, Scope, Wakeup
-from forge_tools.storage import Store, open_store, statements
-from forge_tools.storage.looks import Look
+from forge_tools.storage import open_store, statements
+from forge_tools.storage.heartbeat import BEATS, NOW, Answers
 from forge_tools.storage.models import execution_attempts, execution_queue
 from forge_tools.storage.queue import ExecutionQueue
 from workers import app, engine
 from workers.engine import Engine
-from workers.fitness import Fitness
 from workers.lanes import loop
-from workers.lanes.base import Body
+from workers.lanes.base import Body, Host
 from workers.lanes.child import Child
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER
+from workers.lifeline import Lifeline
 from workers.program import main
-from workers.pulse import Pulse
-from workers.recovery import Recovery
+from workers.services.fitness import Fitness
+from workers.services.recovery import Recovery
 
 SHORT_LEASE = {"lease": 5.0, "heartbeat": 0.5}
 """Below what settings allow, so that a control takes seconds; the run without sabotage has it too."""
@@ -100,7 +100,7 @@ def recovery() -> None:
     async def look_away(self: Recovery) -> list[str]:
         return []
 
-    Recovery.step = look_away  # type: ignore[method-assign]  # the sabotage
+    Recovery.settle = look_away  # type: ignore[method-assign]  # the sabotage
 
 
 def heartbeat_rule() -> None:
@@ -109,12 +109,12 @@ def heartbeat_rule() -> None:
 
     async def condemn_at_once(self: Recovery) -> list[str]:
         beats = await self._store.workers.beats()
-        for boot in [boot for boot, beat in beats.items() if boot != self._boot and seen.get(boot) == beat]:
+        for boot in [boot for boot, beat in beats.items() if boot != self._worker_id and seen.get(boot) == beat]:
             await self._store.queue.recover(boot, "no heartbeat at one look")
         seen.update(beats)
         return []
 
-    Recovery.step = condemn_at_once  # type: ignore[method-assign]  # the sabotage
+    Recovery.settle = condemn_at_once  # type: ignore[method-assign]  # the sabotage
 
 
 def sweep() -> None:
@@ -137,15 +137,15 @@ def drain() -> None:
 
 def own_beats() -> None:
     """Who was not seen to beat for a lease is dead, though nobody could look."""
-    _judge_by(lambda look: time.monotonic())
+    _judge_by(lambda answers: time.monotonic())
 
 
 def steady_clock() -> None:
     """The same, though only the clock that tells so was set."""
-    _judge_by(lambda look: look.now)
+    _judge_by(lambda answers: answers[NOW])
 
 
-def _judge_by(clock: Callable[[Look], float]) -> None:
+def _judge_by(clock: Callable[[Answers], float]) -> None:
     hear_honestly = Recovery.hear
     seen: dict[str, float] = {}
     condemning: set[asyncio.Task[None]] = set()
@@ -154,13 +154,13 @@ def _judge_by(clock: Callable[[Look], float]) -> None:
         async with await open_store(os.environ["FORGE_DATABASE_URL"]) as store:  # its pool may be silent
             await store.queue.recover(boot, "it was not seen")
 
-    def hear(self: Recovery, look: Look) -> None:
-        now = clock(look)
-        for boot in look.beats.keys() - {self._boot}:
+    def hear(self: Recovery, answers: Answers) -> None:
+        now = clock(answers)
+        for boot in answers[BEATS].keys() - {self._worker_id}:
             if now - seen.get(boot, now) > SHORT_LEASE["lease"]:
                 condemning.add(asyncio.create_task(condemn(boot)))
             seen[boot] = now
-        hear_honestly(self, look)
+        hear_honestly(self, answers)
 
     Recovery.hear = hear  # type: ignore[method-assign]  # the sabotage
 
@@ -182,8 +182,8 @@ def pairs() -> None:
             if (child := self._children.get(hello)) is not None:
                 self._adopt(child.process, child.handle.again(), end)
 
-    async def listen(self: ChildrenLane) -> None:
-        await start(self)
+    async def listen(self: ChildrenLane, host: Host) -> None:
+        await start(self, host)
         door = socket.socket(socket.AF_UNIX)
         door.setblocking(False)
         door.bind(f"\0chaos-{os.getpid()}")
@@ -196,19 +196,19 @@ def pairs() -> None:
 def fitness() -> None:
     """Nobody looks at what a worker or a child lacks."""
 
-    async def look_away(self: Fitness, store: Store, boot: str) -> None: ...
+    async def look_away(self: Fitness) -> None: ...
 
     Fitness.step = look_away  # type: ignore[method-assign]  # the sabotage
-    Fitness.may_claim = lambda self: self._is_acknowledged()  # type: ignore[method-assign]  # the sabotage
+    Fitness.may_claim = lambda self: self._lease.is_held  # type: ignore[method-assign]  # the sabotage
     Child._unfit = lambda self, outcome: None  # type: ignore[method-assign]  # the sabotage
 
 
 def ending_with_the_engine() -> None:
     """The end of the engine ends nothing, and nobody watches from outside."""
-    Pulse.__enter__ = lambda self: self  # type: ignore[method-assign]  # the sabotage
-    Engine._leave = lambda self, why: None  # type: ignore[method-assign]  # the sabotage
-    Engine._end_process_if_broken = lambda self, service: None  # type: ignore[method-assign]  # the sabotage
-    engine.end_process = lambda boot: None  # type: ignore[assignment]  # the sabotage
+    Lifeline.__enter__ = lambda self: self  # type: ignore[method-assign]  # the sabotage
+    Engine.replace_process = lambda self, why: None  # type: ignore[method-assign]  # the sabotage
+    Engine.broken = lambda self, error: None  # type: ignore[method-assign]  # the sabotage
+    engine.end_process = lambda worker_id: None  # type: ignore[assignment]  # the sabotage
 
 
 PROTECTIONS: dict[str, Callable[[], None]] = {

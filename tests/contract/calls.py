@@ -9,7 +9,7 @@ from sqlalchemy import update
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.looks import Question
+from forge_tools.storage.heartbeat import CANCELS, Heartbeat
 from forge_tools.storage.models import execution_queue
 
 UNKNOWN = "01a00000-0000-7000-8000-00000000abcd"
@@ -87,4 +87,4 @@ async def overdue(store: Store, execution_id: str) -> None:
 
 async def beat(store: Store, boot: str) -> list[Wakeup]:
     """Say that a boot lives; what it runs and is to stop."""
-    return list((await store.workers.look(Question(scope(boot=boot)))).cancels)
+    return list((await store.workers.beat(Heartbeat(scope(boot=boot), (CANCELS,))))[CANCELS])

@@ -18,7 +18,7 @@ from tests.contract.calls import finished, submitted
 from tests.contract.sealed import forge, past, seal_all, sealed_past, verified
 from tests.contract.test_retention import by, everything, pruned
 from tests.waiting import reached
-from workers.sealing import Sealing
+from workers.services.audit import AuditChain
 
 
 async def open_ended(url: str, store: Store) -> tuple[asyncpg.Connection, str]:
@@ -112,12 +112,12 @@ async def test_a_chain_that_begins_while_something_is_pruned_has_a_checkpoint_of
 
 
 async def test_a_worker_says_that_a_batch_it_sealed_is_gone(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    sealing_worker = Sealing(store, "boot-1", Settings(), None, lambda: frozenset({"boot-1"}))
+    chain = AuditChain(store, "boot-1", Settings(), None)
     await past(store)
-    assert await sealing_worker.step() == 3
+    assert await chain.append() == 3
     await forge(store, *(f"DELETE FROM {table}" for table in ("audit_batches", "audit_executions", "audit_events")))
     with caplog.at_level(logging.ERROR):
-        assert await sealing_worker.step() == 3
+        assert await chain.append() == 3
     assert [record.levelname for record in caplog.records if "is gone from the audit chain" in record.message] == [
         "ERROR"
     ]

@@ -12,7 +12,7 @@ from forge_tools.errors import ErrorCode, StorageError
 from forge_tools.records import ExecutionStatus, Kept, Wakeup
 from forge_tools.storage import Store, open_store, soundness
 from forge_tools.storage.batching import RefusedError
-from forge_tools.storage.looks import Question
+from forge_tools.storage.heartbeat import BEATS, CANCELS, DEMOTED, DISABLED, PINNED, Heartbeat
 from forge_tools.validation import Unreadable
 from tests.contract.calls import SCOPE, boot, ended, finished, overdue, running, scope, submitted
 from tests.contract.sealed import forge, sealed_past, verified
@@ -192,8 +192,10 @@ async def test_a_text_that_is_no_utf8_is_shown_and_counted_and_stops_nobody(
 ) -> None:
     await copied.workers.register(boot("boot-1"))
     await spoil(copied, table, column, NO_TEXT, "rowid = 1" if table != "execution_queue" else "true")
-    look = await copied.workers.look(Question(scope(boot="boot-1")))
-    assert look.beats["boot-1"]
+    questions = (BEATS, CANCELS, DEMOTED, DISABLED, PINNED)
+    answers = await copied.workers.beat(Heartbeat(scope(boot="boot-1"), questions))
+    assert all(answers[question] is not None for question in questions)
+    assert answers[BEATS]["boot-1"]
     assert "boot-1" in await copied.workers.beats()
     assert len(await pages(copied.history.pages(size=2))) == len(await copied.history.list()) == 4
     assert await copied.history.list_events()

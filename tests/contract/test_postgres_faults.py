@@ -16,7 +16,7 @@ from forge_tools.errors import (
 )
 from forge_tools.records import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, engine, open_store, postgres
-from forge_tools.storage.looks import scope_values
+from forge_tools.storage.heartbeat import scope_values
 from forge_tools.storage.rows import OUTCOME
 from forge_tools.storage.statements import postgres_statement
 from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, submitted

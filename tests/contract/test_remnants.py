@@ -15,7 +15,7 @@ from forge_tools.storage.workspaces import KEPT_SECONDS
 from tests.contract.calls import boot, ended, running, scope, submitted
 from tests.contract.sealed import forge
 from tests.contract.test_shells import exited, lost, shell
-from workers.retention import Keeper
+from workers.services.retention import Retention
 
 DAY = 86_400.0
 
@@ -136,12 +136,9 @@ async def test_a_session_keeps_its_workspace_while_a_call_of_it_is_kept(store: S
     assert [await store.workspaces.of_session(name) for name in names] == [None, "repo", "repo"]
 
 
-async def test_the_oldest_worker_clears_away_without_any_rule(store: Store) -> None:
+async def test_a_worker_clears_away_without_any_rule(store: Store) -> None:
     await stopped(store, "old", stopped=2 * KEPT_SECONDS, seen=2 * KEPT_SECONDS)
-    living = frozenset({"boot-1", "boot-2"})
-    await Keeper(store, "boot-2", Settings(), None, lambda: living).step()
-    assert await boots(store) == {"old"}
-    await Keeper(store, "boot-1", Settings(), None, lambda: living).step()
+    await Retention(store, "boot-1", Settings(), None).step()
     assert await boots(store) == set()
 
 

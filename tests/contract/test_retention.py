@@ -20,7 +20,7 @@ from forge_tools.storage.retention import Pace, PruneRun
 from tests.contract.calls import call, ended, finished, running, submitted
 from tests.contract.sealed import forge, past, said, seal_all, sealed_past, verified
 from tests.waiting import within
-from workers.retention import Keeper
+from workers.services.retention import Retention
 
 
 def by(signer: Signer | None = None) -> PruneRun:
@@ -243,13 +243,11 @@ async def test_a_sealer_and_a_pruner_at_once_leave_a_whole_chain(
     assert report.pruned > 0
 
 
-async def test_the_oldest_worker_prunes_by_the_rules_of_the_settings(store: Store) -> None:
+async def test_a_worker_prunes_by_the_rules_of_the_settings(store: Store) -> None:
     await past(store)
     rules = (RetentionRule(days=1e-9, status="failed"), RetentionRule(days=1e-9, tool="Grep"))
     settings = Settings(retention=rules)
-    boots = frozenset({"boot-1", "boot-2"})
-    assert await Keeper(store, "boot-2", settings, None, lambda: boots).step() == 0
-    assert await Keeper(store, "boot-1", settings, None, lambda: boots).step() == 3
+    assert await Retention(store, "boot-1", settings, None).prune() == 3
 
 
 def test_the_pace_follows_what_transactions_take_and_rests_longer_beside_live_calls() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, update
 
-from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Times, Wakeup, id_floor, new_id
+from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Times, Wakeup, id_floor
 from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store, figures
 from forge_tools.storage.models import execution_attempts, execution_queue, executions, rollup_figures, rollup_hours
@@ -24,7 +24,7 @@ from tests.contract.statements import noted, plan
 from tests.contract.test_overview_plans import CALLS
 from tests.contract.test_rare_rows import with_coarse_statistics
 from tests.contract.test_retention import everything, pruned
-from workers.rolling import Rolling
+from workers.services.upkeep import RollUps
 
 POOLED = True
 
@@ -272,11 +272,9 @@ async def test_a_clock_that_was_wrong_makes_no_work_for_ever(store: Store) -> No
     assert await count(store) == 2
 
 
-async def test_the_eldest_worker_rolls_up(store: Store) -> None:
+async def test_a_worker_rolls_up_all_that_is_ready(store: Store) -> None:
     await calls_at(store, OLD)
-    younger, eldest = new_id(), "00000000-0000-7000-8000-000000000000"
-    assert await Rolling(store, younger, lambda: {eldest, younger}).step() == 0
-    assert await Rolling(store, eldest, lambda: {eldest, younger}).step() >= 1
+    await RollUps(store).step()
     await without_rows(store)
     assert await count(store) == 1
 

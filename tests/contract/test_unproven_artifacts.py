@@ -31,11 +31,15 @@ WHAT = {"id": OF.id, "size": OF.size}
 MAX_BYTES = 1 << 20
 
 
+Desk = tuple[ArtifactDesk, Store]
+
+
 class Caller:
     """A call at the desk, of a session of its own; code in a child is not trusted."""
 
-    def __init__(self, desk: ArtifactDesk, session: str, *, is_child: bool) -> None:
-        self._desk = desk
+    def __init__(self, desk: Desk, session: str, *, is_child: bool) -> None:
+        self._desk, store = desk
+        self._stored = store.artifacts
         self._is_child = is_child
         self._context = ExecutionContext(working_dir=".", session_id=session, metadata={EXECUTION_ID: f"of {session}"})
         self._proofs = Proofs()
@@ -43,8 +47,8 @@ class Caller:
 
     async def _ask(self, request: Message, _: ExecutionContext) -> Message:
         if self._is_child:
-            return await self._desk.answer_child(request, self._context, self._proofs)
-        return await self._desk.ask(request, self._context)
+            return await self._desk.answer_child(self._stored, request, self._context, self._proofs)
+        return await self._desk.answer(self._stored, request, self._context)
 
     async def says(self, want: str, **what: Any) -> Message:
         return await self.side._asked(want, self._context, **{**WHAT, **what})
@@ -70,10 +74,8 @@ async def store(migrated_url: str, folder: Path | None) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def desk(store: Store) -> ArtifactDesk:
-    opened = ArtifactDesk(Settings(artifact_max_bytes=MAX_BYTES, artifact_quota=MAX_BYTES))
-    opened.open(store)
-    return opened
+async def desk(store: Store) -> Desk:
+    return ArtifactDesk(Settings(artifact_max_bytes=MAX_BYTES, artifact_quota=MAX_BYTES)), store
 
 
 async def is_unspoilt(store: Store, session: str) -> None:
@@ -87,7 +89,7 @@ async def is_unspoilt(store: Store, session: str) -> None:
 
 @pytest.mark.parametrize("is_child", [True, False])
 async def test_other_bytes_from_a_child_spoil_nothing_that_somebody_else_is_about_to_finish(
-    desk: ArtifactDesk, store: Store, *, is_child: bool
+    desk: Desk, store: Store, *, is_child: bool
 ) -> None:
     victim, forger = Caller(desk, "victim", is_child=is_child), Caller(desk, "forger", is_child=True)
     await victim.adds(TEXT)
@@ -98,7 +100,7 @@ async def test_other_bytes_from_a_child_spoil_nothing_that_somebody_else_is_abou
 
 @pytest.mark.parametrize("is_child", [True, False])
 async def test_a_child_that_is_refused_harms_nobody_who_comes_before_or_after(
-    desk: ArtifactDesk, store: Store, *, is_child: bool
+    desk: Desk, store: Store, *, is_child: bool
 ) -> None:
     before, after = (Caller(desk, session, is_child=is_child) for session in ("before", "after"))
     forger = Caller(desk, "forger", is_child=True)
@@ -113,7 +115,7 @@ async def test_a_child_that_is_refused_harms_nobody_who_comes_before_or_after(
         await is_unspoilt(store, session)
 
 
-async def test_the_right_bytes_cut_elsewhere_are_refused(desk: ArtifactDesk, store: Store) -> None:
+async def test_the_right_bytes_cut_elsewhere_are_refused(desk: Desk, store: Store) -> None:
     forger = Caller(desk, "forger", is_child=True)
     assert count_parts(len(TEXT)) == 3
     with pytest.raises(SandboxError, match="part 0 is damaged"):
@@ -125,7 +127,7 @@ async def test_the_right_bytes_cut_elsewhere_are_refused(desk: ArtifactDesk, sto
 
 
 async def test_what_a_child_sends_is_kept_nowhere_before_it_is_proven(
-    desk: ArtifactDesk, store: Store, folder: Path | None
+    desk: Desk, store: Store, folder: Path | None
 ) -> None:
     child = Caller(desk, "s", is_child=True)
     await child.adds(TEXT)
@@ -136,7 +138,7 @@ async def test_what_a_child_sends_is_kept_nowhere_before_it_is_proven(
     assert await store.artifacts.of_execution("of s") == [await store.artifacts.find(OF.id, "s")]
 
 
-async def test_bytes_that_turn_out_wrong_leave_nothing(desk: ArtifactDesk, store: Store, folder: Path | None) -> None:
+async def test_bytes_that_turn_out_wrong_leave_nothing(desk: Desk, store: Store, folder: Path | None) -> None:
     child = Caller(desk, "s", is_child=True)
     await child.adds(FORGED)
     with pytest.raises(SandboxError, match="other bytes"):
@@ -146,7 +148,7 @@ async def test_bytes_that_turn_out_wrong_leave_nothing(desk: ArtifactDesk, store
     assert await child.says("finish") == {}, "as if it had never begun"
 
 
-async def test_a_child_that_begins_very_many_pushes_out_nobody_elses(desk: ArtifactDesk, store: Store) -> None:
+async def test_a_child_that_begins_very_many_pushes_out_nobody_elses(desk: Desk, store: Store) -> None:
     victim, forger = Caller(desk, "victim", is_child=True), Caller(desk, "forger", is_child=True)
     await victim.adds(TEXT)
     for number in range(3 * MOST_UNPROVEN):
@@ -156,9 +158,12 @@ async def test_a_child_that_begins_very_many_pushes_out_nobody_elses(desk: Artif
     await is_unspoilt(store, "victim")
 
 
-async def test_a_child_that_only_knows_the_id_keeps_nothing_for_longer(desk: ArtifactDesk, store: Store) -> None:
+async def test_a_child_that_only_knows_the_id_keeps_nothing_for_longer(desk: Desk, store: Store) -> None:
     kept = await Caller(desk, "victim", is_child=True).puts(TEXT)
-    desk._keeping = type(desk._keeping)(ttl=10 * 86_400.0, quota=MAX_BYTES)
+    desk = (
+        ArtifactDesk(Settings(artifact_max_bytes=MAX_BYTES, artifact_quota=MAX_BYTES, artifact_ttl=10 * 86_400)),
+        store,
+    )
     await Caller(desk, "forger", is_child=True).says("begin")
     found = await store.artifacts.find(OF.id, "victim")
     assert found is not None
@@ -169,9 +174,7 @@ async def test_a_child_that_only_knows_the_id_keeps_nothing_for_longer(desk: Art
     assert (again.expires_at - kept.expires_at).days >= 2
 
 
-async def test_a_child_whose_artifact_lost_a_file_sends_it_again(
-    desk: ArtifactDesk, store: Store, folder: Path | None
-) -> None:
+async def test_a_child_whose_artifact_lost_a_file_sends_it_again(desk: Desk, store: Store, folder: Path | None) -> None:
     child = Caller(desk, "s", is_child=True)
     await child.puts(TEXT)
     if folder is None:
@@ -183,7 +186,7 @@ async def test_a_child_whose_artifact_lost_a_file_sends_it_again(
 
 
 async def test_a_child_that_others_outrun_while_its_bytes_are_kept_shares_what_they_kept(
-    desk: ArtifactDesk, store: Store, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child, quick, add = Caller(desk, "slow", is_child=True), Caller(desk, "quick", is_child=False), StoredArtifacts.add
 
@@ -199,7 +202,7 @@ async def test_a_child_that_others_outrun_while_its_bytes_are_kept_shares_what_t
         await is_unspoilt(store, session)
 
 
-async def test_whatever_forgers_send_at_once_who_is_honest_keeps_what_he_put(desk: ArtifactDesk, store: Store) -> None:
+async def test_whatever_forgers_send_at_once_who_is_honest_keeps_what_he_put(desk: Desk, store: Store) -> None:
     async def forges(number: int) -> None:
         forger = Caller(desk, f"forger {number}", is_child=True)
         for _ in range(10):
@@ -215,7 +218,7 @@ async def test_whatever_forgers_send_at_once_who_is_honest_keeps_what_he_put(des
     assert await rows(store) == (1, 3, 4)
 
 
-async def test_what_children_keep_counts_for_their_own_session_alone(desk: ArtifactDesk, store: Store) -> None:
+async def test_what_children_keep_counts_for_their_own_session_alone(desk: Desk, store: Store) -> None:
     victim, greedy = Caller(desk, "victim", is_child=True), Caller(desk, "greedy", is_child=True)
     await victim.puts(TEXT)
     kept = [await greedy.puts(TEXT[number:]) for number in range(3)]

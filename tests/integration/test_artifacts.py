@@ -40,13 +40,11 @@ async def main():
     folder = Path(sys.argv[2]) if sys.argv[2:] else None
     desk = ArtifactDesk(Settings.load(database_url=sys.argv[1], artifact_dir=folder))
     async with await open_store(sys.argv[1], artifact_dir=folder) as store:
-        desk.open(store)
-
         async def ask(request, context):
             print(request["want"], request.get("number", ""), flush=True)
             if request.get("number") == 40 and "FOR_EVER" in os.environ:
                 await asyncio.sleep(600)
-            return await desk.ask(request, context)
+            return await desk.answer(store.artifacts, request, context)
 
         await WorkerArtifacts(1 << 26, ask).put(chunks(), ExecutionContext(working_dir=".", session_id="s"))
         print("put", flush=True)

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forge_tools.errors import ForeignRowError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Reporter, ToolResult
+from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Reporter, ToolResult, Wakeup
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.validation import Unreadable, decode_json
@@ -24,22 +24,48 @@ SWEEP_PATIENCE = 20.0
 
 logger = logging.getLogger(__name__)
 
-Finished = Callable[[Outcome], None]
-"""Called on the engine's loop with each outcome a lane produces."""
-
 Verdict = Callable[[Claim, float], Outcome]
 """How a body that did not stop by itself is recorded, given the milliseconds it took."""
 
 
+class Host(Protocol):
+    """The worker, as its lane sees it: what a lane tells and asks. Every method is called on the engine's loop."""
+
+    def finished(self, outcome: Outcome) -> None:
+        """Take an outcome that the lane produced."""
+        ...
+
+    def begin_reports(self, claim: Claim) -> ReportBuffer:
+        """Make the place where a body's reports go."""
+        ...
+
+    async def claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+        """Claim for a lane that has its slots at hand."""
+        ...
+
+    async def slot_opened(self) -> None:
+        """A slot is free without a body having ended: who waits for one would not hear of it otherwise."""
+        ...
+
+    async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
+        """Do what the tools of children ask of artifacts; what a call has not proven yet goes with it."""
+        ...
+
+    def demote(self, tool: str, why: str) -> None:
+        """That tool must leave the async lane."""
+        ...
+
+    def replace_process(self, why: str) -> None:
+        """Nothing but the end of this process helps."""
+        ...
+
+
 class BodyLane(Protocol):
-    """Runs claimed executions. Every method is called on the engine's loop, and none of them blocks it.
+    """Runs claimed executions. Every method is called on the engine's loop, and none of them blocks it."""
 
-    What a body reports goes where `begin_reports` says.
-    """
-
-    begin_reports: Callable[[Claim], ReportBuffer]
-
-    async def start(self) -> None: ...
+    async def start(self, host: Host) -> None:
+        """Run bodies for that worker from now on."""
+        ...
 
     def free_slots(self) -> int:
         """How many more bodies could start now."""
@@ -50,11 +76,15 @@ class BodyLane(Protocol):
         ...
 
     def run(self, claims: Sequence[Claim]) -> None:
-        """Start bodies; each ends in exactly one `Finished` call, unless the lane is stopped before."""
+        """Start bodies; the host hears of the end of each exactly once, unless the lane is stopped before."""
         ...
 
     def cancel(self, execution_id: str, attempt: int) -> None:
         """Stop that attempt's body, if it still runs here."""
+        ...
+
+    def ban(self, tools: Iterable[str]) -> None:
+        """Start no more bodies of tools that block, where that harms others."""
         ...
 
     def running(self) -> list[Claim]: ...

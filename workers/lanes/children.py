@@ -5,19 +5,19 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.ladder import Ladder
-from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Told, Wakeup
+from forge_tools.records import Claim, ExecutionStatus, Outcome, Told, Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from workers.artifacts import from_text, to_text
 from workers.lanes import frames
-from workers.lanes.base import Body, Finished, Verdict, context_of, swept
+from workers.lanes.base import Body, Host, Verdict, context_of, swept
 from workers.lanes.frames import Line, fields_of, most_from_child
 from workers.lanes.guard import Guard
 from workers.lanes.memory import heavy
@@ -25,7 +25,6 @@ from workers.lanes.messages import Messages
 from workers.lanes.process import Limit, PoolProcess, until_silent
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
 from workers.proofs import Proofs
-from workers.reports import BeginReports, unheard
 
 STOPPED = (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED)
 IDLE_SHARE = 2
@@ -40,14 +39,6 @@ logger = logging.getLogger(__name__)
 MOST_ASKED = 32
 """Requests of one child under way: more would keep the engine's own statements waiting behind them."""
 
-ClaimWakeups = Callable[[Sequence[Wakeup]], Awaitable[list[Claim]]]
-
-Opened = Callable[[], Coroutine[Any, Any, None]]
-"""Told when a slot is free without a body having ended: who waits for one would not hear of it otherwise."""
-
-Answer = Callable[[dict[str, Any], ExecutionContext, Proofs], Awaitable[dict[str, Any]]]
-"""Does what the tools of children ask of artifacts; what a call has not proven yet goes with it."""
-
 
 class ChildrenLane:
     """Hands claims to pool processes and watches them. Children hold no database URL: they see one call at a time.
@@ -58,22 +49,13 @@ class ChildrenLane:
 
     def __init__(
         self,
-        claim: ClaimWakeups,
-        finished: Finished,
         *,
         hostname: str,
-        opened: Opened | None = None,
-        answer: Answer | None = None,
         ladder: Ladder,
         max_output_bytes: int,
         memory_limit: int = 0,
     ) -> None:
-        self._claim = claim
-        self._finished = finished
         self._hostname = hostname
-        self._opened = opened
-        self._answer = answer
-        self.begin_reports: BeginReports = unheard
         self._ladder, self._grace = ladder, ladder.grace
         self._memory_limit = memory_limit
         self._most_bytes = most_from_child(max_output_bytes)
@@ -86,7 +68,8 @@ class ChildrenLane:
         self._is_stopping = False
         self._is_stopped = False
 
-    async def start(self) -> None:
+    async def start(self, host: Host) -> None:
+        self._host = host
         self._loop = asyncio.get_running_loop()
         self._looking = asyncio.create_task(self._look_for_ever())
 
@@ -114,7 +97,7 @@ class ChildrenLane:
         for claim, child in zip(claims, idle, strict=False):
             self._start_body(child, claim)
         for claim in claims[len(idle) :]:
-            self._finished(handed_back(claim))
+            self._host.finished(handed_back(claim))
 
     def cancel(self, execution_id: str, attempt: int) -> None:
         for child in self._children.values():
@@ -129,6 +112,9 @@ class ChildrenLane:
                         patience=self._grace,
                     )
                 return
+
+    def ban(self, tools: Iterable[str]) -> None:
+        """A body that blocks harms nobody here."""
 
     def running(self) -> list[Claim]:
         return [child.body.claim for child in self._children.values() if child.body is not None]
@@ -205,7 +191,7 @@ class ChildrenLane:
             case frames.Asked():
                 self._do(self._answer_child(child, body, frame), self._steps)
             case frames.Reported():
-                body.reports = body.reports or self.begin_reports(body.claim)
+                body.reports = body.reports or self._host.begin_reports(body.claim)
                 for told in frame.told:
                     body.reports.pass_on(Told(*told))
             case frames.Ended() if (
@@ -215,14 +201,14 @@ class ChildrenLane:
 
     async def _answer_child(self, child: PoolProcess, body: Body, asked: frames.Asked) -> None:
         """A body asks for itself: whose it is says its claim, not the child."""
-        answer: dict[str, Any] = {"error": "This worker has no artifacts.", "code": ErrorCode.TOOL_ERROR}
+        answer: dict[str, Any] = {"error": "The call is over.", "code": ErrorCode.TOOL_ERROR}
         child.asked += 1
         try:
             if child.asked > MOST_ASKED:
                 answer["error"] = f"More than {MOST_ASKED} requests at once. Wait for answers to some."
-            elif self._answer is not None and not body.is_over:
+            elif not body.is_over:
                 body.proofs = body.proofs or Proofs()
-                answer = await self._answer(from_text(asked.artifact), context_of(body.claim), body.proofs)
+                answer = await self._host.answer(from_text(asked.artifact), context_of(body.claim), body.proofs)
         except (KeyError, TypeError, ValueError) as error:
             answer = {"error": f"Malformed request: {error!r}", "code": ErrorCode.VALIDATION_ERROR}
         finally:
@@ -261,7 +247,7 @@ class ChildrenLane:
     async def _claim_and_run(self, wakeups: Sequence[Wakeup]) -> None:
         claims: list[Claim] = []
         try:
-            claims = await self._claim(wakeups)
+            claims = await self._host.claim(wakeups)
         except ForgeError as error:
             logger.warning("Calls cannot be claimed; they are looked for in SQL", extra={"error": str(error)})
         finally:
@@ -272,8 +258,8 @@ class ChildrenLane:
                 self._tell_of_slots()
 
     def _tell_of_slots(self) -> None:
-        if self._opened is not None and self.free_slots() > 0:
-            self._do(self._opened(), self._steps)
+        if self.free_slots() > 0:
+            self._do(self._host.slot_opened(), self._steps)
 
     def _start_body(self, child: PoolProcess, claim: Claim) -> None:
         body = Body(claim)
@@ -324,7 +310,7 @@ class ChildrenLane:
         if body.proofs is not None:
             body.proofs.end()
         child.body = None
-        self._finished(outcome)
+        self._host.finished(outcome)
         self._forget(child)
         self._serve_messages()
 

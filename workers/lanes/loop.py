@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,14 +12,13 @@ from functools import partial
 from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionStatus, Outcome
-from workers.lanes.base import Body, Finished, Verdict, execute, outcome_of_task
+from workers.lanes.base import Body, Host, Verdict, execute, outcome_of_task
 from workers.lanes.closing import Closing
 from workers.lanes.guard import Guard
 from workers.lanes.starting import bury_orphans, end_processes, own_processes
 from workers.lanes.tool_loop import ToolLoop
 from workers.lanes.watch import LoopHeldError, Step, Watch
 from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
-from workers.reports import BeginReports, unheard
 
 HELD_SECONDS = 1.0
 """A step that holds the loop for longer is a tool that blocks."""
@@ -38,9 +37,6 @@ FORCE_SECONDS = 0.5
 """What a forced end may take before it is told all the same."""
 
 logger = logging.getLogger(__name__)
-
-Demote = Callable[[str, str], None]
-"""Told that a tool must leave the async lane, and why; called on the engine's loop."""
 
 
 @dataclass(slots=True)
@@ -71,22 +67,15 @@ class LoopLane:
     def __init__(
         self,
         executor: ToolExecutor,
-        finished: Finished,
         *,
         concurrency: int,
         ladder: Ladder,
         max_output_bytes: int,
-        demote: Demote,
-        replace_process: Callable[[str], None],
     ) -> None:
         self._executor = executor
-        self._finished = finished
         self._concurrency = concurrency
         self._ladder, self._grace = ladder, ladder.grace
         self._max_output_bytes = max_output_bytes
-        self._demote = demote
-        self._replace_process = replace_process
-        self.begin_reports: BeginReports = unheard
         self._bodies: dict[tuple[str, int], LoopBody] = {}
         self._not_begun: dict[int, LoopBody] = {}
         self._banned: set[str] = set()
@@ -100,7 +89,8 @@ class LoopLane:
         self._is_over = False
         self._sweeps: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
+    async def start(self, host: Host) -> None:
+        self._host = host
         self._engine = asyncio.get_running_loop()
         own_processes()
         self._tools = ToolLoop()
@@ -121,9 +111,9 @@ class LoopLane:
         bodies = [LoopBody(claim) for claim in claims if claim.tool not in self._banned]
         for claim in claims:
             if claim.tool in self._banned:
-                self._finished(handed_back(claim))
+                self._host.finished(handed_back(claim))
         for body in bodies:
-            body.reports = self.begin_reports(body.claim)
+            body.reports = self._host.begin_reports(body.claim)
             self._bodies[body.key] = body
             self._not_begun[id(body)] = body
             self._set_guard(body, self._ladder.force(body.claim.timeout))
@@ -200,7 +190,7 @@ class LoopLane:
     def _end_body(self, body: LoopBody, outcome: Outcome) -> None:
         body.is_over = True
         del self._bodies[body.key]
-        self._finished(outcome)
+        self._host.finished(outcome)
 
     def _withdraw(self, body: LoopBody) -> bool:
         """Keep a body from beginning, unless it has begun: whoever takes it out first, this thread or the other, wins."""
@@ -262,7 +252,7 @@ class LoopLane:
             self.ban([tool])
             self._stop_siblings(owner)
             self._tools.call_soon_threadsafe(self._closing.politely, owner)
-            self._demote(tool, f"held the event loop for {hold.seconds:.1f}s in {hold.place}")
+            self._host.demote(tool, f"held the event loop for {hold.seconds:.1f}s in {hold.place}")
         return hold
 
     def _stop_siblings(self, blocker: LoopBody) -> None:
@@ -301,7 +291,7 @@ class LoopLane:
         if isinstance(owner, LoopBody) and owner.hold is hold:
             self._tell(owner, self._judgement(owner))
         who = "a callback of an unknown tool" if owner is None else f"tool {owner.claim.tool}"
-        self._replace_process(f"{who} held its event loop for {hold.seconds:.0f}s in {hold.place}")
+        self._host.replace_process(f"{who} held its event loop for {hold.seconds:.0f}s in {hold.place}")
 
     # The tool loop's side.
 
@@ -314,7 +304,9 @@ class LoopLane:
         finally:
             if not self._is_over:  # nobody told it to stop
                 with suppress(RuntimeError):  # the engine's loop has ended, and with it the process
-                    self._engine.call_soon_threadsafe(self._replace_process, "the event loop of its tools broke down")
+                    self._engine.call_soon_threadsafe(
+                        self._host.replace_process, "the event loop of its tools broke down"
+                    )
 
     def _run_tools(self) -> None:
         try:
@@ -372,7 +364,7 @@ class LoopLane:
 
     def _expel(self, tool: str) -> None:
         self.ban([tool])
-        self._demote(tool, "swallowed cancellation and could not be closed")
+        self._host.demote(tool, "swallowed cancellation and could not be closed")
 
     async def _wind_down(self) -> None:
         tasks = [body.task for body in list(self._bodies.values()) if body.task is not None]

@@ -12,7 +12,7 @@ from forge_tools.storage.audit import chain, sealing
 from forge_tools.storage.audit.keys import Signer, Trust
 from forge_tools.storage.audit.verifying import Verification
 from forge_tools.storage.engine import Database
-from forge_tools.storage.looks import EVER, Reach
+from forge_tools.storage.heartbeat import EVER, Reach
 from forge_tools.storage.models import audit_batches, audit_executions
 
 BATCH = 500
@@ -40,7 +40,7 @@ class AuditBook:
         self._database = database
 
     async def reach(self) -> Reach:
-        """How far the last batch says that the chain has come: a look tells whether anything is behind that."""
+        """How far the last batch says that the chain has come: a heartbeat tells whether anything is behind that."""
         return await sealing.reach(self._database)
 
     async def seal(

@@ -16,7 +16,7 @@ from forge_tools.storage.audit.keys import Signer
 from forge_tools.storage.audit.reading import hashes_of_events, hashes_of_executions, keys_of, reading_raw
 from forge_tools.storage.engine import Database
 from forge_tools.storage.functions import among, database_now, stored
-from forge_tools.storage.looks import EVER, OVERLAP, Reach
+from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
 from forge_tools.storage.models import audit_events, audit_executions, execution_attempts, execution_events, executions
 from forge_tools.storage.rows import clean
 

@@ -13,7 +13,7 @@ from forge_tools.storage.audit.canonical import EPOCH, moment_of
 from forge_tools.storage.audit.chain import Batch
 from forge_tools.storage.audit.sealing import event_floor
 from forge_tools.storage.functions import database_now, stored
-from forge_tools.storage.looks import EVER, OVERLAP
+from forge_tools.storage.heartbeat import EVER, OVERLAP
 from forge_tools.storage.models import (
     audit_batches,
     audit_events,

@@ -6,15 +6,15 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 from forge_tools.ladder import Ladder, Limits
-from forge_tools.records import Claim, Outcome, Wakeup, new_id
-from tests.waiting import reached
+from forge_tools.records import Claim, new_id
+from tests.unit.workers.host import LaneHost
 from workers.lanes.children import ChildrenLane
 from workers.lanes.frames import HEADER, Frames, framed
 
@@ -101,33 +101,19 @@ class Limited:
         self.is_stopped = True
 
 
-class Bench:
+class Bench(LaneHost):
     """A lane, the claims it may get, the outcomes it told."""
 
     def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-        self.claimable: dict[str, Claim] = {}
-        self.failure: Exception | None = None
-        self.asked: list[list[str]] = []
+        super().__init__()
         self.told_of_slots: list[int] = []
         self.limited: list[Limited] = []
-        self.database = asyncio.Event()
-        self.database.set()
-        self.lane = self.lane_with(opened=self._opened)
+        self.lane = self.lane_with()
 
     def lane_with(self, **options: Any) -> ChildrenLane:
-        fixed = {"hostname": "here", "ladder": LADDER, "max_output_bytes": 1_000_000}
-        return ChildrenLane(self._claim, self.outcomes.append, **{**fixed, **options})
+        return ChildrenLane(hostname="here", ladder=LADDER, max_output_bytes=1_000_000, **options)
 
-    async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        self.asked.append([wakeup.id for wakeup in wakeups])
-        await asyncio.sleep(0.01)
-        await self.database.wait()
-        if self.failure:
-            raise self.failure
-        return [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
-
-    async def _opened(self) -> None:
+    async def slot_opened(self) -> None:
         self.told_of_slots.append(self.lane.free_slots())
 
     def _limit(self, pid: int, limits: Limits) -> "Limited":
@@ -149,8 +135,6 @@ class Bench:
         speaker.end = theirs
         await asyncio.get_running_loop().create_connection(lambda: speaker, sock=theirs)
         return speaker
-
-    until = staticmethod(reached)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from forge_tools.storage import Store, open_store
 from tests.migrated import migrated
 from tests.unit.workers.child_bench import Bench, Speaker, a_process
 from tests.unit.workers.watched_host import Host
-from workers import shells
+from workers.services import shells
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def pid() -> Iterator[int]:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     bench = Bench()
-    await bench.lane.start()
+    await bench.lane.start(bench)
     yield bench
     await bench.lane.stop()
 

@@ -17,16 +17,21 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.records import Lane, Wakeup, new_id
 from forge_tools.registry import ScopedRegistry
 from workers.app import silence_warnings, worker_app
-from workers.drain import Drain
-from workers.engine import Engine, Post
+from workers.artifacts import ArtifactDesk
+from workers.worker import Post, Setup, lane_of
 
 
-def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Engine]:
+def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Any]:
     settings = Settings.load(home=tmp_path, broker_url="redis+socket:///nowhere/x.sock", database_url="sqlite:///x.db")
-    post, executor = Post(lane=lane, queues=("default",), concurrency=1), ToolExecutor(ScopedRegistry())
-    engine = Engine(settings, post, executor)
-    app = worker_app(settings, post, engine, executor)
-    return app, engine
+    setup = Setup(
+        settings=settings,
+        post=Post(lane=lane, queues=("default",), concurrency=1),
+        executor=ToolExecutor(ScopedRegistry()),
+        artifacts=ArtifactDesk(settings),
+    )
+    engine: Any = SimpleNamespace(worker=SimpleNamespace(lane=lane_of(setup)), stopped=list[float]())
+    engine.stop = lambda *, drain: engine.stopped.append(drain)
+    return worker_app(setup, engine), engine
 
 
 @pytest.mark.parametrize("lane", ["async", "process"])
@@ -34,13 +39,14 @@ def test_a_worker_has_one_task_and_drains_its_own_engine(lane: Lane, tmp_path: P
     app, engine = app_of(lane, tmp_path)
 
     assert list(app.tasks) == [TASK]
-    [step] = [step for step in app.steps["worker"] if issubclass(step, Drain)]
-    assert step.engine is engine
+    [step] = [step for step in app.steps["worker"] if step.__module__ == "workers.drain"]
+    step.terminate(None, SimpleNamespace(pool=SimpleNamespace(terminate=lambda: None)))
+    assert engine.stopped == [0]
 
 
 @pytest.mark.parametrize(("priority", "is_bulk"), [(0, False), (BULK, True), (None, False)])
 def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, priority: object, is_bulk: bool
+    tmp_path: Path, priority: object, is_bulk: bool
 ) -> None:
     app, engine = app_of("async", tmp_path)
     taken: list[tuple[list[Wakeup], str, bool]] = []
@@ -50,7 +56,7 @@ def test_a_message_of_the_async_lane_is_taken_with_the_queue_it_came_by(
         to.append((wakeups, queue, is_bulk))
         taken()
 
-    monkeypatch.setattr(engine, "take", take)
+    engine.take = take
     handle = app.tasks[TASK].start_strategy(app, SimpleNamespace(connection_errors=(OSError,)))
     one = Wakeup(new_id(), 0)
     delivery = {"routing_key": "forge.host.box.async", "priority": priority}

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,12 @@ from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolParam
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import Ladder
-from forge_tools.records import Claim, ExecutionStatus, Outcome, Wakeup, new_id
+from forge_tools.records import Claim, ExecutionStatus, Outcome, new_id
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.processes.trees import marks_of
 from tests.unit.workers.child_bench import Limited
-from tests.waiting import is_alive, reached
+from tests.unit.workers.host import LaneHost
+from tests.waiting import is_alive
 from workers.lanes.child import SECRETS, Child
 from workers.lanes.children import ChildrenLane
 
@@ -131,19 +132,14 @@ class Unready(Act):
         raise RuntimeError("no licence")
 
 
-class Bench:
+class Bench(LaneHost):
     """A lane and the children forked for it."""
 
     def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-        self.claimable: dict[str, Claim] = {}
+        super().__init__()
         self.pids: list[int] = []
         self.memory_limit = 0
-        fixed = {"hostname": "here", "ladder": Ladder(grace=5.0, lease=15), "max_output_bytes": 50_000_000}
-        self.lane = ChildrenLane(self._claim, self.outcomes.append, **fixed)
-
-    async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
-        return [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
+        self.lane = ChildrenLane(hostname="here", ladder=Ladder(grace=5.0, lease=15), max_output_bytes=50_000_000)
 
     def fork(
         self, *wakeup: tuple[str, int], tool: type[BaseTool] = Act, then: Callable[[], object] = lambda: None
@@ -178,8 +174,6 @@ class Bench:
         await self.until(lambda: len(self.outcomes) > told)
         return self.outcomes[-1]
 
-    until = staticmethod(reached)
-
 
 def claim(how: str, **changes: Any) -> Claim:
     asked = Claim(
@@ -201,7 +195,7 @@ def claim(how: str, **changes: Any) -> Claim:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     bench = Bench()
-    await bench.lane.start()
+    await bench.lane.start(bench)
     yield bench
     await bench.lane.stop()
     for pid in bench.pids:

@@ -4,13 +4,12 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from forge_tools.errors import ErrorCode
-from forge_tools.records import Claim, ExecutionStatus, Wakeup
+from forge_tools.records import ExecutionStatus
 from tests.unit.workers.child_bench import CLAIM, GRACE, ID, Bench, Speaker
 from tests.waiting import is_alive
 from workers.lanes import children, process
@@ -198,7 +197,7 @@ async def test_what_a_finished_body_left_lives_on(bench: Bench, child: Speaker) 
 async def test_an_idle_child_that_holds_much_is_replaced(bench: Bench, pid: int) -> None:
     await bench.lane.stop()
     bench.lane = bench.lane_with(memory_limit=2**20)
-    await bench.lane.start()
+    await bench.lane.start(bench)
     child = await bench.connect(pid)
 
     await bench.until(lambda: not is_alive(pid))
@@ -210,7 +209,7 @@ async def test_an_idle_child_that_holds_much_is_replaced(bench: Bench, pid: int)
 async def test_a_body_that_holds_too_much_is_ended_and_told_the_limit(bench: Bench, pid: int) -> None:
     await bench.lane.stop()
     bench.lane = bench.lane_with(memory_limit=2**20)
-    await bench.lane.start()
+    await bench.lane.start(bench)
     child = await bench.connect(pid)
     bench.lane.run([CLAIM])
 
@@ -223,11 +222,7 @@ async def test_a_body_that_holds_too_much_is_ended_and_told_the_limit(bench: Ben
 
 
 async def test_stopping_waits_for_a_claim_under_way_only_so_long(bench: Bench, child: Speaker) -> None:
-    async def hang(_: Sequence[Wakeup]) -> list[Claim]:
-        await asyncio.sleep(60)
-        return []
-
-    bench.lane._claim = hang
+    bench.database.clear()
     child.wake((ID, 0))
     await bench.until(lambda: bench.lane._steps)
 
@@ -252,7 +247,7 @@ async def test_a_child_that_does_not_answer_is_replaced(
     monkeypatch.setattr(children, "LOOK_SECONDS", 0.02)
     await bench.lane.stop()
     bench.lane = bench.lane_with()
-    await bench.lane.start()
+    await bench.lane.start(bench)
     child = await (bench.connect if is_ready else bench.fork)(pid, answers=False)
 
     await bench.until(lambda: not is_alive(pid))
@@ -266,7 +261,7 @@ async def test_a_child_that_answers_stays(bench: Bench, pid: int, monkeypatch: p
     monkeypatch.setattr(children, "LOOK_SECONDS", 0.02)
     await bench.lane.stop()
     bench.lane = bench.lane_with()
-    await bench.lane.start()
+    await bench.lane.start(bench)
     child = await bench.connect(pid)
 
     await bench.until(lambda: child.answered > 50)

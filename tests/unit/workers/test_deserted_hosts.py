@@ -22,13 +22,13 @@ async def test_the_eldest_worker_gives_up_what_ran_on_hosts_that_are_gone(host: 
     await worker_on(host, "live", 40)
     told = [shell(1, hostname="dead"), shell(2, hostname="live")]
     await host.store.shells.record_many(told)
-    host.living, watch = {"this one"}, host.watch()
+    watch = host.deserted()
 
-    await watch.give_up_deserted()
-    await watch.give_up_deserted()  # too soon to count as another look
+    await watch.step()
+    await watch.step()  # too soon to count as another look
     assert await host.statuses() == {told[0].id: "running", told[1].id: "running"}
     host.now += 75
-    await watch.give_up_deserted()
+    await watch.step()
 
     assert await host.statuses() == {told[0].id: "lost", told[1].id: "running"}
 
@@ -36,40 +36,43 @@ async def test_the_eldest_worker_gives_up_what_ran_on_hosts_that_are_gone(host: 
 async def test_who_is_silent_at_one_look_only_keeps_its_shells(host: Host) -> None:
     await worker_on(host, "slow", 400)
     await host.store.shells.record(shell(1, hostname="slow"))
-    host.living, watch = {"this one"}, host.watch()
+    watch = host.deserted()
 
     for silent_for in (400, 0, 400):
         await worker_on(host, "slow", silent_for)
-        await watch.give_up_deserted()
+        await watch.step()
         host.now += 75
 
     assert await host.statuses() == {shell(1).id: "running"}
 
 
-async def test_younger_workers_give_nobody_up(host: Host) -> None:
-    await host.store.shells.record(shell(1, hostname="dead"))
-    watch = host.watch()
+async def test_who_leads_anew_asks_often_for_a_while(host: Host) -> None:
+    watch = host.deserted()
+    for _ in range(400):
+        host.now += 60
+        await watch.step()
+    host.statements.clear()
 
-    for _ in range(3):
-        await watch.give_up_deserted()
-        host.now += 75
+    watch.lead_is_lost()
+    host.now += 80
+    await watch.step()
 
-    assert await host.statuses() == {shell(1).id: "running"}
+    assert host.statements == ["deserted_hosts"]
 
 
 async def test_who_has_lost_no_other_worker_for_long_asks_seldom(host: Host) -> None:
-    host.living, watch = {"this one", "young"}, host.watch()
+    host.leadership.living, watch = frozenset({"this one", "young"}), host.deserted()
 
     async def asked_within(seconds: int) -> int:
         host.statements.clear()
         for _ in range(0, seconds, 5):
             host.now += 5
-            await watch.give_up_deserted()
+            await watch.step()
         return len(host.statements)
 
     assert await asked_within(600) == 8  # what went before it was there
     assert await asked_within(12_000) == 10
-    host.living = {"this one"}
+    host.leadership.living = frozenset({"this one"})
     assert await asked_within(600) == 8
     await host.store.shells.record(shell(1, hostname="gone"))
     await asked_within(2400)

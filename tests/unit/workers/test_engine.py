@@ -18,16 +18,25 @@ from forge_tools.broker import BULK
 from forge_tools.broker.celery_app import list_name
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, StorageError, ToolError
+from forge_tools.errors import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    ErrorCode,
+    ForgeError,
+    StorageError,
+    ToolError,
+)
 from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionStatus, Scope, Wakeup, new_id
 from forge_tools.registry import ScopedRegistry
-from forge_tools.storage.looks import Look, Question
+from forge_tools.storage.heartbeat import Answers, Heartbeat
 from tests.migrated import migrated
 from tests.services import client as valkey_client
 from tests.waiting import reached, wait_until
 from workers import engine as module
-from workers.engine import Engine, Post
+from workers.artifacts import ArtifactDesk
+from workers.engine import Engine
+from workers.worker import Post, Setup
 
 
 class Nap(BaseTool):
@@ -87,13 +96,14 @@ def build(settings: Settings, *tools: type[BaseTool], concurrency: int = 10) -> 
     registry = ScopedRegistry()
     registry.register_many([tool() for tool in tools or (Nap, Once)])
     executor = ToolExecutor(registry, history_limit=0)
-    return Engine(settings, Post(lane="async", queues=("default",), concurrency=concurrency), executor)
+    post = Post(lane="async", queues=("default",), concurrency=concurrency)
+    return Engine(Setup(settings=settings, post=post, executor=executor, artifacts=ArtifactDesk(settings)))
 
 
 def begun(engine: Engine) -> Engine:
     """Start it, and wait until its first pull is over: the next one is three seconds away."""
     engine.start()
-    wait_until(lambda: engine._claiming.pulled_at and not engine._claiming._reserved, 10, "nothing was pulled")
+    wait_until(lambda: engine.worker.claims.pulled_at and not engine.worker.claims._reserved, 10, "nothing was pulled")
     time.sleep(0.05)
     return engine
 
@@ -123,12 +133,12 @@ async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
     async with asyncio.timeout(30):
         engine.take([Wakeup(one, 0) for one in ids], "default", is_bulk=is_bulk, taken=taken.set)
         await asyncio.sleep(0.01)
-        await reached(lambda: taken.is_set() and not engine._claiming._taking)
+        await reached(lambda: taken.is_set() and not engine.worker.claims._taking)
 
 
 def hold_claims(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
     """Keep claims under way, after SQL has them, until told to let go."""
-    began, let_go, claim = threading.Event(), threading.Event(), engine._store.queue.claim
+    began, let_go, claim = threading.Event(), threading.Event(), engine.worker.store.queue.claim
 
     async def held(wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
         claims = await claim(wakeups, scope)
@@ -136,7 +146,7 @@ def hold_claims(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[thread
         await asyncio.to_thread(let_go.wait, 10)
         return claims
 
-    monkeypatch.setattr(engine._store.queue, "claim", held)
+    monkeypatch.setattr(engine.worker.store.queue, "claim", held)
     return began, let_go
 
 
@@ -146,7 +156,7 @@ async def test_what_a_message_names_is_run_and_recorded(engine: Engine, client: 
     await take(engine, one)
 
     record = await client.history.get((await client.calls.attach(one).result(30)).metadata["execution_id"])
-    assert (record.status, record.worker_id, record.attempt) == (ExecutionStatus.SUCCEEDED, engine.boot, 1)
+    assert (record.status, record.worker_id, record.attempt) == (ExecutionStatus.SUCCEEDED, engine.worker_id, 1)
 
 
 @pytest.mark.parametrize("priority", [0, BULK])
@@ -173,7 +183,8 @@ async def test_a_slot_kept_for_a_message_in_vain_goes_to_who_waits(settings: Set
 
     async def both() -> None:
         await asyncio.gather(
-            small._claiming.take([Wakeup(new_id(), 0)], "default"), small._claiming.take([Wakeup(one, 0)], "default")
+            small.worker.claims.take([Wakeup(new_id(), 0)], "default"),
+            small.worker.claims.take([Wakeup(one, 0)], "default"),
         )
 
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(both(), small._loop))
@@ -247,7 +258,7 @@ async def test_a_take_that_waits_for_a_slot_ends_with_the_engine(settings: Setti
 
 async def test_an_engine_whose_beats_go_unanswered_starts_no_body(engine: Engine, client: ExecutorClient) -> None:
     one = await submit(client)
-    engine._acknowledged_at -= 1000
+    engine.worker.lease.renew(float("-inf"))
 
     await take(engine, one)
 
@@ -261,10 +272,10 @@ async def test_a_claim_that_came_after_the_beats_went_unanswered_is_handed_back(
     one = await submit(client)
     taking = asyncio.ensure_future(take(engine, one))
     await asyncio.to_thread(began.wait, 10)
-    engine._acknowledged_at -= 1000
+    engine.worker.lease.renew(float("-inf"))
     let_go.set()
     await taking
-    await reached(lambda: engine._recorder.is_idle)
+    await reached(lambda: engine.worker.recorder.is_idle)
 
     record = await client.history.get(one)
     assert (record.status, record.attempt) == (ExecutionStatus.QUEUED, 0)
@@ -274,18 +285,20 @@ async def test_a_beat_counts_from_when_it_was_sent(settings: Settings, monkeypat
     engine = begun(build(settings.model_copy(update={"heartbeat": 0.1})))
     sent: list[float] = []
     answered = threading.Event()
+    beat = engine.worker.store.workers.beat
 
-    async def slow(question: Question) -> Look:
+    async def slow(heartbeat: Heartbeat) -> Answers:
         sent.append(time.monotonic())
+        answers = await beat(heartbeat)
         await asyncio.sleep(0.3)
         answered.set()
-        return Look(time.time(), (), {}, False, False, frozenset(), frozenset(), False)
+        return answers
 
-    monkeypatch.setattr(engine._store.workers, "look", slow)
+    monkeypatch.setattr(engine.worker.store.workers, "beat", slow)
     await asyncio.to_thread(answered.wait, 10)
-    await reached(lambda: engine._acknowledged_at > sent[0] - 0.05)
+    await reached(lambda: engine.worker.lease.renewed_at > sent[0] - 0.05)
 
-    assert engine._acknowledged_at <= sent[-1]
+    assert engine.worker.lease.renewed_at <= sent[-1]
     await asyncio.to_thread(engine.stop, 0)
 
 
@@ -293,7 +306,7 @@ async def test_a_cancel_is_seen_at_the_next_beat(settings: Settings, client: Exe
     quick = build(settings.model_copy(update={"heartbeat": 0.05}))
     quick.start()
     one = await submit(client, 60)
-    await reached(quick.lane.running)
+    await reached(quick.worker.lane.running)
 
     assert await client.calls.cancel(one) == "requested"
 
@@ -323,7 +336,7 @@ async def test_a_call_whose_message_was_lost_goes_first_now_and_then_where_no_sl
 ) -> None:
     small = begun(build(settings, concurrency=1))
     unheard, heard = await submit(client), await submit(client)
-    small._claiming.pulled_at -= 1000
+    small.worker.claims.pulled_at -= 1000
 
     await take(small, heard)
 
@@ -336,10 +349,14 @@ async def test_ten_calls_at_once_leave_nothing_behind(engine: Engine, client: Ex
     await take(engine, *ids, new_id(), ids[0])
     for one in ids:
         await client.calls.attach(one).result(30)
-    await reached(lambda: engine._recorder.is_idle)
+    await reached(lambda: engine.worker.recorder.is_idle)
 
-    assert (engine._claiming._reserved, engine._claiming.is_quiet, engine._recorder._claims) == (0, True, {})
-    assert engine.lane.running() == []
+    assert (engine.worker.claims._reserved, engine.worker.activity.is_quiet, engine.worker.recorder._claims) == (
+        0,
+        True,
+        {},
+    )
+    assert engine.worker.lane.running() == []
 
 
 def test_an_engine_without_a_database_says_so_and_starts_nothing(settings: Settings, tmp_path: Path) -> None:
@@ -386,13 +403,33 @@ async def test_a_service_that_breaks_ends_the_process(settings: Settings, monkey
     fake = SimpleNamespace(getpid=os.getpid, kill=lambda pid, number: killed.append((pid, number)))
     monkeypatch.setattr(module, "os", fake)
 
-    async def broken() -> None:
-        raise KeyError("a defect")
-
-    service = asyncio.ensure_future(broken())
-    service.add_done_callback(engine._end_process_if_broken)
-    await reached(lambda: killed)
+    engine.broken(KeyError("a defect"))
 
     assert killed == [(os.getpid(), signal.SIGTERM)]
     assert engine.is_broken
     assert engine._drain == settings.lease, "later the others take it for dead, and its calls are theirs"
+
+
+async def test_leaving_takes_its_last_steps_and_ends_even_if_they_fail_or_hang(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    taken: list[str] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(module, "LEAVE_SECONDS", 0.1)
+
+    async def fail() -> None:
+        taken.append("fails")
+        raise DatabaseUnavailableError("away")
+
+    async def hang(_: float) -> None:
+        taken.append("hangs")
+        await asyncio.sleep(60)
+
+    engine: Any = build(settings)
+    engine.worker = SimpleNamespace(tools=SimpleNamespace(settle=fail))
+    monkeypatch.setattr(engine, "_stop", hang)
+    engine.replace_process("tool X held its event loop")
+    await asyncio.gather(engine._leaving, return_exceptions=True)
+
+    assert (taken, codes) == (["fails", "hangs"], [75])

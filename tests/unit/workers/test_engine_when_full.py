@@ -18,7 +18,9 @@ from forge_tools.registry import ScopedRegistry
 from forge_tools.storage import Store
 from tests.migrated import migrated
 from tests.waiting import reached
-from workers.engine import Engine, Post
+from workers.artifacts import ArtifactDesk
+from workers.engine import Engine
+from workers.worker import Post, Setup
 
 BULK = "x" * 100_000
 
@@ -49,7 +51,8 @@ def build(settings: Settings) -> Engine:
     registry = ScopedRegistry()
     registry.register_many([Bulky()])
     post = Post(lane="async", queues=("default",), concurrency=10)
-    return Engine(settings, post, ToolExecutor(registry, history_limit=0))
+    executor = ToolExecutor(registry, history_limit=0)
+    return Engine(Setup(settings=settings, post=post, executor=executor, artifacts=ArtifactDesk(settings)))
 
 
 async def limit_pages(store: Store, pages: int) -> None:
@@ -67,17 +70,17 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
     try:
         async with ExecutorClient(settings) as client:
             handles = [await client.submit("Bulky") for _ in range(3)]
-            await reached(lambda: len(engine.lane.running()) >= 3, 30)
-            await on_engine(engine, limit_pages(engine._store, 1))
+            await reached(lambda: len(engine.worker.lane.running()) >= 3, 30)
+            await on_engine(engine, limit_pages(engine.worker.store, 1))
             await limit_pages(client._connection.store, 1)
 
             refused = await client.call("Bulky", {}, ExecutionContext(working_dir=BULK))
             with pytest.raises(DatabaseUnavailableError, match="Make room"):
                 await client.submit("Bulky", ExecutionContext(working_dir=BULK))
             Bulky.may_end.set()
-            await reached(lambda: not engine.lane.running(), 30)
+            await reached(lambda: not engine.worker.lane.running(), 30)
             held = await client.history.list()
-            await on_engine(engine, limit_pages(engine._store, 2**30))
+            await on_engine(engine, limit_pages(engine.worker.store, 2**30))
             results = [await handle.result(timeout=20) for handle in handles]
     finally:
         await asyncio.to_thread(engine.stop, 0)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-import workers.fitness as module
+import workers.services.fitness as module
 from forge_tools.records import ExecutionStatus, Outcome, new_id
-from workers.fitness import LONGEST_RUN, PATIENCE, Fitness
+from tests.unit.workers.child_bench import CLAIM
+from workers.services.fitness import LONGEST_RUN, PATIENCE, Fitness
 
 SHORT = "3 of 1024 descriptors are left"
 
@@ -24,11 +25,12 @@ class Bench:
         self.said: list[str | None] = []
         self.announced = 0
         self.signals: list[int] = []
-        self.store: Any = SimpleNamespace(workers=self)
+        store: Any = SimpleNamespace(workers=self)
+        around: Any = SimpleNamespace(is_held=True, announce=self.announce, running=lambda: [CLAIM] * self.is_busy)
         monkeypatch.setattr(module, "shortage", lambda: self.lacks)
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(os, "kill", lambda _, number: self.signals.append(number))
-        self.fitness = Fitness(lambda: True, self.announce, lambda: self.is_busy)
+        self.fitness = Fitness(store, "me", around, around, around, interval=1.0)
 
     async def announce(self) -> None:
         self.announced += 1
@@ -38,12 +40,13 @@ class Bench:
 
     async def look(self, after: float = 0.0) -> None:
         self.now += after
-        await self.fitness.step(self.store, "boot")
+        await self.fitness.step()
 
     def hear(self, error: str | None, count: int = 1) -> None:
         status = ExecutionStatus.FAILED if error else ExecutionStatus.SUCCEEDED
         for _ in range(count):
-            self.fitness.hear(Outcome(id=new_id(), attempt=1, token="", status=status, error=error))
+            outcome = Outcome(id=new_id(), attempt=1, token="", status=status, error=error)
+            assert self.fitness.ended(CLAIM, outcome) is outcome
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.registry import ScopedRegistry
 from tests.fleet import ROOT
 from workers import program
-from workers.hosting import Hosting
 
 
 @pytest.fixture
@@ -28,13 +26,15 @@ def settings(tmp_path: Path) -> Settings:
 
 def hosted(settings: Settings, *words: str) -> list[str]:
     options = program.parser().parse_args(words)
-    hosting = Hosting(program.hosted_servers(options, settings), ScopedRegistry())
+    servers = program.hosted_servers(options, settings)
+    if servers is None:
+        return []
     try:
         return [
-            tool.name for tool in program.offered(options, settings, hosting.start()) if tool.name.startswith("mcp__")
+            tool.name for tool in program.offered(options, settings, servers.start()) if tool.name.startswith("mcp__")
         ]
     finally:
-        hosting.close()
+        servers.close()
 
 
 @pytest.mark.parametrize("words", [(), ("--categories", "mcp"), ("--categories", "file,mcp"), ("--no-builtins",)])

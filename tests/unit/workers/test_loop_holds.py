@@ -61,7 +61,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     monkeypatch.setattr(module, "HELD_AGAIN_SECONDS", 0.2)
     LET_GO.clear()
     bench = Bench(Act, Hold)
-    await bench.lane.start()
+    await bench.lane.start(bench)
     yield bench
     LET_GO.set()
     await bench.lane.stop()

@@ -14,7 +14,7 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionStatus, Outcome
 from forge_tools.registry import ScopedRegistry
-from tests.waiting import reached
+from tests.unit.workers.host import LaneHost
 from workers.lanes.loop import LoopLane
 
 GRACE = 0.3
@@ -75,27 +75,20 @@ class Unready(Act):
         raise RuntimeError("no licence")
 
 
-class Bench:
+class Bench(LaneHost):
     """A lane of our own, and the outcomes it told."""
 
     def __init__(self, *tools: type[BaseTool], concurrency: int = 10) -> None:
-        self.outcomes: list[Outcome] = []
-        self.demoted: list[tuple[str, str]] = []
-        self.given_up: list[str] = []
+        super().__init__()
         registry = ScopedRegistry()
         for tool in tools:
             registry.register(tool())
         self.lane = LoopLane(
             ToolExecutor(registry, history_limit=0),
-            self.outcomes.append,
             concurrency=concurrency,
             ladder=Ladder(grace=GRACE, lease=15),
             max_output_bytes=1_000_000,
-            demote=lambda tool, reason: self.demoted.append((tool, reason)),
-            replace_process=self.given_up.append,
         )
-
-    until = staticmethod(reached)
 
     async def outcome(self) -> Outcome:
         await self.until(lambda: self.outcomes)
@@ -123,7 +116,7 @@ def claim(how: str, **changes: Any) -> Claim:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     bench = Bench(Act)
-    await bench.lane.start()
+    await bench.lane.start(bench)
     yield bench
     await bench.lane.stop()
 
@@ -250,7 +243,7 @@ async def test_a_context_with_half_a_surrogate_pair_is_read(bench: Bench) -> Non
 
 async def test_stopping_tells_what_ended_and_returns_what_did_not() -> None:
     bench = Bench(Act)
-    await bench.lane.start()
+    await bench.lane.start(bench)
     bench.lane.run([claim("well", id="done", token="done"), claim("sleep", id="left", token="left")])
     await asyncio.to_thread(_until_done, bench.lane)
 
@@ -273,6 +266,6 @@ async def test_a_tool_that_cannot_start_keeps_the_lane_from_starting() -> None:
     bench = Bench(Act, Unready)
 
     with pytest.raises(ToolError, match="no licence"):
-        await bench.lane.start()
+        await bench.lane.start(bench)
 
     assert await bench.lane.stop() == []

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings(  # whoever would have waited for it was
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     bench = Bench(Starts)
-    await bench.lane.start()
+    await bench.lane.start(bench)
     yield bench
     await bench.lane.stop()
     gc.collect()  # what is warned of is warned of here

@@ -191,8 +191,7 @@ async def test_bytes_that_were_changed_after_they_were_proven_are_not_kept() -> 
 @pytest.fixture
 async def body(store: Store, bench: Bench, child: Speaker) -> Body:
     """One that runs in the child. Who has it here is not what keeps it from letting go of files."""
-    (desk := ArtifactDesk(Settings())).open(store)
-    bench.lane._answer = desk.answer_child
+    bench.artifacts = ArtifactDesk(Settings()), store
     bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
     await child.hear()
     body = bench.lane._children[child.pid].body
@@ -232,8 +231,7 @@ async def test_what_a_call_asks_with_its_last_breath_leaves_nothing(
 async def test_an_attempt_begins_anew_where_the_one_before_was_killed(
     store: Store, bench: Bench, child: Speaker, other: Speaker
 ) -> None:
-    (desk := ArtifactDesk(Settings())).open(store)
-    bench.lane._answer = desk.answer_child
+    bench.artifacts = ArtifactDesk(Settings()), store
     asked = {"id": NEW.id, "size": NEW.size}
     for attempt, speaker in enumerate((child, other), start=1):
         bench.lane.run([replace(CLAIM, context='{"working_dir": ".", "session_id": "s"}', attempt=attempt)])

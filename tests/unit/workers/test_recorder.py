@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from forge_tools.records import Claim, ExecutionStatus, Kept, Outcome, ToolResul
 from forge_tools.secrecy import decrypted_reply, new_reply_key
 from forge_tools.storage import result_of
 from tests.waiting import reached
+from workers.middleware.notifications import MOST_WITH_RESULTS, Notifications
+from workers.middleware.retries import Retries
 from workers.outcomes import handed_back
-from workers.recorder import MOST_WITH_RESULTS, Recorder
+from workers.recorder import Recorder
 
 CLAIM = Claim(
     id="id",
@@ -72,11 +75,16 @@ class Notified(list[tuple[str, str]]):
 
 
 class Bench:
-    def __init__(self, **settings: bool) -> None:
-        self.store, self.notified, self.flushes = Store(), Notified(), 0
-        self.due_in: list[float] = []
+    """A recorder with the middleware that ends go through, and what became of them."""
+
+    def __init__(self, **options: bool) -> None:
+        self.store, self.notified = Store(), Notified()
+        self.flushes, self.due_in = 0, list[float]()
         broker: Any = self.notified
-        self.recorder = Recorder(broker, self._flushed, retry_seconds=0.01, requeued=self.due_in.append, **settings)
+        store: Any = self.store
+        activity: Any = SimpleNamespace(due_in=self.due_in.append, announce=self._flushed)
+        self.notifications = Notifications(broker, **options)
+        self.recorder = Recorder(store, activity, [Retries(), self.notifications], retry_seconds=0.01)
 
     async def _flushed(self) -> None:
         self.flushes += 1
@@ -89,10 +97,9 @@ def done(claim: Claim) -> Outcome:
 
 
 @asynccontextmanager
-async def recording(**settings: bool) -> AsyncIterator[Bench]:
-    bench = Bench(**settings)
-    store: Any = bench.store
-    service = asyncio.ensure_future(bench.recorder.run(store))
+async def recording(**options: bool) -> AsyncIterator[Bench]:
+    bench = Bench(**options)
+    service = asyncio.ensure_future(bench.recorder.run())
     try:
         yield bench
     finally:
@@ -167,7 +174,7 @@ async def test_a_failure_that_a_policy_repeats_goes_back_and_says_when_it_is_due
 
 async def test_who_submitted_what_ended_elsewhere_is_told() -> None:
     async with recording() as bench:
-        bench.recorder.tell([("client", "one"), ("other", "two"), ("client", "three")])
+        bench.notifications.tell([("client", "one"), ("other", "two"), ("client", "three")])
         await bench.until(lambda: bench.notified)
 
         assert bench.notified == [("client", "one three"), ("other", "two")]
@@ -212,7 +219,7 @@ async def test_a_small_result_that_comes_with_few_others_rides_in_its_notificati
         (CLAIM, {}, {}),
         (replace(KEYED, reply_key="no key"), {}, {}),
         (KEYED, {"output": '"' + "x" * 40_000 + '"'}, {}),
-        (KEYED, {}, {"tells_results": False}),
+        (KEYED, {}, {"with_results": False}),
     ],
     ids=["no key", "bad key", "large", "off"],
 )

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import new_id
-from forge_tools.storage.looks import Look
-from workers.recovery import LEASES_BETWEEN_SEARCHES, Recovery
+from forge_tools.storage.heartbeat import Answers
+from workers.services.recovery import LEASES_BETWEEN_SEARCHES, Recovery
+from workers.services.service import Leadership
 
 LEASE = 15.0
 LOOK = 2.0
@@ -26,6 +28,7 @@ class FakeStore:
     settled: list[str] = field(default_factory=list)
     leases: int = 0
     sweeps: int = 0
+    swept: list[str] = field(default_factory=list)
     searches: int = 0
     recovering: Callable[[], object] = lambda: None
 
@@ -43,7 +46,10 @@ class FakeStore:
 
     async def sweep(self) -> list[str]:
         self.sweeps += 1
-        return []
+        return self.swept
+
+    async def listeners(self, ids: list[str]) -> list[tuple[str, str]]:
+        return [("client", id_) for id_ in ids]
 
     async def beats(self) -> dict[str, int]:
         self.searches += 1
@@ -61,6 +67,11 @@ class Clocks:
     """Says of the database's clock what it is told to say."""
 
     is_steady: bool = True
+    is_calm: bool = True
+    followed: int = 0
+
+    async def follow(self) -> None:
+        self.followed += 1
 
     def ask(self) -> None:
         """Nothing to note."""
@@ -81,7 +92,10 @@ class Watch:
         self.still = set(still)
         store: Any = self.store
         clocks: Any = self.clocks
-        self.recovery = Recovery(store, ME, LEASE, clocks, clock=lambda: self.now)
+        self.told: list[tuple[str, str]] = []
+        self.recovery = Recovery(
+            store, ME, LEASE, clocks, Leadership(ME), tell=self.told.extend, clock=lambda: self.now
+        )
 
     async def look(self, seconds: float, every: float = LOOK) -> None:
         """Look once now, and then again and again for that long."""
@@ -95,9 +109,7 @@ class Watch:
     async def _look(self) -> None:
         self.recovery.ask()
         self.now += self.answer_takes
-        self.recovery.hear(
-            Look(self.now, (), dict(self.store.boots), False, self.is_over, frozenset(), frozenset(), False)
-        )
+        self.recovery.hear(Answers({"now": self.now, "beats": dict(self.store.boots), "over": self.is_over}))
         await self.recovery.step()
 
     def _beat(self) -> None:
@@ -221,7 +233,7 @@ async def test_after_a_beat_of_its_own_failed_it_waits_a_lease_again() -> None:
     watch = Watch("silent")
     await watch.look(LEASE - 2)
 
-    watch.recovery.interrupted()
+    watch.recovery.missed()
     await watch.look(LEASE - 2)
 
     assert watch.store.settled == []
@@ -321,9 +333,48 @@ async def test_what_cannot_be_ended_here_keeps_nobody_from_settling_the_dead(mon
     def fail(mark: bytes) -> int:
         raise OSError("Too many open files")
 
-    monkeypatch.setattr("workers.recovery.end", fail)
+    monkeypatch.setattr("workers.services.recovery.end", fail)
     watch = Watch("dead")
 
     await watch.look(LEASE * 2)
 
     assert watch.store.settled == ["dead"]
+
+
+async def test_whoever_submitted_what_ended_by_it_is_told() -> None:
+    watch = Watch()
+    watch.is_over, watch.store.swept = True, ["expired"]
+
+    await watch.look(0)
+
+    assert watch.told == [("client", "expired")]
+
+
+async def test_while_deadlines_cannot_be_judged_nothing_is_settled_but_the_clock_is_followed() -> None:
+    watch = Watch("dead")
+    watch.clocks.is_calm, watch.is_over = False, True
+
+    await watch.look(LEASE * 3)
+
+    assert (watch.store.settled, watch.store.sweeps) == ([], 0)
+    assert watch.clocks.followed > 1
+
+
+async def test_a_step_that_failed_condemns_nobody_for_another_lease() -> None:
+    watch = Watch("silent")
+    await watch.look(LEASE - 2)
+    watch.is_over = True
+
+    async def away() -> list[str]:
+        raise DatabaseUnavailableError("away")
+
+    sweep, watch.store.sweep = watch.store.sweep, away  # type: ignore[method-assign]  # of this test's own store
+    with pytest.raises(DatabaseUnavailableError):
+        await watch.look(0)
+    watch.store.sweep = sweep  # type: ignore[method-assign]  # as above
+
+    await watch.look(LEASE - 2)
+    assert watch.store.settled == []
+
+    await watch.look(LEASE)
+    assert watch.store.settled == ["silent"]

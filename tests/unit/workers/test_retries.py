@@ -8,8 +8,8 @@ import pytest
 
 from forge_tools.errors import ErrorCode
 from forge_tools.records import Claim, ExecutionStatus, Outcome
+from workers.middleware.retries import Retries
 from workers.outcomes import handed_back, lost
-from workers.retries import with_retry
 
 CLAIM = Claim(
     id="id",
@@ -30,7 +30,7 @@ FAILED = Outcome(id="id", attempt=1, token="token", status=ExecutionStatus.FAILE
 
 
 def retried(outcome: Outcome = FAILED, **claim: Any) -> Outcome:
-    return with_retry(replace(CLAIM, **claim), outcome)
+    return Retries().ended(replace(CLAIM, **claim), outcome)
 
 
 def test_a_failed_result_is_an_answer_that_nobody_repeats_unasked() -> None:

@@ -17,8 +17,9 @@ from forge_tools.records import ShellRecord, ShellStatus
 from forge_tools.sandbox.processes.trees import start_ticks
 from tests.unit.workers.watched_host import Counted, Host, shell
 from tests.waiting import reached
-from workers import shells as module
-from workers.shells import CHECK_SECONDS, LOCK, SIZE_SECONDS
+from workers.services import shells as module
+from workers.services.service import Leadership, keep
+from workers.services.shells import CHECK_SECONDS, LOCK, SIZE_SECONDS
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ async def test_a_worker_without_shells_asks_once_and_never_again(host: Host) -> 
 
     for _ in range(50):
         host.now += CHECK_SECONDS
-        await watch.step()
+        await watch.look()
 
     assert host.statements == ["running_of"]
 
@@ -44,7 +45,7 @@ async def test_where_there_is_no_folder_none_is_made(host: Host) -> None:
     watch = host.watch()
 
     for _ in range(3):
-        await watch.step()
+        await watch.look()
 
     assert await host.statuses() == {shell().id: "lost"}
     assert host.statements == ["running_of", "mark_lost"]
@@ -56,9 +57,9 @@ async def test_only_what_changes_is_told(host: Host) -> None:
     host.shells = [shell(1), shell(2)]
     for size in range(5):
         host.shells[0] = shell(1, size=size)
-        await watch.step()
+        await watch.look()
     host.shells[1] = shell(2, status=ShellStatus.EXITED, exit_code=0)
-    await watch.step()
+    await watch.look()
 
     assert host.statements == ["running_of", "record", "record"]
     assert await host.statuses() == {shell(1).id: "running", shell(2).id: "exited"}
@@ -70,7 +71,7 @@ async def test_shells_that_ended_are_looked_after_without_a_question(host: Host)
 
     for _ in range(20):
         host.now += CHECK_SECONDS
-        await watch.step()
+        await watch.look()
 
     assert host.statements == ["running_of", "record"]
     assert len(host.forgotten) == 20
@@ -82,7 +83,7 @@ async def test_what_a_host_started_under_another_name_stays_lost(host: Host, cap
     host.shells, watch = [shell(hostname="before")], host.watch()
 
     for _ in range(3):
-        await watch.step()
+        await watch.look()
         host.now += CHECK_SECONDS
 
     assert await host.statuses() == {shell().id: "lost"}
@@ -94,12 +95,12 @@ async def test_what_a_host_started_under_another_name_stays_lost(host: Host, cap
 async def test_that_a_shell_writes_is_told_now_and_then(host: Host) -> None:
     watch = host.watch()
     host.shells = [shell()]
-    await watch.step()
+    await watch.look()
     host.shells = [shell(size=70)]
-    await watch.step()
+    await watch.look()
     host.now += SIZE_SECONDS
 
-    await watch.step()
+    await watch.look()
 
     found = await host.store.shells.find(shell().id)
     assert found is not None
@@ -113,7 +114,7 @@ async def test_a_new_worker_adopts_the_shells_of_one_that_died(host: Host) -> No
     await second.step()  # the lock is taken
     assert host.statements == ["running_of", "record"]
 
-    first._unlock()  # as the kernel does
+    first.close()  # as the kernel does
     host.shells = [shell(size=9)]
     await second.step()
 
@@ -153,11 +154,11 @@ async def test_what_was_said_to_run_and_is_not_there_is_lost(host: Host, caplog:
 async def test_what_vanishes_under_a_watch_is_lost_too(host: Host) -> None:
     watch = host.watch()
     host.shells = [shell(1), shell(2, status=ShellStatus.EXITED, exit_code=0)]
-    await watch.step()
+    await watch.look()
     host.shells = []
 
-    await watch.step()
-    await watch.step()
+    await watch.look()
+    await watch.look()
 
     assert await host.statuses() == {shell(1).id: "lost", shell(2).id: "exited"}
 
@@ -183,7 +184,7 @@ async def test_a_shell_that_lives_in_another_folder_is_left_alone_and_said_so(
     watch = host.watch()
 
     for _ in range(3):
-        await watch.step()
+        await watch.look()
         host.now += CHECK_SECONDS
 
     assert await host.statuses() == {told.id: "running", shell(2).id: "running"}
@@ -196,7 +197,7 @@ async def test_a_shell_that_lives_in_another_folder_is_left_alone_and_said_so(
 async def test_a_shell_that_starts_while_rows_are_read_is_not_lost(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = host.watch()
     host.shells = [shell(1)]
-    await watch.step()
+    await watch.look()
     host.now += CHECK_SECONDS
     running_of = Counted.running_of
 
@@ -206,7 +207,7 @@ async def test_a_shell_that_starts_while_rows_are_read_is_not_lost(host: Host, m
         return await running_of(self, hostname)
 
     monkeypatch.setattr(Counted, "running_of", and_one_starts)
-    await watch.step()
+    await watch.look()
 
     assert await host.statuses() == {shell(1).id: "running", shell(2).id: "running"}
 
@@ -214,11 +215,11 @@ async def test_a_shell_that_starts_while_rows_are_read_is_not_lost(host: Host, m
 async def test_a_host_that_was_given_up_takes_its_shells_back(host: Host) -> None:
     watch = host.watch()
     host.shells = [shell(1)]
-    await watch.step()
+    await watch.look()
     await host.store.shells.mark_lost([shell(1).id])
     host.now += CHECK_SECONDS
 
-    await watch.step()
+    await watch.look()
 
     assert await host.statuses() == {shell(1).id: "running"}
 
@@ -227,10 +228,10 @@ async def test_leases_are_renewed_and_old_shells_forgotten_after_they_were_told_
     watch = host.watch()
     host.shells = [shell(1, status=ShellStatus.KILLED, signal=9)]
 
-    await watch.step()
-    await watch.step()
+    await watch.look()
+    await watch.look()
     host.now += CHECK_SECONDS
-    await watch.step()
+    await watch.look()
 
     assert (host.renewed, host.forgotten) == (2, [86_400.0, 86_400.0])
     assert await host.statuses() == {shell(1).id: "killed"}
@@ -242,7 +243,7 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
     host.settings = host.settings.model_copy(update={"shell_interval": 0.01})
     watch = host.watch()
     host.shells = [shell(1)]
-    await watch.step()
+    await watch.look()
     await host.store.shells.mark_lost([shell(1).id])
     outage = [DatabaseUnavailableError("The database is away")] * 3
 
@@ -250,8 +251,8 @@ async def test_after_an_outage_rows_are_compared_at_once_and_it_is_said_once(
         raise outage.pop()
 
     with monkeypatch.context() as patch:
-        patch.setattr(watch, "give_up_deserted", away)
-        keeping = asyncio.create_task(watch.keep())
+        patch.setattr(watch, "look", away)
+        keeping = asyncio.create_task(keep(watch, Leadership("any")))
         await reached(lambda: not outage)
         patch.undo()
         await reached(host.statuses, 30, when=lambda statuses: statuses == {shell(1).id: "running"})
@@ -270,8 +271,8 @@ async def test_a_shell_that_cannot_be_stored_keeps_no_other_from_being_told_of(
     host.shells = [shell(1), shell(2, pid=2**80), shell(3)]
     watch = host.watch()
 
-    await watch.step()
-    await watch.step()
+    await watch.look()
+    await watch.look()
 
     assert await host.statuses() == {shell(1).id: "running", shell(3).id: "running"}
     assert [shell(2).id in record.error for record in caplog.records] == [True]  # type: ignore[attr-defined]  # from `extra`
@@ -288,7 +289,7 @@ async def test_a_folder_with_nonsense_in_it_ends_no_worker(host: Host, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "survey", nonsense)
-        keeping = asyncio.create_task(watch.keep())
+        keeping = asyncio.create_task(keep(watch, Leadership("any")))
         await reached(lambda: len(looks) >= 3, 30)
     host.shells = [shell(1)]
     await reached(host.statuses, 30)

@@ -13,7 +13,7 @@ import pytest
 from tests.fleet import ROOT
 from tests.waiting import is_alive, wait_until
 from workers import watchdog as module
-from workers.pulse import Pulse
+from workers.lifeline import Lifeline
 from workers.watchdog import FAREWELL, LATE_SECONDS, Silence, is_stopped, watch
 
 LIMIT = 2.0
@@ -80,15 +80,15 @@ def test_a_watch_kills_what_has_spoken_and_is_silent(
 
 
 def worker(tmp_path: Path, work: str) -> "subprocess.Popen[str]":
-    """A process with a pulse, whose watchdog's pid it prints first."""
+    """A process with a lifeline, whose watchdog's pid it prints first."""
     program = f"""
         import ctypes, os, sys, time
-        from workers.pulse import Pulse
-        def raise_in(pulse):
-            pulse.__exit__(OSError, OSError(), None)
-        with Pulse({LIMIT}) as pulse:
-            pulse.beat()
-            print(pulse.watchdog, flush=True)
+        from workers.lifeline import Lifeline
+        def raise_in(lifeline):
+            lifeline.__exit__(OSError, OSError(), None)
+        with Lifeline({LIMIT}) as lifeline:
+            lifeline.beat()
+            print(lifeline.watchdog, flush=True)
             {work}
     """
     argv = [sys.executable, "-c", textwrap.dedent(program)]
@@ -111,7 +111,7 @@ def test_a_worker_whose_interpreter_is_held_is_killed_with_a_word(tmp_path: Path
     assert f"Worker {process.pid} has not moved for" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("way", ["os.closerange(3, 256)", "raise_in(pulse)"])
+@pytest.mark.parametrize("way", ["os.closerange(3, 256)", "raise_in(lifeline)"])
 def test_a_worker_whose_line_ends_without_a_farewell_is_killed_with_a_word(tmp_path: Path, way: str) -> None:
     process = worker(tmp_path, f"{way}; time.sleep(60)")
     watchdog = watchdog_of(process)
@@ -132,13 +132,13 @@ def test_a_watchdog_ends_with_its_worker_whatever_that_leaves_behind(tmp_path: P
 
 
 def test_a_watchdog_is_small_and_leaves_when_it_is_let_go() -> None:
-    with Pulse(60.0) as pulse:
-        pulse.beat()
-        assert pulse.watchdog is not None
-        facts = Path(f"/proc/{pulse.watchdog}/smaps_rollup")
+    with Lifeline(60.0) as lifeline:
+        lifeline.beat()
+        assert lifeline.watchdog is not None
+        facts = Path(f"/proc/{lifeline.watchdog}/smaps_rollup")
         wait_until(lambda: "Private_Dirty" in facts.read_text(), 60, "it has not started")
         private = sum(int(line.split()[1]) for line in facts.read_text().splitlines() if line.startswith("Private"))
-        watchdog = pulse.watchdog
+        watchdog = lifeline.watchdog
         assert os.getsid(watchdog) == watchdog
 
     assert private < 8_000
@@ -146,18 +146,18 @@ def test_a_watchdog_is_small_and_leaves_when_it_is_let_go() -> None:
 
 
 def test_without_a_limit_there_is_no_watchdog() -> None:
-    with Pulse(None) as pulse:
-        pulse.beat()
+    with Lifeline(None) as lifeline:
+        lifeline.beat()
 
-    assert pulse.watchdog is None
+    assert lifeline.watchdog is None
 
 
 def test_a_beat_into_a_watchdog_that_is_gone_or_behind_is_no_error() -> None:
-    with Pulse(60.0) as pulse:
-        assert pulse.watchdog is not None
-        os.kill(pulse.watchdog, signal.SIGSTOP)
+    with Lifeline(60.0) as lifeline:
+        assert lifeline.watchdog is not None
+        os.kill(lifeline.watchdog, signal.SIGSTOP)
         for _ in range(5_000):
-            pulse.beat()
-        os.kill(pulse.watchdog, signal.SIGKILL)
-        wait_until(lambda: not is_alive(pulse.watchdog or 0), 60, "it lives")
-        pulse.beat()
+            lifeline.beat()
+        os.kill(lifeline.watchdog, signal.SIGKILL)
+        wait_until(lambda: not is_alive(lifeline.watchdog or 0), 60, "it lives")
+        lifeline.beat()

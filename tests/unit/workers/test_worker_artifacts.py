@@ -19,9 +19,12 @@ from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store
 from forge_tools.storage.models import artifact_parts
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
-from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts, from_text, to_text
+from workers.artifacts import ArtifactDesk, Message, WorkerArtifacts, ask_engine, from_text, to_text
 from workers.lanes.children import MOST_ASKED
 from workers.proofs import Proofs
+from workers.remote_store import RemoteStore
+from workers.services.service import Leadership, keep
+from workers.services.upkeep import ExpiredArtifacts
 
 BYTES = os.urandom(3 * PART_BYTES + 5)
 CONTEXT = ExecutionContext(working_dir=".", session_id="s", metadata={EXECUTION_ID: "e"})
@@ -39,9 +42,15 @@ def desk(store: Store) -> ArtifactDesk:
 
 
 @pytest.fixture
-async def artifacts(store: Store, desk: ArtifactDesk) -> WorkerArtifacts:
-    desk.open(store)
-    return WorkerArtifacts(1 << 20, desk.ask)
+async def remote(store: Store) -> RemoteStore:
+    remote = RemoteStore()
+    remote.open(store)
+    return remote
+
+
+@pytest.fixture
+async def artifacts(desk: ArtifactDesk, remote: RemoteStore) -> WorkerArtifacts:
+    return WorkerArtifacts(1 << 20, ask_engine(desk, remote))
 
 
 def content(fd: int) -> bytes:
@@ -63,14 +72,14 @@ async def test_what_is_put_from_another_loop_is_read_from_there(artifacts: Worke
     assert (kept.handle, kept.session_id, kept.size) == (handle, "s", len(BYTES))
 
 
-async def test_bytes_are_fetched_once_for_many_reads(artifacts: WorkerArtifacts, desk: ArtifactDesk) -> None:
+async def test_bytes_are_fetched_once_for_many_reads(artifacts: WorkerArtifacts) -> None:
     wanted: list[str] = []
 
     async def ask(request: Message, context: ExecutionContext) -> Message:
         wanted.append(request["want"])
-        return await desk.ask(request, context)
+        return await ask_the_engine(request, context)
 
-    artifacts.ask = ask
+    ask_the_engine, artifacts.ask = artifacts.ask, ask
     kept = await artifacts.put(chunks(), CONTEXT)
     for _ in range(3):
         fd = await artifacts.open(kept.handle, CONTEXT)
@@ -99,10 +108,10 @@ async def test_more_than_the_limit_is_refused_before_anything_is_stored(
 
 
 async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
-    early = WorkerArtifacts(1 << 20, ArtifactDesk(Settings()).ask)
+    early = WorkerArtifacts(1 << 20, ask_engine(ArtifactDesk(Settings()), RemoteStore()))
     with pytest.raises(DatabaseUnavailableError, match="has not opened its database yet"):
         await early.open(f"artifact://{ANYTHING}", CONTEXT)
-    late, over = ArtifactDesk(Settings()), threading.Event()
+    late, over = RemoteStore(), threading.Event()
 
     def engine() -> None:
         async def live() -> None:
@@ -115,7 +124,7 @@ async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
     threading.Thread(target=engine).start()
     await asyncio.to_thread(over.wait, 5)
     with pytest.raises(DatabaseUnavailableError, match="has closed its database"):
-        await WorkerArtifacts(1 << 20, late.ask).put(chunks(), CONTEXT)
+        await WorkerArtifacts(1 << 20, ask_engine(ArtifactDesk(Settings()), late)).put(chunks(), CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -138,14 +147,14 @@ async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
 async def test_a_request_that_none_of_us_wrote_is_refused(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, request_: Message
 ) -> None:
-    answer = await desk.ask(request_, CONTEXT)
+    answer = await artifacts.ask(request_, CONTEXT)
     assert answer["error"].startswith("Malformed request")
 
 
 async def test_a_body_asks_over_the_line_of_its_child_and_for_itself_alone(
-    artifacts: WorkerArtifacts, desk: ArtifactDesk, bench: Bench, child: Speaker
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, bench: Bench, child: Speaker
 ) -> None:
-    bench.lane._answer = desk.answer_child
+    bench.artifacts = desk, store
     bench.lane.run([replace(CLAIM, context='{"working_dir": ".", "session_id": "s"}')])
     await child.hear()
 
@@ -167,8 +176,7 @@ async def test_a_body_asks_over_the_line_of_its_child_and_for_itself_alone(
 async def test_a_child_that_asks_nonsense_or_for_others_is_answered_or_ignored(
     desk: ArtifactDesk, store: Store, bench: Bench, child: Speaker
 ) -> None:
-    desk.open(store)
-    bench.lane._answer = desk.answer_child
+    bench.artifacts = desk, store
     bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
     await child.hear()
     child.say(
@@ -183,14 +191,16 @@ async def test_a_child_that_asks_nonsense_or_for_others_is_answered_or_ignored(
     await bench.until(lambda: bench.outcomes)
 
 
-async def test_a_child_that_asks_very_much_at_once_holds_nobody_up(bench: Bench, child: Speaker) -> None:
+async def test_a_child_that_asks_very_much_at_once_holds_nobody_up(
+    bench: Bench, child: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     is_open = asyncio.Event()
 
     async def answer(_: Message, __: ExecutionContext, ___: Proofs) -> Message:
         await is_open.wait()
         return {}
 
-    bench.lane._answer = answer
+    monkeypatch.setattr(bench, "answer", answer)
     bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
     await child.hear()
     for number in range(MOST_ASKED + 3):
@@ -227,9 +237,9 @@ async def test_what_is_found_damaged_is_stored_anew_by_the_next_call(
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
 
 
-async def test_nobody_makes_what_is_whole_unseen(artifacts: WorkerArtifacts, desk: ArtifactDesk) -> None:
+async def test_nobody_makes_what_is_whole_unseen(artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store) -> None:
     kept = await artifacts.put(chunks(), CONTEXT)
-    await asking(desk, "s")._asked("check", CONTEXT, id=kept.id, size=0)
+    await asking(desk, store, "s")._asked("check", CONTEXT, id=kept.id, size=0)
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
 
 
@@ -238,7 +248,7 @@ async def test_lines_are_counted_where_bytes_are_put(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, *, is_child: bool
 ) -> None:
     text = b"".join(b"%06d\n" % number for number in range(100_000))
-    kept = await (asking(desk, "s") if is_child else artifacts).put(chunks(text), CONTEXT)
+    kept = await (asking(desk, store, "s") if is_child else artifacts).put(chunks(text), CONTEXT)
     async with store._database.reading() as connection:
         query = artifact_parts.select().order_by(artifact_parts.c.number)
         breaks = [row.breaks for row in (await connection.execute(query)).all()]
@@ -247,14 +257,14 @@ async def test_lines_are_counted_where_bytes_are_put(
     assert page.data == b"070000\n"
 
 
-def asking(desk: ArtifactDesk, session: str) -> WorkerArtifacts:
+def asking(desk: ArtifactDesk, store: Store, session: str) -> WorkerArtifacts:
     """The side of the tools in a child of that session."""
     claimed = ExecutionContext(working_dir=".", session_id=session, metadata={EXECUTION_ID: f"of {session}"})
 
     proofs = Proofs()
 
     async def ask(request: Message, _: ExecutionContext) -> Message:
-        return await desk.answer_child(request, claimed, proofs)
+        return await desk.answer_child(store.artifacts, request, claimed, proofs)
 
     return WorkerArtifacts(1 << 20, ask)
 
@@ -263,7 +273,7 @@ async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store
 ) -> None:
     kept = await artifacts.put(chunks(), CONTEXT)
-    thief, what = asking(desk, "thief"), {"id": kept.id, "size": kept.size}
+    thief, what = asking(desk, store, "thief"), {"id": kept.id, "size": kept.size}
     for _ in range(2):
         assert await thief._asked("begin", CONTEXT, **what) == {}
         assert await thief._asked("finish", CONTEXT, **what) == {}
@@ -279,10 +289,10 @@ async def test_a_child_cannot_make_its_own_what_it_only_knows_the_id_of(
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 20])
 async def test_a_child_that_lies_about_the_size_spoils_nothing_that_is_there(
-    artifacts: WorkerArtifacts, desk: ArtifactDesk, size: int
+    artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
 ) -> None:
     kept = await artifacts.put(chunks(BYTES[:1000]), CONTEXT)
-    assert await asking(desk, "liar")._asked("begin", CONTEXT, id=kept.id, size=size) == {}
+    assert await asking(desk, store, "liar")._asked("begin", CONTEXT, id=kept.id, size=size) == {}
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES[:1000]
 
 
@@ -290,9 +300,8 @@ async def test_a_child_that_lies_about_the_size_spoils_nothing_that_is_there(
 async def test_a_child_that_lies_about_the_size_spoils_nothing_that_comes(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, size: int
 ) -> None:
-    desk.open(store)
     id_ = blake2b(BYTES, digest_size=16).hexdigest()
-    await asking(desk, "liar")._asked("begin", CONTEXT, id=id_, size=size)
+    await asking(desk, store, "liar")._asked("begin", CONTEXT, id=id_, size=size)
     kept = await artifacts.put(chunks(), CONTEXT)
     assert content(await artifacts.open(kept.handle, CONTEXT)) == BYTES
 
@@ -302,18 +311,18 @@ async def test_a_child_that_has_the_bytes_shares_what_is_there(
 ) -> None:
     kept = await artifacts.put(chunks(), CONTEXT)
     for _ in range(2):
-        assert (await asking(desk, "t").put(chunks(), CONTEXT)).id == kept.id
-    assert content(await asking(desk, "t").open(kept.handle, CONTEXT)) == BYTES
+        assert (await asking(desk, store, "t").put(chunks(), CONTEXT)).id == kept.id
+    assert content(await asking(desk, store, "t").open(kept.handle, CONTEXT)) == BYTES
     assert (await store.artifacts.find(kept.id, "t")) is not None
 
 
 async def test_what_has_expired_is_purged_now_and_then(
     artifacts: WorkerArtifacts, desk: ArtifactDesk, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.artifacts.PURGE_SECONDS", 0.01)
+    monkeypatch.setattr("workers.services.upkeep.PURGE_SECONDS", 0.01)
     desk._keeping = replace(desk._keeping, ttl=0.0)
     await artifacts.put(chunks(), CONTEXT)
-    purging = asyncio.create_task(desk.purge_for_ever())
+    purging = asyncio.create_task(keep(ExpiredArtifacts(store), Leadership("any")))
     async with asyncio.timeout(30), store._database.reading() as connection:
         while (await connection.execute(artifact_parts.select())).first() is not None:
             await connection.rollback()
@@ -324,13 +333,6 @@ async def test_what_has_expired_is_purged_now_and_then(
 def test_a_quota_that_holds_no_artifact_is_refused() -> None:
     with pytest.raises(ValueError, match="must hold an artifact"):
         Settings(artifact_quota=1000)
-
-
-async def test_a_lane_without_artifacts_says_so(bench: Bench, child: Speaker) -> None:
-    bench.lane.run([replace(CLAIM, context='{"working_dir": "."}')])
-    await child.hear()
-    child.say("asked", number=1, id=ID, attempt=1, artifact={"want": "find", "id": ANYTHING, "size": 0})
-    assert (await child.hear())["artifact"]["error"] == "This worker has no artifacts."
 
 
 def test_messages_with_bytes_survive_their_way_as_text() -> None:

@@ -10,7 +10,8 @@ from forge_tools.records import ShellRecord, ShellStatus, shell_id
 from forge_tools.sandbox.shells.supervisor import kernel_id
 from forge_tools.storage import Store
 from forge_tools.storage.shells import Shells
-from workers.shells import ShellWatch
+from workers.services.service import Leadership
+from workers.services.shells import DesertedShells, ShellWatch
 
 GONE = 2**22 + 1
 """No process has such a number."""
@@ -43,10 +44,13 @@ class Host:
         self.forgotten: list[float] = []
         self.renewed = 0
         self.now = 1000.0
-        self.living = {"an elder one", "this one"}
+        self.leadership = Leadership("this one")
 
     def watch(self) -> ShellWatch:
-        return ShellWatch(Counted(self), self.settings, "this one", lambda: self.living, clock=lambda: self.now)
+        return ShellWatch(Counted(self), self.settings, clock=lambda: self.now)
+
+    def deserted(self) -> DesertedShells:
+        return DesertedShells(Counted(self), self.settings, self.leadership, clock=lambda: self.now)
 
     def survey(self, folder: Path) -> list[ShellRecord]:
         assert folder == self.settings.shells_folder

@@ -1,34 +1,38 @@
 -- Everything is found through indexes that no claim has to change. On these connections plans are pinned: an empty table
--- that filled up since it was analysed is not scanned.
--- name: look
+-- that filled up since it was analysed is not scanned. Each question is answered under its name.
+-- name: heartbeat
 WITH beaten AS (
     UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = :dropped,
       answering = :answering
     WHERE w.id = :boot RETURNING w.id)
-SELECT extract(epoch FROM now())::float8,
-  (SELECT json_agg(json_build_array(q.id, q.attempt) ORDER BY q.id)::text FROM execution_queue q
-   WHERE q.cancel_requested_at IS NOT NULL AND q.owner = :boot AND q.status = 'running'),
-  (SELECT json_object_agg(w.id, w.beat)::text FROM workers w WHERE w.stopped_at IS NULL),
-  :asks_due AND EXISTS (
+SELECT json_build_object(
+  'now', extract(epoch FROM now())::float8,
+  'cancels',
+    (SELECT json_agg(json_build_array(q.id, q.attempt) ORDER BY q.id) FROM execution_queue q
+     WHERE q.cancel_requested_at IS NOT NULL AND q.owner = :boot AND q.status = 'running'),
+  'beats', (SELECT json_object_agg(w.id, w.beat) FROM workers w WHERE w.stopped_at IS NULL),
+  'due', :asks_due AND EXISTS (
     SELECT FROM execution_queue q
     WHERE q.lane = :lane AND q.tool_key = ANY(:keys::text[]) AND q.queue = ANY(:queues::text[]) AND q.not_before <= now()
       AND q.status = 'queued' AND q.expires_at > now() AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts),
-  EXISTS (SELECT FROM execution_queue q WHERE q.expires_at <= now() AND q.status IN ('queued', 'awaiting_approval'))
+  'over',
+    EXISTS (SELECT FROM execution_queue q WHERE q.expires_at <= now() AND q.status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT FROM execution_queue q
                WHERE q.cancel_requested_at IS NOT NULL AND q.status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT FROM execution_queue q WHERE q.max_attempts < 1 AND q.status = 'queued'),
-  (SELECT json_agg(json_build_array(t.name, t.digest))::text FROM tools t WHERE t.demoted_at IS NOT NULL),
-  (SELECT json_agg(t.name)::text FROM tools t WHERE t.enabled = false),
-  EXISTS (SELECT FROM execution_queue q
-          WHERE q.lane = 'async' AND q.tool_key = ANY(:banned::text[]) AND q.status = 'queued'),
-  (SELECT json_agg(json_build_array(t.name, t.digest))::text FROM tools t WHERE t.pinned_at IS NOT NULL),
-  EXISTS (SELECT FROM idempotency_keys k WHERE k.expires_at <= now()),
-  :asks_unsealed AND (
+  'demoted', (SELECT json_agg(json_build_array(t.name, t.digest)) FROM tools t WHERE t.demoted_at IS NOT NULL),
+  'disabled', (SELECT json_agg(t.name) FROM tools t WHERE t.enabled = false),
+  'misplaced', EXISTS (
+    SELECT FROM execution_queue q WHERE q.lane = 'async' AND q.tool_key = ANY(:banned::text[]) AND q.status = 'queued'),
+  'pinned', (SELECT json_agg(json_build_array(t.name, t.digest)) FROM tools t WHERE t.pinned_at IS NOT NULL),
+  'spent_keys', EXISTS (SELECT FROM idempotency_keys k WHERE k.expires_at <= now()),
+  'unchained', :asks_unchained AND (
     EXISTS (SELECT FROM execution_attempts a
-            WHERE a.final AND a.completed_at >= LEAST(:sealed_end, now()) - :overlap::interval
+            WHERE a.final AND a.completed_at >= LEAST(:chained_end, now()) - :overlap::interval
               AND NOT EXISTS (SELECT FROM audit_executions s WHERE s.execution_id = a.execution_id))
     OR EXISTS (SELECT FROM execution_events e
-               WHERE e.id > :sealed_event AND NOT EXISTS (SELECT FROM audit_events s WHERE s.event_id = e.id)))
+               WHERE e.id > :chained_event AND NOT EXISTS (SELECT FROM audit_events s WHERE s.event_id = e.id)))
+)::text
 FROM beaten
 
 -- name: due

@@ -1,0 +1,80 @@
+"""A heartbeat, and the search for due rows, go through indexes however much waits elsewhere, whatever PostgreSQL knows of it."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import pytest
+
+from forge_tools.storage.heartbeat import DUE, OVERLAP, Heartbeat, Reach, heartbeat_values, misplaced, unchained
+from forge_tools.storage.postgres import PINNED
+from forge_tools.storage.statements import postgres_statement
+from tests.contract.calls import scope
+
+ROWS = 30_000
+KEYS = tuple(f"Tool{number}@1" for number in range(40))
+QUEUES = ("default", "background", "host.one")
+QUESTIONS = (DUE, misplaced(["Slow@1"]), unchained(Reach(datetime.now(UTC), 0)))
+HEARTBEAT = heartbeat_values(Heartbeat(scope(tool_keys=KEYS, queues=QUEUES), QUESTIONS))
+PAGES = 300
+"""The table has over a thousand, and each index a hundred or more."""
+
+# A third each: delayed calls of a tool that is hosted, calls of one that is not, and what runs, long past its time to wait.
+_FILL = f"""
+INSERT INTO execution_queue (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, owner,
+                             not_before, expires_at, expires_in)
+SELECT gen_random_uuid(), CASE WHEN n % 3 = 0 THEN 'Tool1@1' ELSE 'Unhosted@1' END, 'default', 'async',
+       CASE WHEN n % 30 = 2 THEN 'running' ELSE 'queued' END, 0, 3, true, CASE WHEN n % 30 = 2 THEN 'boot-2' END,
+       now() + CASE WHEN n % 3 = 0 THEN interval '1 hour' ELSE interval '-1 minute' END,
+       now() + CASE WHEN n % 30 = 2 THEN interval '-1 minute' ELSE interval '2 hours' END, 600
+FROM generate_series(1, {ROWS}) AS n
+"""
+
+
+@pytest.fixture
+async def pinned(migrated_postgres: str) -> AsyncIterator[Any]:
+    """A connection as the hot path has them, to a queue that filled up since it was looked at last."""
+    connection = await asyncpg.connect(migrated_postgres, server_settings=PINNED)
+    await connection.execute(_FILL)
+    yield connection
+    await connection.close()
+
+
+async def pages(connection: Any, name: str, **values: object) -> int:
+    """How many pages one run reads; nothing of it may scan a table."""
+    statement = postgres_statement(name)
+    explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement.text}"
+    [(plan,)] = await connection.fetch(explained, *statement.arguments(values))
+    assert "Seq Scan" not in plan
+    root = json.loads(plan)[0]["Plan"]
+    return int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize("is_analysed", [False, True])
+async def test_who_has_nothing_to_do_reads_next_to_nothing(pinned: Any, is_analysed: bool) -> None:
+    await pinned.execute("UPDATE execution_queue SET expires_at = now() + interval '1 hour' WHERE status = 'running'")
+    if is_analysed:
+        await pinned.execute("VACUUM ANALYZE")
+    assert await pages(pinned, "heartbeat", **HEARTBEAT, overlap=OVERLAP) < PAGES
+    assert await pages(pinned, "due", lane="async", queues=QUEUES, keys=KEYS, limit=200) < PAGES
+
+
+@pytest.mark.parametrize("is_analysed", [False, True])
+async def test_due_rows_are_found_among_many_without_reading_them_all(pinned: Any, is_analysed: bool) -> None:
+    if is_analysed:
+        await pinned.execute("VACUUM ANALYZE")
+    assert await pages(pinned, "due", lane="async", queues=("default",), keys=("Unhosted@1",), limit=20) < PAGES
+
+
+async def test_a_claim_changes_no_index(pinned: Any) -> None:
+    """Heap-only updates end where an indexed column changes, and then every index pays for every claim."""
+    claim = "status = 'running', attempt = 1, token = gen_random_uuid(), owner = 'b', hostname = 'h', pid = 1, started_at = now()"
+    ids = "SELECT id FROM execution_queue WHERE status = 'queued' ORDER BY id LIMIT 100"
+    await pinned.execute("VACUUM ANALYZE")
+    changed = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'execution_queue'"
+    async with pinned.transaction():
+        await pinned.execute(f"UPDATE execution_queue SET {claim} WHERE id IN ({ids})")
+        updated, heap_only = await pinned.fetchrow(changed)
+    assert (updated, heap_only) == (100, 100)

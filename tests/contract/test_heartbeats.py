@@ -1,0 +1,239 @@
+"""The contract of what a worker sees once a heartbeat, on every database."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, update
+
+from forge_tools.errors import StorageError
+from forge_tools.records import Scope, ToolCategory, ToolSpec, Wakeup
+from forge_tools.storage import Store
+from forge_tools.storage.functions import from_now
+from forge_tools.storage.heartbeat import (
+    BEATS,
+    CANCELS,
+    DEMOTED,
+    DISABLED,
+    DUE,
+    EVER,
+    NOW,
+    OVER,
+    PINNED,
+    SPENT_KEYS,
+    Answers,
+    Heartbeat,
+    Question,
+    Reach,
+    misplaced,
+    unchained,
+)
+from forge_tools.storage.models import execution_queue, idempotency_keys
+from tests.contract.calls import SCOPE, beat, boot, overdue, running, scope, submitted
+from tests.contract.sealed import past, seal_all, sealed_past
+
+POOLED = True
+
+GREP = ToolSpec(name="Grep", description="Search", category=ToolCategory.FILE, lane="async")
+
+
+@pytest.fixture(autouse=True)
+async def boots(store: Store) -> None:
+    for name in ("boot-1", "boot-2"):
+        await store.workers.register(boot(name))
+
+
+QUESTIONS = (NOW, BEATS, CANCELS, OVER, DEMOTED, DISABLED, PINNED, SPENT_KEYS)
+MISPLACED = misplaced(["Grep@1"])
+
+
+async def seen(store: Store, *asked: Question[Any], scope: Scope = SCOPE, **facts: Any) -> Answers:
+    """What is answered to these questions, and to all that need no more than their name."""
+    return await store.workers.beat(Heartbeat(scope, (*QUESTIONS, *asked), **facts))
+
+
+async def test_an_idle_stack_shows_who_lives_what_time_it_is_and_nothing_to_do(store: Store) -> None:
+    await beat(store, "boot-2")
+    answers = await seen(store, DUE, MISPLACED)
+    assert (answers[DUE], answers[OVER], answers[MISPLACED], answers[CANCELS], answers[DEMOTED]) == (
+        False, False, False, (), frozenset()
+    )  # fmt: skip
+    assert answers[BEATS]["boot-2"] == 1
+    assert answers[NOW] == pytest.approx(await store.clock.now(), abs=5)
+
+
+async def test_a_heartbeat_leaves_in_its_row_what_is_for_others_to_read(store: Store) -> None:
+    before = {one.id: (one.answering, one.slots) for one in await store.workers.list()}
+    await seen(store, dropped=7, answering=1)
+    after = {one.id: (one.answering, one.slots, one.dropped_messages) for one in await store.workers.list()}
+    assert (before["boot-1"], after["boot-1"]) == ((None, 4), (1, 1, 7))
+
+
+async def test_boots_that_stopped_are_not_shown_until_they_beat_again(store: Store) -> None:
+    await store.workers.stop("boot-2")
+    assert set((await seen(store))[BEATS]) == {"boot-1"}
+    await beat(store, "boot-2")
+    assert set((await seen(store))[BEATS]) == {"boot-1", "boot-2"}
+
+
+async def test_what_can_be_claimed_is_shown_to_who_asks_for_it(store: Store) -> None:
+    await submitted(store)
+    assert (await seen(store, DUE))[DUE]
+    for stranger in ({"lane": "process"}, {"queues": ("other",)}, {"tool_keys": ("Read@1",)}, {"tool_keys": ()}):
+        assert not (await seen(store, DUE, scope=scope(**stranger)))[DUE]
+    assert (await seen(store, DUE, scope=scope(queues=("other", "default"), tool_keys=("Read@1", "Grep@1"))))[DUE]
+
+
+@pytest.mark.parametrize("question", [DUE, unchained(Reach(EVER, 0))], ids=["due", "unchained"])
+async def test_what_nobody_asks_is_not_answered(store: Store, question: Question[bool]) -> None:
+    await submitted(store)
+    await past(store)
+    assert (await seen(store, question))[question]
+    with pytest.raises(KeyError):
+        (await seen(store))[question]
+
+
+async def test_what_is_delayed_expired_or_runs_is_not_due(store: Store) -> None:
+    await submitted(store, delay=60.0)
+    await submitted(store, expires_in=-1.0)
+    await running(store)
+    assert not (await seen(store, DUE))[DUE]
+
+
+async def test_what_is_over_is_shown_until_it_is_swept(store: Store) -> None:
+    claim = await running(store)
+    await overdue(store, claim.id)
+    assert not (await seen(store))[OVER]
+    for change in ({"expires_in": -1.0}, {"max_attempts": 0}):
+        await submitted(store, **change)
+        assert (await seen(store))[OVER]
+        assert len(await store.queue.sweep()) == 1
+        assert not (await seen(store))[OVER]
+
+
+async def test_a_cancel_that_meets_nobody_is_over(store: Store) -> None:
+    claim = await running(store, idempotent=True, max_attempts=3)
+    await store.queue.cancel(claim.id, actor="ann")
+    assert not (await seen(store))[OVER]
+    await store.queue.recover("boot-1", "dead")
+    answers = await seen(store, DUE)
+    assert (answers[OVER], answers[DUE], answers[CANCELS]) == (True, False, ())
+    assert await store.queue.sweep() == [claim.id]
+    assert not (await seen(store))[OVER]
+
+
+async def test_each_sees_its_own_cancels(store: Store) -> None:
+    mine, other = await running(store), await running(store, by=scope(boot="boot-2"))
+    for claim in (mine, other):
+        await store.queue.cancel(claim.id, actor="ann")
+    assert (await seen(store))[CANCELS] == (Wakeup(mine.id, 1),)
+    assert (await seen(store, scope=scope(boot="boot-2")))[CANCELS] == (Wakeup(other.id, 1),)
+
+
+async def test_demoted_tools_and_calls_of_them_that_still_came_are_shown(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.demote(GREP, "held the event loop")
+    await submitted(store)
+    assert (await seen(store))[DEMOTED] == {("Grep", GREP.digest)}
+    assert not (await seen(store, misplaced(())))[misplaced(())]
+    assert (await seen(store, MISPLACED))[MISPLACED]
+    assert await store.catalogue.divert(["Grep@1"]) == 1
+    assert not (await seen(store, MISPLACED))[MISPLACED]
+
+
+async def test_a_boot_whose_row_is_gone_is_told_so_and_not_taken_for_acknowledged(store: Store) -> None:
+    with pytest.raises(StorageError, match="boot-9 has no row"):
+        await beat(store, "boot-9")
+    assert set((await seen(store))[BEATS]) == {"boot-1", "boot-2"}
+
+
+async def test_of_many_due_rows_those_due_longest_come_whatever_their_tool_or_queue(store: Store) -> None:
+    places = [{"queue": queue, "tool_key": key} for queue in ("a", "b") for key in ("Grep@1", "Read@1")]
+    ids = [await submitted(store, **place) for place in places]
+    late = execution_queue.c.id == ids[0]
+    await store._database.write(
+        lambda connection: connection.execute(
+            update(execution_queue).where(late).values(not_before=execution_queue.c.expires_at)
+        )
+    )
+    by = scope(queues=("b", "a"), tool_keys=("Read@1", "Grep@1"))
+    assert await store.queue.due(by, 2) == [Wakeup(id_, 0) for id_ in sorted(ids[1:3])]
+
+
+async def test_tools_that_are_disabled_are_shown_to_everybody(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    assert (await seen(store))[DISABLED] == frozenset()
+
+    await store.catalogue.switch("Grep", is_enabled=False)
+    assert (await seen(store))[DISABLED] == {"Grep"}
+
+    await store.catalogue.switch("Grep", is_enabled=True)
+    assert (await seen(store))[DISABLED] == frozenset()
+
+
+async def test_definitions_that_tools_are_pinned_to_are_shown_to_everybody(store: Store) -> None:
+    await store.catalogue.publish([GREP], "boot-1")
+    assert (await seen(store))[PINNED] == frozenset()
+
+    await store.catalogue.pin("Grep", GREP.digest)
+    assert (await seen(store))[PINNED] == {("Grep", GREP.digest)}
+
+    await store.catalogue.unpin("Grep")
+    assert (await seen(store))[PINNED] == frozenset()
+
+
+async def is_behind(store: Store, reach: Reach | None = None) -> bool:
+    question = unchained(reach or await store.audit.reach())
+    return (await seen(store, question))[question]
+
+
+async def test_whoever_asks_sees_whether_anything_waits_for_the_audit_chain(store: Store) -> None:
+    assert not await is_behind(store)
+    await past(store)
+    assert await is_behind(store)
+    await seal_all(store)
+    assert not await is_behind(store)
+
+
+async def test_what_ended_since_is_unsealed_also_if_the_clock_was_set_back(store: Store) -> None:
+    await sealed_past(store)
+    reach = await store.audit.reach()
+    later = replace(reach, end=datetime.now(UTC) + timedelta(hours=1))
+    assert not await is_behind(store, later)
+    await past(store)
+    assert await is_behind(store, reach)
+    assert await is_behind(store, later)
+
+
+@pytest.mark.parametrize(("seconds", "is_overdue"), [(60.0, False), (-1.0, True)])
+async def test_keys_that_may_no_longer_hold_are_shown(store: Store, seconds: float, is_overdue: bool) -> None:
+    key = {"scope": "s", "key": "k", "execution_id": await submitted(store), "fingerprint": {}, "ttl": 1.0}
+    moments = {"claimed_at": from_now(-60.0), "expires_at": from_now(seconds)}
+    await store._database.write(lambda connection: connection.execute(insert(idempotency_keys).values(key | moments)))
+    assert (await seen(store))[SPENT_KEYS] is is_overdue
+
+
+async def test_a_heartbeat_that_nobody_waits_for_any_more_does_not_revive_a_boot_that_stops(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeats = store.workers._heartbeats
+    flush, is_under_way, may_go_on = heartbeats.flush, asyncio.Event(), asyncio.Event()
+
+    async def slow(rows: Sequence[Heartbeat]) -> Any:
+        is_under_way.set()
+        await may_go_on.wait()
+        return await flush(rows)
+
+    monkeypatch.setattr(heartbeats, "flush", slow)
+    beating = asyncio.create_task(seen(store))
+    await is_under_way.wait()
+    beating.cancel()
+    stopping = asyncio.create_task(store.workers.stop(SCOPE.boot))
+    await asyncio.wait([stopping], timeout=0.2)
+    may_go_on.set()
+    await stopping
+    await heartbeats.settle()
+    assert await store.workers.stopped({SCOPE.boot}) == {SCOPE.boot}

@@ -1,0 +1,58 @@
+"""The worker, as a lane sees it: what the lane tells is kept, what it asks is answered as the test says."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from forge_tools.records import Claim, ExecutionContext, Outcome, Wakeup
+from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.storage import Store
+from tests.waiting import reached
+from workers.artifacts import ArtifactDesk
+from workers.proofs import Proofs
+
+
+class LaneHost:
+    """A lane is started with it: `await bench.lane.start(bench)`."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.claimable: dict[str, Claim] = {}
+        self.failure: Exception | None = None
+        self.asked: list[list[str]] = []
+        self.database = asyncio.Event()
+        self.database.set()
+        self.demoted: list[tuple[str, str]] = []
+        self.given_up: list[str] = []
+        self.artifacts: tuple[ArtifactDesk, Store] | None = None
+        """Who answers what is asked of artifacts, and from where."""
+
+    until = staticmethod(reached)
+
+    def finished(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+    def begin_reports(self, claim: Claim) -> ReportBuffer:
+        return ReportBuffer(lambda: None)
+
+    async def claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+        self.asked.append([wakeup.id for wakeup in wakeups])
+        await asyncio.sleep(0.01)
+        await self.database.wait()
+        if self.failure:
+            raise self.failure
+        return [self.claimable.pop(wakeup.id) for wakeup in wakeups if wakeup.id in self.claimable]
+
+    async def slot_opened(self) -> None:
+        """Nobody waits for one."""
+
+    async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
+        assert self.artifacts is not None
+        desk, store = self.artifacts
+        return await desk.answer_child(store.artifacts, request, context, proofs)
+
+    def demote(self, tool: str, why: str) -> None:
+        self.demoted.append((tool, why))
+
+    def replace_process(self, why: str) -> None:
+        self.given_up.append(why)

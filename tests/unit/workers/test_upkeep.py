@@ -1,0 +1,113 @@
+"""What a worker of this host left behind is ended by the next one there, whoever found it dead."""
+
+import subprocess
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pytest
+
+from forge_tools.errors import ForgeError
+from forge_tools.records import new_id
+from forge_tools.storage.heartbeat import Answers
+from tests.waiting import is_alive
+from workers.services import upkeep as module
+from workers.services.service import Leadership
+from workers.services.upkeep import KEYS_AT_ONCE, Leftovers, SpentKeys
+
+
+class FakeStore:
+    """The workers of a store, as far as tidying asks them."""
+
+    def __init__(self, *stopped: str) -> None:
+        self.known = set(stopped)
+
+    @property
+    def workers(self) -> "FakeStore":
+        return self
+
+    async def stopped(self, among: Collection[str]) -> set[str]:
+        return self.known & set(among)
+
+
+def leftovers(store: Any, *living: str) -> Leftovers:
+    """Of a worker that knows of these others."""
+    leadership = Leadership("this one")
+    leadership.living = frozenset(living)
+    return Leftovers(store, "this one", leadership, 15.0)
+
+
+@pytest.fixture
+def left() -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
+    """A process that carries the mark of a boot, for each of three boots."""
+    boots = [new_id() for _ in range(3)]
+    processes = {boot: subprocess.Popen(["/bin/sleep", "60"], env={"FORGE_BOOT": boot}) for boot in boots}
+    yield processes
+    for process in processes.values():
+        process.kill()
+        process.wait()
+
+
+async def test_only_what_belongs_to_stopped_workers_is_ended(left: dict[str, "subprocess.Popen[bytes]"]) -> None:
+    dead, living, unknown = left
+    store: Any = FakeStore(dead)
+
+    await leftovers(store, living).step()
+
+    assert [is_alive(left[boot].pid) for boot in (dead, living, unknown)] == [False, True, True]
+
+
+async def test_a_worker_does_not_end_what_it_runs_itself(left: dict[str, "subprocess.Popen[bytes]"]) -> None:
+    condemned, *_ = left
+    store: Any = FakeStore(condemned)
+
+    await Leftovers(store, condemned, Leadership(condemned), 15.0).step()
+
+    assert is_alive(left[condemned].pid)
+
+
+async def test_where_only_living_workers_left_marks_the_database_is_not_asked(
+    left: dict[str, "subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "marked_boots", lambda: set(left))
+    store: Any = None
+
+    await leftovers(store, *left).step()
+
+    assert all(is_alive(process.pid) for process in left.values())
+
+
+async def test_what_cannot_be_looked_for_is_an_error_that_ends_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> set[str]:
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr(module, "marked_boots", fail)
+
+    with pytest.raises(ForgeError, match="Too many open files"):
+        await leftovers(None).step()
+
+
+@pytest.mark.parametrize("are_there", [True, False])
+async def test_spent_keys_are_dropped_in_small_batches_until_there_are_no_more(
+    monkeypatch: pytest.MonkeyPatch, are_there: bool
+) -> None:
+    left, asked = [KEYS_AT_ONCE, KEYS_AT_ONCE, 7, 0], list[int]()
+    monkeypatch.setattr(module, "PAUSE_SECONDS", 0.0)
+
+    class Store:
+        """As many spent keys as it takes more than one batch for."""
+
+        @property
+        def keys(self) -> "Store":
+            return self
+
+        async def purge(self, most: int) -> int:
+            asked.append(most)
+            return left.pop(0)
+
+    store: Any = Store()
+    keys = SpentKeys(store, 15.0)
+    keys.hear(Answers({"spent_keys": are_there}))
+
+    await keys.step()
+
+    assert asked == [KEYS_AT_ONCE] * 3 * are_there

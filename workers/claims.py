@@ -1,0 +1,193 @@
+"""Messages become bodies: only what a free slot waits for, only while this worker's heartbeats are acknowledged."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from forge_tools.errors import ForgeError
+from forge_tools.records import Claim, Scope, Wakeup
+from forge_tools.storage import Store
+from workers.activity import Activity
+from workers.lanes.base import BodyLane
+from workers.middleware.base import Middleware, hooks
+from workers.outcomes import handed_back
+from workers.recorder import Recorder
+from workers.services.fitness import Fitness
+from workers.services.tools import HostedTools
+
+BEATS_BETWEEN_PULLS = 5
+MOST_OVERDUE = 64
+"""Due rows that go first between two pulls of a worker whose slots are never free."""
+
+
+class SendOn(Protocol):
+    """Sends ids to a queue, for whoever has room for them."""
+
+    def __call__(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool) -> None: ...
+
+
+logger = logging.getLogger(__name__)
+
+
+class Claims:
+    """Takes messages as they come; every method but `has_room` runs on the engine's loop.
+
+    Nothing is claimed while this worker is not fit to.
+    """
+
+    def __init__(  # noqa: PLR0913  each is a part of its own
+        self,
+        store: Store,
+        lane: BodyLane,
+        tools: HostedTools,
+        fitness: Fitness,
+        recorder: Recorder,
+        *,
+        activity: Activity,
+        middleware: Sequence[Middleware],
+        send_on: SendOn,
+        heartbeat: float,
+    ) -> None:
+        self.woken_at = 0.0
+        """When a message came last, on the monotonic clock."""
+        self.pulled_at = 0.0
+        """When SQL was asked for due rows last."""
+        self.is_closed = False
+        self._store = store
+        self._lane = lane
+        self._tools = tools
+        self._fitness = fitness
+        self._recorder = recorder
+        self._activity = activity
+        self._claimed = hooks(middleware, "claimed")
+        self._send_on = send_on
+        self._heartbeat = heartbeat
+        self._overdue: list[Wakeup] = []
+        self._taking: set[asyncio.Task[None]] = set()
+        self._reserved = 0
+
+    @property
+    def scope(self) -> Scope:
+        """What it claims now."""
+        return self._tools.scope
+
+    async def close(self) -> None:
+        """Claim no more; a claim under way is handed back."""
+        self.is_closed = True
+        await self._activity.announce()
+
+    def free_slots(self) -> int:
+        """How many more calls it could take; none when it takes no more."""
+        if self._fitness.is_unfit or self.is_closed:
+            return 0
+        return self._lane.free_slots() - self._reserved - self._activity.sending
+
+    def is_idle(self) -> bool:
+        """Whether it waits for messages alone: neither for the database nor for slots that only a flush announces."""
+        return self._may_claim() and self._activity.is_quiet and self._recorder.is_idle and self.free_slots() > 0
+
+    def is_time_to_pull(self) -> bool:
+        """Whether to ask SQL for due rows: no message came for a heartbeat, or nobody asked for several."""
+        now, beat = time.monotonic(), self._heartbeat
+        return now - self.woken_at >= beat or now - self.pulled_at >= BEATS_BETWEEN_PULLS * beat
+
+    def has_pulled(self) -> None:
+        """SQL is asked for due rows now."""
+        self.pulled_at = time.monotonic()
+
+    def has_room(self) -> bool:
+        """Whether what came now would not have to wait; asked on the thread that receives."""
+        return not self._taking and self.free_slots() > 0
+
+    def receive(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool, taken: Callable[[], None]) -> None:
+        """Take a message, and say when that is done."""
+        taking = asyncio.ensure_future(self.take(wakeups, queue, is_bulk=is_bulk))
+        self._taking.add(taking)
+        taking.add_done_callback(partial(self._received, taken))
+
+    def _received(self, taken: Callable[[], None], taking: asyncio.Task[None]) -> None:
+        self._taking.discard(taking)
+        taken()
+        if not taking.cancelled() and (error := taking.exception()) is not None:
+            logger.error("A message was taken in vain; its calls are looked for in SQL", exc_info=error)
+
+    async def take(self, wakeups: list[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
+        """Claim what a message that came by `queue` names, as much as there are slots once there is one; the rest is sent on."""
+        self.woken_at = time.monotonic()
+        await self._read_overdue()
+        if (free := self.free_slots()) <= 0:
+            await self._activity.until(
+                lambda: self.is_closed or self.free_slots() > 0
+            )  # last: nobody takes that slot meanwhile
+            free = self.free_slots()
+        wakeups = self._overdue_first(wakeups)
+        count = min(free, len(wakeups))
+        if wakeups[count:]:
+            self._send_on(wakeups[count:], queue, is_bulk=is_bulk)
+        await self.start(wakeups[:count])
+
+    async def claim_woken(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+        """Claim for a lane that has its slots at hand."""
+        self.woken_at = time.monotonic()
+        await self._read_overdue()
+        await self._activity.until(lambda: self.is_closed or not self._activity.sending)
+        waiting = self._overdue_first(wakeups)
+        self._overdue += waiting[len(wakeups) :]  # what had to give way is next
+        return await self._claim(waiting[: len(wakeups)])
+
+    async def start(self, wakeups: Sequence[Wakeup]) -> None:
+        """Claim those that are still to be had, and run them."""
+        if not wakeups:
+            return
+        self._reserved += len(wakeups)
+        claims: list[Claim] = []
+        try:
+            claims = await self._claim(wakeups)
+            if claims:
+                self._lane.run(claims)
+        finally:
+            self._reserved -= len(wakeups)
+            if len(claims) < len(wakeups):  # slots are free again without a body having ended
+                await self._activity.announce()
+
+    async def _claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+        """Claim those wakeups that are still to be had; none while closed or while our beats go unacknowledged."""
+        if not self._may_claim():
+            return []
+        self._activity.claiming += 1
+        try:
+            claims = await self._store.queue.claim(wakeups, self._tools.scope)
+            self._recorder.claimed(claims)
+            if self.is_closed or not self._fitness.may_run():
+                for claim in claims:
+                    self._recorder.add(handed_back(claim))
+                return []
+            for hook in self._claimed:
+                claims = hook(claims, self._recorder)
+            return claims
+        finally:
+            self._activity.claiming -= 1
+            if self.is_closed:
+                await self._activity.announce()
+
+    async def _read_overdue(self) -> None:
+        """Read now and then what no message came for: where no slot stays free, no heartbeat would ask for it."""
+        now = time.monotonic()
+        if now - self.pulled_at < BEATS_BETWEEN_PULLS * self._heartbeat or not self._may_claim():
+            return
+        self.pulled_at = now
+        try:
+            self._overdue = await self._store.queue.due(self._tools.scope, MOST_OVERDUE)
+        except ForgeError as error:
+            logger.warning("Due calls cannot be read", extra={"error": str(error)})
+
+    def _overdue_first(self, wakeups: Sequence[Wakeup]) -> list[Wakeup]:
+        """As many overdue calls as were named, and then those that were."""
+        first, self._overdue = self._overdue[: len(wakeups)], self._overdue[len(wakeups) :]
+        return list(dict.fromkeys([*first, *wakeups]))
+
+    def _may_claim(self) -> bool:
+        return not self.is_closed and self._fitness.may_claim()

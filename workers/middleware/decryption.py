@@ -1,0 +1,78 @@
+"""Decrypts what claimed calls hide, and puts secrets in the place of references: on the engine's side, which alone has the keys."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from forge_tools.config import Settings
+from forge_tools.errors import ForgeError, SealingError
+from forge_tools.records import Claim, Outcome, ToolResult, ToolSpec
+from forge_tools.secrecy import SCHEME, Concealment, KeyFolder, Opener, SecretSource
+from forge_tools.storage import Store
+from workers.middleware.base import Ends, Middleware
+from workers.outcomes import not_run
+
+NO_PARAMETERS = "What was sealed are no parameters: who sealed it was no client of this version. Submit the call again."
+"""Anybody can encrypt for workers, so that anything may be found there."""
+
+logger = logging.getLogger(__name__)
+
+
+class Decryption(Middleware):
+    """What a worker needs to know to run calls that hide something; all others pass untouched."""
+
+    def __init__(self, settings: Settings, hosted: Mapping[str, ToolSpec], secrets: Mapping[str, str]) -> None:
+        self._folder = KeyFolder(settings.keys_folder)
+        self._opener = Opener(self._folder)
+        self._source = SecretSource(secrets, settings.secrets_dir)
+        self._may_refer_inside = frozenset(settings.references_in)
+        self._hosted = hosted
+
+    async def check(self, store: Store) -> None:
+        """Warn where calls would fail for want of the key that clients encrypt with now."""
+        current = await store.sealing.current()
+        if current is not None and current.id not in self._folder.ids():
+            logger.warning(
+                "This worker does not hold the key that clients seal with; calls with secrets will fail here",
+                extra={"key": current.id, "folder": str(self._folder.folder)},
+            )
+
+    def claimed(self, claims: list[Claim], ends: Ends) -> list[Claim]:
+        """The claims as their tools get them; those that cannot be decrypted end here, and their bodies never start."""
+        if not any(claim.sealed is not None or SCHEME in claim.parameters for claim in claims):
+            return claims
+        decrypted = []
+        for claim in claims:
+            try:
+                decrypted.append(self._decrypted(claim))
+            except ForgeError as error:
+                ends.add(_refused(claim, error))
+            except (AttributeError, RecursionError, TypeError, ValueError):
+                ends.add(_refused(claim, SealingError(NO_PARAMETERS)))
+        return decrypted
+
+    def _decrypted(self, claim: Claim) -> Claim:
+        if claim.sealed is None and SCHEME not in claim.parameters:
+            return claim
+        shown, secrets = json.loads(claim.parameters), list[str]()
+        parameters, context = shown, claim.context
+        if claim.sealed is not None:
+            sealed = self._opener.open(claim.sealed, execution_id=claim.id, tool=claim.tool, shown=claim.parameters)
+            parameters, found, metadata = Concealment.join(shown, sealed)
+            secrets += found
+            context = json.dumps({**json.loads(context), "metadata": metadata}) if metadata else context
+        if (spec := self._hosted.get(claim.tool)) is not None and spec.may_hide:
+            for name in spec.hidden(parameters):
+                parameters[name] = self._source.resolve(parameters[name], secrets)
+            for name in spec.holding(parameters) if claim.tool in self._may_refer_inside else ():
+                parameters[name] = self._source.resolve_inside(parameters[name], secrets)
+        if claim.sealed is None and not secrets:
+            return claim
+        told = tuple(dict.fromkeys(secrets))
+        return replace(claim, parameters=json.dumps(parameters), context=context, sealed=None, secrets=told)
+
+
+def _refused(claim: Claim, error: ForgeError) -> Outcome:
+    logger.error("A call cannot be opened", extra={"execution_id": claim.id, "error": error.message})
+    return not_run(claim, ToolResult.fail(error.message, error_code=error.code, retryable=error.retryable))

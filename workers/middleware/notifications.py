@@ -1,0 +1,51 @@
+"""Notifies the submitters of calls that have ended, once each a flush; a small result rides along, encrypted for its client."""
+
+from collections.abc import Iterable, Sequence
+
+from forge_tools.broker import REPLY_MARK, Broker
+from forge_tools.records import Claim, Kept, Outcome
+from forge_tools.secrecy import encrypted_reply, replies
+from forge_tools.storage import result_text
+from workers.middleware.base import Middleware, Stored
+
+MOST_WITH_RESULTS = 8
+"""Ends of one flush that are told with their results; of more the ids are, which the client then reads together."""
+LONGEST_REPLY = 32_768
+"""Bytes of a result that rides in a notification."""
+
+
+class Notifications(Middleware):
+    """Nobody is told of a call that goes back to its queue."""
+
+    def __init__(self, broker: Broker, *, with_results: bool = True) -> None:
+        self._broker = broker
+        self._with_results = with_results
+        if with_results:  # now: a worker that has run out of descriptors could load nothing
+            replies.load()
+
+    def stored(self, stored: Sequence[Stored]) -> None:
+        over = [one for one in stored if not one.outcome.is_requeue]
+        ids: list[tuple[str, str]] = []
+        for outcome, claim, kept in over:
+            if claim is None or not claim.reply_to:
+                continue
+            reply = self._reply(claim, outcome) if kept is Kept.WHOLE and len(over) <= MOST_WITH_RESULTS else None
+            if reply is None:
+                ids.append((claim.reply_to, outcome.id))
+            else:
+                self._broker.notify(claim.reply_to, outcome.id.encode() + REPLY_MARK + reply)
+        self.tell(ids)
+
+    def tell(self, ended: Iterable[tuple[str, str]]) -> None:
+        """Notify the submitters, as (submitter, id), of executions that ended, whatever by."""
+        ids: dict[str, list[str]] = {}
+        for submitter, execution_id in ended:
+            ids.setdefault(submitter, []).append(execution_id)
+        for submitter, its in ids.items():
+            self._broker.notify(submitter, " ".join(its).encode())
+
+    def _reply(self, claim: Claim, outcome: Outcome) -> bytes | None:
+        """The result itself, as it is stored and encrypted, if it is small and its client can read it."""
+        if not self._with_results or claim.reply_key is None or outcome.size > LONGEST_REPLY:
+            return None
+        return encrypted_reply(claim.reply_key, outcome.id, result_text(outcome))

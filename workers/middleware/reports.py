@@ -1,0 +1,123 @@
+"""Reports on a worker: gathered from bodies of either lane, and written a few times a second for all of them at once."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from forge_tools.errors import ForgeError
+from forge_tools.records import Claim, NewReport, Outcome, Told
+from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.storage import Store
+from workers.middleware.base import Middleware
+from workers.services.service import Service
+
+WRITE_SECONDS = 0.25
+"""Between two writes. The first report after a silence is written at once."""
+
+WRITE_BYTES = 256_000
+"""Of output in one write; the buffers of those that have to wait keep their bounds."""
+
+SETTLE_SECONDS = 5.0
+"""What the end of a call may wait for its reports to be written: it counts for more than they do."""
+
+logger = logging.getLogger(__name__)
+
+
+class Reports(Middleware, Service):
+    """Belongs to the engine's loop. A body that tells nothing costs an object, and its end a look at that.
+
+    What was told before the end of an attempt is written before that end is: whoever reads an end can read all of it.
+    """
+
+    name = "reports"
+    failure = "Reports of calls cannot be stored"
+
+    def __init__(self, store: Store, *, every: float = WRITE_SECONDS) -> None:
+        super().__init__()
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._every = every
+        self._begun: dict[str, tuple[Claim, ReportBuffer]] = {}
+        self._waiting: dict[str, None] = {}
+        self._unwritten: list[NewReport] = []
+        self._under_way: frozenset[str] = frozenset()
+        self._writing = asyncio.Lock()
+
+    def begin(self, claim: Claim) -> ReportBuffer:
+        """Make the buffer of an attempt, for as long as that lasts."""
+        buffer = ReportBuffer(partial(self._hear, claim.token), interval=self._every)
+        self._begun[claim.token] = claim, buffer
+        return buffer
+
+    async def step(self) -> None:
+        """Write what is told, all that came meanwhile in one transaction."""
+        async with self._writing:
+            await self._write([] if self._unwritten else self._gathered())
+        if self._waiting or self._unwritten:
+            self.woken.set()
+        await asyncio.sleep(self._every)
+
+    async def storing(self, outcomes: Sequence[Outcome]) -> None:
+        """Write what those attempts have told and nobody has taken; they tell nothing more."""
+        left = [row for outcome in outcomes for row in self._left_by(outcome)]
+        if not (left or self._unwritten or any(outcome.token in self._under_way for outcome in outcomes)):
+            return
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS), self._writing:
+                await self._write(left)
+        except TimeoutError:
+            logger.warning("Calls end without their last reports", extra={"count": len(left)})
+
+    def _hear(self, token: str) -> None:
+        """There is something to take; on any thread."""
+        with suppress(RuntimeError):  # the loop has ended: nobody will take it
+            self._loop.call_soon_threadsafe(self._note, token)
+
+    def _note(self, token: str) -> None:
+        if token in self._begun:
+            self._waiting[token] = None
+            self.woken.set()
+
+    def _gathered(self) -> list[NewReport]:
+        """Take from one after the other, within the bound; who had to wait is first the next time."""
+        rows: list[NewReport] = []
+        room = WRITE_BYTES
+        for token in list(self._waiting):
+            if room <= 0:
+                break
+            del self._waiting[token]
+            claim, buffer = self._begun[token]
+            told = buffer.take()
+            room -= sum(len(one.text or "") for one in told)
+            rows += _rows(claim, told)
+            if buffer.is_waiting:
+                self._waiting[token] = None
+        return rows
+
+    def _left_by(self, outcome: Outcome) -> list[NewReport]:
+        begun = self._begun.pop(outcome.token, None)
+        if begun is None:
+            return []
+        self._waiting.pop(outcome.token, None)
+        claim, buffer = begun
+        return _rows(claim, buffer.close())
+
+    async def _write(self, rows: Sequence[NewReport]) -> None:
+        """Keep for the next time what a database that is away could not take."""
+        rows = [*self._unwritten, *rows]
+        self._under_way = frozenset(row.token for row in rows)
+        try:
+            await self._store.reports.add(rows)
+        except ForgeError as error:
+            self._unwritten = rows if error.retryable else []
+            logger.warning(self.failure, extra={"count": len(rows), "error": str(error)})
+        else:
+            self._unwritten = []
+        finally:
+            self._under_way = frozenset()
+
+
+def _rows(claim: Claim, told: Iterable[Told]) -> list[NewReport]:
+    return [NewReport(claim.id, claim.attempt, claim.token, one) for one in told]

@@ -1,0 +1,71 @@
+"""Decides at the worker whether a failed attempt is followed by another one, and when."""
+
+import json
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+from forge_tools.executor import may_be_retried
+from forge_tools.records import Capabilities, Claim, ExecutionStatus, Outcome, RetryPolicy
+from workers.lanes.birth import fell_short
+from workers.middleware.base import Middleware
+
+UNASKED = RetryPolicy(max_attempts=3, delay_seconds=1.0, backoff=2.0, max_delay_seconds=60.0, jitter=True)
+"""For failures that say of themselves that they are retryable, and those for want of what their process lacked, where neither the call nor its tool has a policy."""
+
+_POLICY_FIELDS = frozenset(field.name for field in fields(RetryPolicy))
+
+
+class Retries(Middleware):
+    """Sends a failed call back to its queue for another attempt."""
+
+    def ended(self, claim: Claim, outcome: Outcome) -> Outcome:
+        is_failure = outcome.status in {ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT}
+        if not is_failure or outcome.retry_in is not None or claim.attempt >= claim.max_attempts:
+            return outcome
+        return _with_retry(claim, outcome)
+
+
+def _with_retry(claim: Claim, outcome: Outcome) -> Outcome:
+    """The outcome as it is recorded: back in its queue where the policy, the tool and the attempts left allow it.
+
+    A failed result is an answer. Without a policy it is retried only if it says itself that it is `retryable`, or if its
+    process lacked descriptors, memory or threads, which is no answer.
+    """
+    options, says = _object(claim.options), _object(outcome.metadata).get("retryable")
+    may_pass = says is True or (claim.idempotent and fell_short(outcome))
+    policy = _policy(options) or (UNASKED if may_pass else None)
+    if policy is None:
+        return outcome
+    can = Capabilities(idempotent=claim.idempotent, retryable=options.get("retryable") is True)
+    if may_be_retried(outcome.error_code, says, can):
+        return replace(outcome, retry_in=policy.delay_after(claim.attempt))
+    return outcome if can.idempotent else _explained(claim, outcome)
+
+
+def _policy(options: dict[str, Any]) -> RetryPolicy | None:
+    """The policy that the row holds; a newer client may know of more fields."""
+    policy = options.get("retry")
+    if not isinstance(policy, dict):
+        return None
+    known = {name: value for name, value in policy.items() if name in _POLICY_FIELDS}
+    return RetryPolicy(**known) if all(map(_is_amount, known.values())) else None
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
+
+
+def _explained(claim: Claim, outcome: Outcome) -> Outcome:
+    """The same end, saying why the retries that were asked for did not happen."""
+    why = f"{claim.tool} is not idempotent, so a second run could repeat what the first one did."
+    return replace(outcome, metadata=json.dumps(_object(outcome.metadata) | {"not_retried": why}))
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object, empty where there is none; rows are written by others, too."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,133 @@
+"""Calls that belong on another host: found as they are claimed here, and sent there instead of being run."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+
+from forge_tools.config import Settings
+from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError
+from forge_tools.records import Claim, Scope, Stranded, ToolResult, Wakeup, WorkspaceRecord
+from forge_tools.sandbox.configured import announced
+from forge_tools.storage import Store
+from forge_tools.storage.workspaces import rivals
+from workers.activity import Activity
+from workers.middleware.base import Ends, Middleware
+from workers.outcomes import handed_back, not_run
+
+SendOn = Callable[[Sequence[Wakeup], str], None]
+"""Sends ids to a queue."""
+
+logger = logging.getLogger(__name__)
+
+
+class Workspaces(Middleware):
+    """What this worker has by name are its workspaces; a call that names another one is never run here.
+
+    It goes, its attempt uncounted, to a host that has its workspace, or fails where no live one does. A worker sends on
+    only what it has not, so a host that has it ends the journey, and the database counts the steps of every other one.
+    """
+
+    def __init__(self, store: Store, scope: Scope, activity: Activity, send_on: SendOn, settings: Settings) -> None:
+        self._store = store
+        self._scope = scope
+        self._workspaces = list(announced(settings))
+        self._activity = activity
+        self._send_on = send_on
+        self._lease = settings.lease
+        self._patience = 2 * settings.heartbeat
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def announce(self) -> None:
+        """Tell the others what is here.
+
+        Raises:
+            ConfigurationError: another host has one of them; this worker instance counts as stopped then.
+        """
+        if any(not theirs.is_live and not theirs.has_stopped for theirs in await self._clashes()):
+            await asyncio.sleep(self._patience)  # whoever lives and could not reach the database does so by then
+        try:
+            await self._announce()
+        except ConfigurationError:
+            await self._store.workers.stop(self._scope.boot)
+            raise
+
+    async def renew(self) -> None:
+        """Announce again after a silence in which others took this worker for dead; what they took since is not here."""
+        taken = {theirs.name: theirs.hostname for theirs in await self._clashes() if theirs.is_live}
+        self._workspaces = [one for one in self._workspaces if one.name not in taken]
+        for name, host in taken.items():
+            logger.error(
+                "Another host took over a workspace while this worker was silent; its calls go there from now on",
+                extra={"workspace": name, "host": host},
+            )
+        try:
+            await self._announce()
+        except ConfigurationError:  # taken in between
+            await self.renew()
+
+    def claimed(self, claims: list[Claim], ends: Ends) -> list[Claim]:
+        """Send on what belongs on other hosts; return the rest, which does not wait for that.
+
+        What is sent holds its slots meanwhile: claims are faster, and the death of this worker would lose all that it owns.
+        """
+        named = [(claim, name) for claim in claims if (name := workspace_of(claim.context)) is not None]
+        if not named:
+            return claims
+        here = {one.name for one in self._workspaces}
+        away = {claim.token: (claim, name) for claim, name in named if name not in here}
+        self._activity.sending += len(away)
+        for claim, name in away.values():
+            sending = asyncio.create_task(self._send_home(claim, name, ends))
+            self._sending.add(sending)
+            sending.add_done_callback(self._sending.discard)
+        return [claim for claim in claims if claim.token not in away]
+
+    async def _send_home(self, claim: Claim, name: str, ends: Ends) -> None:
+        is_settled = False
+        try:
+            await self._settle(claim, name, ends)
+            is_settled = True
+        except ForgeError as error:
+            logger.warning("A call of another host cannot be sent there", extra={"error": str(error)})
+        finally:
+            if not is_settled:  # nothing is known to have changed; the call is still this worker's
+                ends.add(handed_back(claim))
+            self._activity.sending -= 1
+        await self._activity.announce()
+
+    async def _settle(self, claim: Claim, name: str, ends: Ends) -> None:
+        """Move a claimed call to where its workspace is, or end it here where no live host has that."""
+        result = await self._store.workspaces.send_home(claim, name, self._scope, within=self._lease)
+        if isinstance(result, Stranded):
+            failed = ToolResult.fail(result.why, error_code=ErrorCode.WORKSPACE_NOT_HERE, retryable=True)
+            ends.add(not_run(claim, failed))
+            return
+        ends.forget(claim)
+        if result is not None:
+            logger.info(
+                "A call belongs on another host; it goes there",
+                extra={"execution_id": claim.id, "workspace": name, "host": result.hostname},
+            )
+            self._send_on([Wakeup(claim.id, claim.attempt - 1)], result.queue)
+
+    async def _announce(self) -> None:
+        worker_id, hostname = self._scope.boot, self._scope.hostname
+        announced = self._store.workspaces.announce(worker_id, hostname, self._workspaces, within=self._lease)
+        for sentence in await announced:
+            logger.warning(sentence)
+
+    async def _clashes(self) -> Sequence[WorkspaceRecord]:
+        """What other hosts have or had of what can only be here."""
+        return rivals(self._workspaces, await self._store.workspaces.list(within=self._lease), self._scope.hostname)
+
+
+def workspace_of(context: str) -> str | None:
+    """The workspace that the JSON text of a context names; most name none, and this is asked of every call."""
+    if context.count('"workspace"') == ('"workspace":null' in context):  # so it is nowhere, or null where it is
+        return None
+    try:
+        name = json.loads(context).get("workspace")
+    except (ValueError, AttributeError, RecursionError):  # the row is another one's to judge
+        return None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,118 @@
+"""Keeps a sick worker from swallowing calls: it claims nothing while it cannot run them, says why, and leaves if that lasts."""
+
+import logging
+import os
+import signal
+import threading
+import time
+
+from forge_tools.errors import ForgeError
+from forge_tools.records import Claim, Outcome
+from forge_tools.storage import Store
+from workers.activity import Activity
+from workers.lanes.base import BodyLane
+from workers.lanes.birth import Birth, fell_short, shortage
+from workers.middleware.base import Middleware
+from workers.services.heartbeat import Lease
+from workers.services.service import Service
+
+LONGEST_RUN = 5
+"""Bodies in a row that fell short, whatever else says that all is well."""
+
+PATIENCE = 5.0
+"""Seconds of shortage without a body that could be its cause, before a worker leaves."""
+
+logger = logging.getLogger(__name__)
+
+
+class Fitness(Middleware, Service):
+    """Whether this worker may claim. A shortage passes when bodies end; a change since birth or a run of failures does not."""
+
+    name = "fitness"
+    failure = "What this worker lacks cannot be written"
+    starts_at_once = True
+
+    def __init__(
+        self, store: Store, worker_id: str, lease: Lease, activity: Activity, lane: BodyLane, *, interval: float
+    ) -> None:
+        super().__init__(interval)
+        self.is_left = False
+        """Whether this worker ends because it is unfit."""
+        self._store = store
+        self._worker_id = worker_id
+        self._lease = lease
+        self._activity = activity
+        self._lane = lane
+        self._birth: Birth | None = None
+        self._why: str | None = None
+        self._said: str | None = None
+        self._run = 0
+        self._well_at = time.monotonic()
+
+    def begin(self) -> None:
+        """Take what this process is now for its birth."""
+        self._birth = Birth()
+
+    def ended(self, claim: Claim, outcome: Outcome) -> Outcome:
+        if not outcome.give_back:
+            self._run = self._run + 1 if fell_short(outcome) else 0
+        return outcome
+
+    def may_claim(self) -> bool:
+        """Look at what bodies take first; the rest is known from the last look."""
+        if self._why is None:
+            self._why = shortage()
+        return self.may_run()
+
+    def may_run(self) -> bool:
+        """Whether what is claimed by now may begin, by what is known: the others know that this worker lives, and nothing is short."""
+        return self._why is None and self._lease.is_held
+
+    @property
+    def is_unfit(self) -> bool:
+        """What is known, without a look."""
+        return self._why is not None
+
+    async def step(self) -> None:
+        """Look at everything, say what changed, and leave if it is not to pass."""
+        lasting, before = self._lasting(), self._why
+        self._why = lasting or shortage() or _thread_shortage()
+        if self._why is None or self._lane.running():
+            self._well_at = time.monotonic()
+        if self._why != self._said:
+            await self._say()
+        if (self._why is None) != (before is None):
+            await self._activity.announce()
+        if self._why is not None and (lasting or time.monotonic() - self._well_at > PATIENCE):
+            self._leave(self._why)
+
+    def _lasting(self) -> str | None:
+        if self._run >= LONGEST_RUN:
+            return f"{self._run} calls in a row failed for want of descriptors, memory or threads"
+        return self._birth.changes(only_harm=True) if self._birth is not None else None
+
+    async def _say(self) -> None:
+        logger.warning("This worker is unfit" if self._why else "This worker is fit again", extra={"why": self._why})
+        try:
+            await self._store.workers.say_unfit(self._worker_id, self._why)
+            self._said = self._why
+        except ForgeError as error:
+            logger.warning(self.failure, extra={"error": str(error)})
+
+    def _leave(self, why: str) -> None:
+        if not self.is_left:
+            self.is_left = True
+            logger.critical("This worker ends, so that its supervisor starts another", extra={"why": why})
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _thread_shortage() -> str | None:
+    try:
+        threading.Thread(target=_nothing, name="forge-probe", daemon=True).start()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def _nothing() -> None:
+    """A thread that could be started."""

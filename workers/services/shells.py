@@ -1,0 +1,261 @@
+"""Keeps the rows of shells true to their host, and gives up those of hosts that have no worker any more."""
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from forge_tools.config import Settings
+from forge_tools.errors import ForgeError, SandboxError, UnstorableRowError
+from forge_tools.records import ShellRecord, ShellStatus
+from forge_tools.sandbox.processes.trees import start_ticks
+from forge_tools.sandbox.shells.host import forget, renew, survey
+from forge_tools.sandbox.shells.supervisor import kernel_id
+from forge_tools.storage.shells import Shells
+from workers.services.service import Leadership, Service
+
+LOCK = "watch.lock"
+CHECK_SECONDS = 60.0
+"""How often rows are compared with what is there, leases renewed and old shells forgotten."""
+SIZE_SECONDS = 30.0
+"""How often a row hears of no more than that its shell wrote."""
+COMPLAINT_SECONDS = 600.0
+NEVER = float("-inf")
+
+logger = logging.getLogger(__name__)
+
+
+class ShellWatch(Service):
+    """Tells SQL what becomes of this host's shells. Of all workers that share their folder one does; it costs a worker
+    without shells a look at an empty folder, and no statement.
+    """
+
+    name = "shells"
+    failure = "Shells cannot be kept account of"
+    starts_at_once = True
+
+    def __init__(
+        self,
+        shells: Shells,
+        settings: Settings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(settings.shell_interval)
+        self._shells = shells
+        self._folder = settings.shells_folder
+        self._hostname = settings.hostname
+        self._kept = settings.shell_kept
+        self._clock = clock
+        self._lock: int | None = None
+        self._told: dict[str, tuple[ShellRecord, float]] = {}
+        self._checked_at = NEVER
+        self._complaint = ("", NEVER)
+
+    async def step(self) -> None:
+        """Look, or complain now and then, not every two seconds; an outage of the database is no reason for shells to end."""
+        try:
+            await self.look()
+        except (ForgeError, OSError) as error:
+            self._checked_at = NEVER  # in an outage others may have given our shells up
+            self._complain(str(error))
+            await self._renew_meanwhile()
+
+    async def look(self) -> None:
+        """Tell what changed since the last look. Now and then compare all that is said to run with what is there."""
+        if not self._may_watch():
+            self._told, self._checked_at = {}, NEVER  # should whoever watches die, this one begins
+            return
+        is_first = self._checked_at == NEVER
+        is_due = is_first or (bool(self._told) and self._clock() - self._checked_at >= CHECK_SECONDS)
+        runs = any(shell.status == ShellStatus.RUNNING for shell, _ in self._told.values())
+        # Asked before the look, so that whatever is said to run has its folder by then.
+        said = await self._shells.running_of(self._hostname) if is_first or (is_due and runs) else None
+        seen = self._own(await asyncio.to_thread(_seen, self._folder)) if self._folder.is_dir() else []
+        await self._tell(seen, said)
+        if said is not None:
+            await self._miss(said, seen)
+        if is_due:
+            self._checked_at = self._clock()
+            await asyncio.to_thread(_look_after, self._folder, self._kept)
+        if any(shell.status == ShellStatus.RUNNING for shell, _ in self._forget_vanished(seen)):
+            self._checked_at = NEVER
+
+    async def _renew_meanwhile(self) -> None:
+        """An outage of the database, however long, is no reason for shells to end."""
+        if self._lock is not None:
+            with suppress(ForgeError, OSError):
+                await asyncio.to_thread(_renew, self._folder)
+
+    def _may_watch(self) -> bool:
+        """Hold the lock of the folder, which the kernel drops with us; where there is no folder there is none to hold."""
+        if self._lock is not None or not self._folder.is_dir():
+            return True
+        lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        except OSError:  # a file system without locks: several watch, and tell the same
+            pass
+        self._lock = lock
+        return True
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _own(self, seen: Sequence[ShellRecord]) -> Sequence[ShellRecord]:
+        """Without those that this host started under another name: calls go to that one, which may be given up."""
+        own = [shell for shell in seen if shell.hostname == self._hostname]
+        if len(own) < len(seen):
+            other = next(shell.hostname for shell in seen if shell.hostname != self._hostname)
+            self._complain(
+                f"{len(seen) - len(own)} shells of host {other} are in {self._folder}, and no call reaches them. "
+                f"Give host {self._hostname} its old FORGE_HOSTNAME until they have ended, or end them by hand."
+            )
+        return own
+
+    async def _tell(self, seen: Sequence[ShellRecord], said: Sequence[ShellRecord] | None) -> None:
+        """Write what is new, and what is alive but not said to run: it was given up while this host was away."""
+        now = self._clock()
+        running = None if said is None else {shell.id for shell in said}
+        news = [
+            shell
+            for shell in seen
+            if self._is_new(shell, now)
+            or (running is not None and shell.status == ShellStatus.RUNNING and shell.id not in running)
+        ]
+        await self._write(news)
+        self._told.update({shell.id: (shell, now) for shell in news})
+
+    async def _write(self, news: Sequence[ShellRecord]) -> None:
+        """Write them all, or all but those that the database refuses."""
+        try:
+            await self._shells.record_many(news)
+        except UnstorableRowError as error:
+            if len(news) == 1:
+                self._complain(f"{news[0].id}: {error.message}")
+                return
+            for shell in news:
+                await self._write([shell])
+
+    def _is_new(self, shell: ShellRecord, now: float) -> bool:
+        last, told_at = self._told.get(shell.id, (None, NEVER))
+        if last is None or last.status != shell.status:
+            return True
+        return last.size != shell.size and now - told_at >= SIZE_SECONDS
+
+    async def _miss(self, said: Sequence[ShellRecord], seen: Sequence[ShellRecord]) -> None:
+        """Give up what is said to run here, but is not here."""
+        here = {shell.id for shell in seen}
+        missing = [shell for shell in said if shell.id not in here]
+        gone = [shell.id for shell in missing if not _is_alive(shell)]
+        if lost := await self._shells.mark_lost(gone):
+            logger.warning("Shells are gone and nobody knows how they ended", extra={"shells": lost})
+        if len(gone) < len(missing):
+            self._complain(
+                f"{len(missing) - len(gone)} shells of host {self._hostname} run, but not in {self._folder}. "
+                "Give all workers of a host the same FORGE_SHELLS, and each host its own FORGE_HOSTNAME."
+            )
+
+    def _forget_vanished(self, seen: Sequence[ShellRecord]) -> list[tuple[ShellRecord, float]]:
+        here = {shell.id for shell in seen}
+        return [self._told.pop(id_) for id_ in list(self._told) if id_ not in here]
+
+    def _complain(self, what: str) -> None:
+        """Say it now and then, not every two seconds."""
+        last, said_at = self._complaint
+        if what != last or self._clock() - said_at >= COMPLAINT_SECONDS:
+            self._complaint = (what, self._clock())
+            logger.warning("Shells cannot be kept account of", extra={"error": what})
+
+
+class DesertedShells(Service):
+    """Gives up the shells of hosts that have no worker any more: not because of one bad look, and for all who live."""
+
+    name = "deserted shells"
+    failure = "Shells cannot be kept account of"
+    leader_only = True
+    starts_at_once = True
+
+    def __init__(
+        self,
+        shells: Shells,
+        settings: Settings,
+        leadership: Leadership,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(settings.shell_interval)
+        self._shells = shells
+        self._lost_after = settings.shell_lost_after
+        self._leadership = leadership
+        self._clock = clock
+        self._asked_at = self._alert_until = NEVER
+        self._suspects: set[str] = set()
+        self._known: Set[str] | None = None
+
+    async def step(self) -> None:
+        """Mark shells as lost whose host had no worker at two looks in a row: a clock that was set, and an outage after
+        which nobody has beaten yet, look the same once.
+        """
+        if not self._is_time():
+            return
+        self._asked_at = self._clock()
+        suspects = await self._shells.deserted_hosts(self._lost_after)
+        lost = await self._shells.desert(suspects & self._suspects, self._lost_after)
+        self._suspects = suspects
+        if suspects:
+            self._alert_until = self._asked_at + self._lost_after
+        if lost:
+            logger.warning("Their host has no worker any more; these shells are lost", extra={"shells": lost})
+
+    def lead_is_lost(self) -> None:
+        self._known = None
+
+    def _is_time(self) -> bool:
+        """Often for as long as the last workers that went may have deserted a host, and else seldom."""
+        now, living = self._clock(), self._leadership.living
+        if self._known is None or self._known - living:
+            self._alert_until = now + 2 * self._lost_after
+        self._known = living
+        return now - self._asked_at >= self._lost_after * (0.25 if now < self._alert_until else 4.0)
+
+
+def _seen(folder: Path) -> list[ShellRecord]:
+    with _files_of_others(folder):
+        return survey(folder)
+
+
+def _renew(folder: Path) -> None:
+    with _files_of_others(folder):
+        renew(folder)
+
+
+def _look_after(folder: Path, kept_seconds: float) -> None:
+    if folder.is_dir():
+        with _files_of_others(folder):
+            renew(folder)
+            forget(folder, kept_seconds)
+
+
+@contextmanager
+def _files_of_others(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # what runs in shells may write there whatever it likes; no worker ends by that
+        raise SandboxError(f"The shells in {folder} cannot be read: {error!r}") from error
+
+
+def _is_alive(shell: ShellRecord) -> bool:
+    """Whether its supervisor is a process of this machine."""
+    started = start_ticks(shell.pid)
+    return started != 0 and (shell.kernel, shell.start_ticks) == (kernel_id(), started)

@@ -1,0 +1,143 @@
+"""The tools of a worker: published as they come, and claimed but for those that are disabled, pinned elsewhere or that block."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+from forge_tools.config import Settings
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import Scope, ToolSpec
+from forge_tools.storage import Store
+from forge_tools.storage.heartbeat import DEMOTED, DISABLED, PINNED, Answers, Question, misplaced
+from workers.services.heartbeat import Asker
+from workers.services.service import Service
+
+SETTLE_SECONDS = 0.5
+"""After a demotion, until the calls that were handed back for it are in the queue again."""
+
+logger = logging.getLogger(__name__)
+
+
+class HostedTools(Service, Asker):
+    """What an executor hosts, as data, and which calls of it this worker claims.
+
+    A tool that blocks is demoted to the process lane: here at once, in SQL soon after, in other workers within seconds. A tool
+    that is disabled, or pinned to another definition, is left alone: what runs of it may finish, the rest waits in SQL.
+    """
+
+    name = "demotion"
+    failure = "Demoted tools cannot be read or written"
+
+    def __init__(
+        self,
+        store: Store,
+        scope: Scope,
+        executor: ToolExecutor,
+        ban: Callable[[Iterable[str]], None],
+        settings: Settings,
+    ) -> None:
+        """`ban` keeps the lane from starting demoted tools. The `scope` needs no keys: nothing is claimed before it is published."""
+        super().__init__(retry=2 * settings.heartbeat)
+        self.specs: dict[str, ToolSpec] = {spec.name: spec for spec in executor.specs()}
+        """By name; it grows as tools of MCP servers come, for all who hold it."""
+        self.scope = replace(scope, tool_keys=())
+        """What this worker claims now."""
+        self._store = store
+        self._executor = executor
+        self._ban = ban
+        self._keeps_first = settings.tool_versions == "pinned"
+        self._published: dict[str, str] = {}
+        self._keys: tuple[str, ...] = ()
+        self._withdrawn: frozenset[str] = frozenset()
+        self._demoted: set[str] = set()
+        self._unwritten: dict[str, str] = {}
+        self._is_news = False
+
+    async def publish(self) -> None:
+        """Publish what is hosted by now, and have its calls claimed.
+
+        Only what is new: what is published again counts as the newest definition, also where another worker has a newer one.
+        """
+        specs = [one for one in self._executor.specs() if self._published.get(one.name) != one.digest]
+        if self._published and not specs:
+            return
+        self.specs.update({spec.name: spec for spec in specs})
+        for warning in await self._store.catalogue.publish(specs, self.scope.boot, keeps_first=self._keeps_first):
+            logger.warning(warning)
+        await self.settle()
+        self._switch(*await self._store.catalogue.switches())
+        self._keys = tuple(sorted({spec.key for spec in self.specs.values()}))
+        self._narrow()
+        self._published.update({spec.name: spec.digest for spec in specs})
+
+    def demote(self, tool: str, reason: str) -> None:
+        """A body here was found to block; the lane starts no more of them."""
+        if tool in self._demotable:
+            self._unwritten.setdefault(tool, reason)
+            self._demoted.add(tool)
+            self._narrow()
+            self._wake()
+
+    def ask(self) -> Sequence[Question[Any]]:
+        return DEMOTED, misplaced(self._demoted_keys), DISABLED, PINNED
+
+    def hear(self, answers: Answers) -> None:
+        is_misplaced = answers[misplaced(())]
+        if is_misplaced or self._known(answers[DEMOTED]) - self._demoted:
+            self._wake()
+        self._switch(answers[DISABLED], answers[PINNED])
+
+    async def step(self) -> float | None:
+        """Settle at once when there is news, and soon again."""
+        await self.settle()
+        is_news, self._is_news = self._is_news, False
+        return SETTLE_SECONDS if is_news else None
+
+    async def settle(self) -> None:
+        """Write what is new here, read what is new elsewhere, and move calls that still came to the async lane."""
+        for tool, reason in list(self._unwritten.items()):
+            await self._store.catalogue.demote(self.specs[tool], reason)
+            self._unwritten.pop(tool, None)
+            logger.error("A tool blocks; it runs in the process lane from now on", extra={"tool": tool, "why": reason})
+        if self._demotable:
+            self._demoted |= self._known(await self._store.catalogue.demoted())
+        self._ban(self._demoted)
+        self._narrow()
+        if self._demoted:
+            await self._store.catalogue.divert(self._demoted_keys)
+
+    def _switch(self, disabled: Set[str], pinned: Set[tuple[str, str]]) -> None:
+        """Take the names of all tools that are disabled, and (name, digest) of all that are pinned."""
+        pins = dict(pinned)
+        others = {name for name, spec in self.specs.items() if pins.get(name, spec.digest) != spec.digest}
+        withdrawn = frozenset(self.specs.keys() & disabled | others)
+        if withdrawn != self._withdrawn:
+            said = {
+                "disabled": ",".join(sorted(withdrawn - others)) or "none",
+                "pinned_elsewhere": ",".join(sorted(others)) or "none",
+            }
+            logger.info("Tools were enabled, disabled, pinned or let go", extra=said)
+            self._withdrawn = withdrawn
+            self._narrow()
+
+    def _narrow(self) -> None:
+        excluded = {self.specs[name].key for name in self._demoted | self._withdrawn}
+        self.scope = replace(self.scope, tool_keys=tuple(key for key in self._keys if key not in excluded))
+
+    def _wake(self) -> None:
+        self._is_news = True
+        self.woken.set()
+
+    def _known(self, demoted: Set[tuple[str, str]]) -> set[str]:
+        """Those hosted here that were demoted as they are defined here."""
+        return {spec.name for spec in self._demotable.values() if (spec.name, spec.digest) in demoted}
+
+    @property
+    def _demotable(self) -> dict[str, ToolSpec]:
+        """In the process lane tools may block."""
+        return self.specs if self.scope.lane == "async" else {}
+
+    @property
+    def _demoted_keys(self) -> tuple[str, ...]:
+        return tuple(sorted(self.specs[tool].key for tool in self._demoted))

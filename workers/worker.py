@@ -1,0 +1,274 @@
+"""The composition root: one worker, built in one go of finished parts once its Store is open."""
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from forge_tools import __version__
+from forge_tools.broker import Message, open_broker, queue_name
+from forge_tools.config import Settings
+from forge_tools.errors import ForgeError
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import (
+    DEFAULT_TIMEOUT,
+    Claim,
+    ExecutionContext,
+    Lane,
+    Outcome,
+    Scope,
+    Wakeup,
+    WorkerRecord,
+    new_id,
+)
+from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.reports import ReportBuffer
+from forge_tools.storage import Store
+from forge_tools.storage.heartbeat import Heartbeat, Question
+from workers.activity import Activity
+from workers.artifacts import ArtifactDesk
+from workers.claims import Claims
+from workers.lanes.base import BodyLane
+from workers.lanes.children import ChildrenLane
+from workers.lanes.loop import LoopLane
+from workers.middleware.base import Middleware
+from workers.middleware.decryption import Decryption
+from workers.middleware.notifications import Notifications
+from workers.middleware.reports import Reports
+from workers.middleware.retries import Retries
+from workers.middleware.workspaces import Workspaces
+from workers.proofs import Proofs
+from workers.reception import Reception
+from workers.recorder import Recorder
+from workers.remote_store import RemoteStore
+from workers.services.audit import AuditChain, signer_of
+from workers.services.cancels import Cancels
+from workers.services.clock import ClockWatch
+from workers.services.delivery import Delivery
+from workers.services.due import DueCalls, Share
+from workers.services.fitness import Fitness
+from workers.services.heartbeat import Asker, Heartbeats, Lease
+from workers.services.recovery import Recovery
+from workers.services.retention import Retention
+from workers.services.servers import Servers, ServerTools
+from workers.services.service import Leadership, Service, ServiceRunner
+from workers.services.shells import DesertedShells, ShellWatch
+from workers.services.tools import HostedTools
+from workers.services.upkeep import ExpiredArtifacts, Leftovers, RollUps, SpentKeys
+
+LEISURE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """What one worker process is there for."""
+
+    lane: Lane
+    queues: tuple[str, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a worker is built of besides its Store: what is there before that is open."""
+
+    settings: Settings
+    post: Post
+    executor: ToolExecutor
+    artifacts: ArtifactDesk
+    remote_store: RemoteStore = field(default_factory=RemoteStore)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    servers: Servers | None = None
+    registry: ScopedRegistry = field(default_factory=ScopedRegistry)
+    """Where the tools of the servers go: that of the executor."""
+    reception: Reception = field(default_factory=Reception)
+    worker_id: str = field(default_factory=new_id)
+
+    def scope(self) -> Scope:
+        """Who claims, and where; not yet what."""
+        return Scope(
+            boot=self.worker_id,
+            hostname=self.settings.hostname,
+            pid=os.getpid(),
+            lane=self.post.lane,
+            queues=self.post.queues,
+            tool_keys=(),
+        )
+
+
+class Supervisor(Protocol):
+    """What ends a worker that cannot go on."""
+
+    def broken(self, error: BaseException) -> None:
+        """A service ended with that error."""
+        ...
+
+    def replace_process(self, why: str) -> None:
+        """Nothing in this process helps; another is to take its place."""
+        ...
+
+
+class Worker:
+    """Its parts claim, hand over and record; its lane runs bodies, for which it is the host. It lives on the engine's loop."""
+
+    def __init__(self, setup: Setup, store: Store, engine: "Supervisor") -> None:
+        settings, scope = setup.settings, setup.scope()
+        self.id = scope.boot
+        self.store = store
+        self.activity = Activity()
+        self.lease = Lease(settings.lease)
+        self._setup, self._engine = setup, engine
+        self.broker = open_broker(settings.broker)
+        self.lane = lane_of(setup)
+        self.tools = HostedTools(store, scope, setup.executor, self.lane.ban, settings)
+        self.fitness = Fitness(store, self.id, self.lease, self.activity, self.lane, interval=settings.heartbeat)
+        self.reports = Reports(store)
+        self.workspaces = Workspaces(store, scope, self.activity, self.send_on, settings)
+        self._decryption = Decryption(settings, self.tools.specs, setup.secrets)
+        self._notifications = Notifications(self.broker, with_results=settings.result_notifications)
+        middleware = self._middleware()
+        self.recorder = Recorder(store, self.activity, middleware, retry_seconds=settings.heartbeat)
+        self.claims = Claims(
+            store,
+            self.lane,
+            self.tools,
+            self.fitness,
+            self.recorder,
+            activity=self.activity,
+            middleware=middleware,
+            send_on=self.send_on,
+            heartbeat=settings.heartbeat,
+        )
+        self._leadership = Leadership(self.id)
+        self._runner = ServiceRunner(self._leadership, engine.broken)
+
+    def _middleware(self) -> list[Middleware]:
+        """In the order in which calls meet it."""
+        return [self.workspaces, self._decryption, self.fitness, Retries(), self.reports, self._notifications]
+
+    def _services(self) -> list[Service]:
+        setup, store, settings, lead = self._setup, self.store, self._setup.settings, self._leadership
+        lease, beat = settings.lease, settings.heartbeat
+        signer = signer_of(settings)
+        share = Share(store, self.tools.scope, heartbeat=beat, lease=lease)
+        clocks = ClockWatch(store, self.id, lease)
+        queues = [queue_name(queue, setup.post.lane) for queue in setup.post.queues]
+        services: list[Service] = [
+            Cancels(store, self.id, self.broker, self.lane),
+            Recovery(store, self.id, lease, clocks, lead, tell=self._notifications.tell),
+            self.tools,
+            DueCalls(self.claims, share, self.activity),
+            self.reports,
+            self.fitness,
+            AuditChain(store, self.id, settings, signer, is_idle=self._has_leisure),
+            SpentKeys(store, lease),
+            Leftovers(store, self.id, lead, lease),
+            ExpiredArtifacts(store),
+            RollUps(store),
+            Retention(store, self.id, settings, signer),
+            ShellWatch(store.shells, settings),
+            DesertedShells(store.shells, settings, lead),
+            Delivery(settings.broker, queues, self.claims, settings.consumption_interval),
+        ]
+        if setup.servers is not None:
+            services.append(ServerTools(setup.servers, setup.registry, self.tools, store, retry=beat))
+        askers = [service for service in services if isinstance(service, Asker)]
+        return [Heartbeats(store, beat, self.lease, self._heartbeat, askers, lapsed=self.workspaces.renew), *services]
+
+    async def start(self) -> None:
+        """Register this worker instance, publish its tools, and begin to run calls."""
+        settings, post = self._setup.settings, self._setup.post
+        self._setup.remote_store.open(self.store)
+        await self.lane.start(self)
+        await self.store.workers.register(
+            WorkerRecord(
+                id=self.id,
+                hostname=settings.hostname,
+                pid=os.getpid(),
+                lane=post.lane,
+                queues=post.queues,
+                concurrency=post.concurrency,
+                version=__version__,
+                servers=() if self._setup.servers is None else self._setup.servers.states(),
+            )
+        )
+        await self.workspaces.announce()
+        await self._decryption.check(self.store)
+        await self.tools.publish()
+        self.lease.renew(time.monotonic())
+        self._runner.start(self._services(), self.recorder.run())
+
+    async def stop(self) -> None:
+        """End the services, say that this worker instance stopped, and close what it has open."""
+        await self._runner.stop()
+        await self.bounded(self.store.workers.stop(self.id))
+        await self.broker.close()
+        await self.store.close()
+
+    async def bounded(self, step: Coroutine[Any, Any, None]) -> None:
+        """Take a step that a database which is away does not hold up."""
+        with suppress(ForgeError, TimeoutError):
+            async with asyncio.timeout(self._setup.settings.kill_grace):
+                await step
+
+    def is_at_rest(self) -> bool:
+        """Whether nothing of a call is on its way to or from SQL; bodies may run."""
+        return self.activity.is_quiet and self.recorder.is_idle
+
+    def _has_leisure(self) -> bool:
+        """Whether no message came for a while: what takes long on the engine's loop would delay calls that come singly."""
+        return self.is_at_rest() and time.monotonic() - self.claims.woken_at > LEISURE_SECONDS
+
+    def _heartbeat(self, questions: tuple[Question[Any], ...]) -> Heartbeat:
+        dropped, answering = self._setup.reception.dropped, self.lane.answering()
+        return Heartbeat(self.tools.scope, questions, dropped=dropped, answering=answering)
+
+    def send_on(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool = False) -> None:
+        """Send ids to a queue, for whoever has room for them."""
+        limits = self._setup.settings.ladder.limits(DEFAULT_TIMEOUT)
+        for part in Message(queue, self._setup.post.lane, tuple(wakeups), limits, is_bulk).parts():
+            self.broker.publish(part)
+
+    # The host of the lane.
+
+    def finished(self, outcome: Outcome) -> None:
+        self.recorder.add(outcome)
+
+    def begin_reports(self, claim: Claim) -> ReportBuffer:
+        return self.reports.begin(claim)
+
+    async def claim(self, wakeups: Sequence[Wakeup]) -> list[Claim]:
+        return await self.claims.claim_woken(wakeups)
+
+    async def slot_opened(self) -> None:
+        await self.activity.announce()
+
+    async def answer(self, request: dict[str, Any], context: ExecutionContext, proofs: Proofs) -> dict[str, Any]:
+        return await self._setup.artifacts.answer_child(self.store.artifacts, request, context, proofs)
+
+    def demote(self, tool: str, why: str) -> None:
+        self.tools.demote(tool, why)
+
+    def replace_process(self, why: str) -> None:
+        self._engine.replace_process(why)
+
+
+def lane_of(setup: Setup) -> BodyLane:
+    """Where bodies run."""
+    settings = setup.settings
+    if setup.post.lane == "process":
+        return ChildrenLane(
+            hostname=settings.hostname,
+            ladder=settings.ladder,
+            max_output_bytes=settings.max_output_bytes,
+            memory_limit=settings.tool_memory,
+        )
+    return LoopLane(
+        setup.executor,
+        concurrency=setup.post.concurrency,
+        ladder=settings.ladder,
+        max_output_bytes=settings.max_output_bytes,
+    )
