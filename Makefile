@@ -31,7 +31,7 @@ PARALLEL := --processes $(PROCESSES)
 MEASURED := tests/unit tests/spec tests/contract tests/architecture
 
 # An interpreter that traces may stand still when an exception is raised into one of its threads, as these do.
-UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py loop_processes.py closing.py tool_loop.py engine.py)
+UNTRACED := $(addprefix tests/unit/workers/test_,watch.py loop_holds.py loop_lane.py loop_processes.py task_closer.py tool_loop.py engine.py)
 
 .PHONY: demo test suite test-langchain-0.3 coverage check bench bench-growth bench-peers bench-tools house soak chaos mutants install clean
 

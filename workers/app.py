@@ -1,8 +1,10 @@
 """The Celery worker: the app that clients publish with, one task, and the engine behind it."""
 
+import errno
 import gc
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -10,10 +12,11 @@ from typing import Any
 
 from celery import Celery, signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
+from celery.worker.consumer import Consumer
+from kombu.exceptions import OperationalError
 
 from forge_tools.broker import BULK, TASK, celery_app, queue_name, queue_of
 from forge_tools.broker.message import ids_of
-from workers.consumer import PatientConsumer
 from workers.drain import drain_step, take_signals
 from workers.engine import Engine
 from workers.lanes.child import Child
@@ -27,6 +30,9 @@ MESSAGES_AT_ONCE = 4
 
 COLLECT_EVERY = 100_000
 """New objects between two looks for garbage: calls make many, and hardly one that only the collector could free."""
+
+AGAIN_SECONDS = 1.0
+"""Between two tries; Celery warns of more than five restarts a second."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +101,24 @@ def _worker_class(app: Celery, engine: Engine) -> Any:
     return Worker
 
 
+class PatientConsumer(Consumer):
+    """Celery's own ends its worker there, and so cuts what runs; whether this one is fit to go on its engine decides."""
+
+    class Blueprint(Consumer.Blueprint):  # type: ignore[misc, valid-type]  # celery-types takes it for a variable
+        def start(self, parent: Any) -> None:
+            try:
+                super().start(parent)
+            except (OSError, OperationalError) as error:
+                if not _is_for_want_of_descriptors(error):
+                    raise
+                time.sleep(AGAIN_SECONDS)
+                raise ConnectionError(str(error)) from error  # with no number: Celery knows what EMFILE is
+
+    def on_connection_error_before_connected(self, exc: BaseException) -> None:
+        """Say so without the URL, which takes a descriptor to be written."""
+        logger.error("The broker is not reached; another try follows", extra={"error": str(exc)})
+
+
 class _Handing:
     """Celery's hook for what is done with a message of a task: this hands its ids to the engine, with no request and no thread.
 
@@ -133,3 +157,11 @@ def _serve_from_children(app: Celery, child: Child, lane: ChildrenLane) -> None:
     @app.task(name=TASK, shared=False)
     def run(wakeups: list[tuple[str, int]]) -> None:
         child.wake(wakeups)
+
+
+def _is_for_want_of_descriptors(error: BaseException | None) -> bool:
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

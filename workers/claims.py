@@ -15,12 +15,27 @@ from workers.lanes.base import BodyLane
 from workers.middleware.base import Middleware, hooks
 from workers.outcomes import handed_back
 from workers.recorder import Recorder
-from workers.services.fitness import Fitness
-from workers.services.tools import HostedTools
 
 BEATS_BETWEEN_PULLS = 5
 MOST_OVERDUE = 64
 """Due rows that go first between two pulls of a worker whose slots are never free."""
+
+
+class Fit(Protocol):
+    """Whether this worker may claim, and run what it has claimed."""
+
+    @property
+    def is_unfit(self) -> bool: ...
+
+    def may_claim(self) -> bool: ...
+
+    def may_run(self) -> bool: ...
+
+
+class Scoped(Protocol):
+    """What this worker claims now."""
+
+    scope: Scope
 
 
 class SendOn(Protocol):
@@ -42,8 +57,8 @@ class Claims:
         self,
         store: Store,
         lane: BodyLane,
-        tools: HostedTools,
-        fitness: Fitness,
+        tools: Scoped,
+        fitness: Fit,
         recorder: Recorder,
         *,
         activity: Activity,

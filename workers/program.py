@@ -26,7 +26,7 @@ from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine
-from workers.lanes.starting import orphans
+from workers.lanes.ownership import orphans
 from workers.redaction import redact_streams
 from workers.remote_store import RemoteShells, RemoteStore
 from workers.services.servers import Servers

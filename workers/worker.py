@@ -46,12 +46,11 @@ from workers.recorder import Recorder
 from workers.remote_store import RemoteStore
 from workers.services.audit import AuditChain, signer_of
 from workers.services.cancels import Cancels
-from workers.services.clock import ClockWatch
 from workers.services.delivery import Delivery
 from workers.services.due import DueCalls, Share
 from workers.services.fitness import Fitness
 from workers.services.heartbeat import Asker, Heartbeats, Lease
-from workers.services.recovery import Recovery
+from workers.services.recovery import ClockWatch, Recovery
 from workers.services.retention import Retention
 from workers.services.servers import Servers, ServerTools
 from workers.services.service import Leadership, Service, ServiceRunner
@@ -161,7 +160,6 @@ class Worker:
             Recovery(store, self.id, lease, clocks, lead, tell=self._notifications.tell),
             self.tools,
             DueCalls(self.claims, share, self.activity),
-            self.reports,
             self.fitness,
             AuditChain(store, self.id, settings, signer, is_idle=self._has_leisure),
             SpentKeys(store, lease),
@@ -199,7 +197,7 @@ class Worker:
         await self._decryption.check(self.store)
         await self.tools.publish()
         self.lease.renew(time.monotonic())
-        self._runner.start(self._services(), self.recorder.run())
+        self._runner.start(self._services(), self.recorder.run(), self.reports.run())
 
     async def stop(self) -> None:
         """End the services, say that this worker instance stopped, and close what it has open."""

@@ -18,6 +18,7 @@ from workers.outcomes import cancelled, crashed, interrupted, not_run, out_of_me
 from workers.proofs import Proofs
 from workers.redaction import concealed
 
+STALL_SECONDS = 0.5
 SWEEP_AGAIN = 0.5
 SWEEP_PATIENCE = 20.0
 """Seconds; a worker that stays short of descriptors is about to end, and with it whatever its tools left."""
@@ -120,6 +121,35 @@ class TimeLimit(Protocol):
     def stop(self) -> None: ...
 
 
+class Guard:
+    """Calls `fire` once after `seconds`, unless stopped.
+
+    When the loop itself was late (a suspended process, a stalled engine), the body may have returned in time and its outcome
+    may be waiting behind this timer: it then waits the same `patience` once more before it judges.
+    """
+
+    def __init__(self, seconds: float, fire: Callable[[], None], *, patience: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fire = fire
+        self._patience = patience
+        self._arm(seconds)
+
+    def stop(self) -> None:
+        """Fire no more, and let go of what would have been told: it holds the body, which holds this."""
+        self._timer.cancel()
+        self._fire = _nothing
+
+    def _arm(self, seconds: float) -> None:
+        self._due = time.monotonic() + seconds
+        self._timer = self._loop.call_later(seconds, self._come_due)
+
+    def _come_due(self) -> None:
+        if time.monotonic() - self._due > STALL_SECONDS:
+            self._arm(self._patience)
+        else:
+            self._fire()
+
+
 @dataclass(slots=True)
 class Body:
     """One running body as the engine sees it. `processes` that it started in the async lane, by their `start_ticks`.
@@ -211,3 +241,7 @@ def outcome_of_task(body: asyncio.Task[Outcome], claim: Claim, after_ms: float, 
         return cancelled(claim, after_ms) if is_asked else interrupted(claim, after_ms)
     error = body.exception()
     return body.result() if error is None else crashed(claim, error, after_ms)
+
+
+def _nothing() -> None:
+    """What is fired once it is stopped."""

@@ -1,4 +1,4 @@
-"""Whether a process still is what bodies need: it tries to get what every body takes, and compares itself with its birth."""
+"""Whether a process still is what bodies need, beside how it was at its birth; and what a body changed of it, put back."""
 
 import errno
 import mmap
@@ -6,7 +6,9 @@ import os
 import re
 import resource
 import signal
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 from forge_tools.records import ExecutionStatus, Outcome
 
@@ -66,6 +68,40 @@ class Birth:
         return "; ".join(changed) or None
 
 
+def limit_this_process(size: int) -> None:
+    """Let an allocation beyond `size` bytes raise MemoryError, here and in each process started from here.
+
+    The limit is a soft one, so a program that reserves more than it uses can be started with `ulimit -d unlimited`.
+    """
+    if size and sys.platform == "linux":  # elsewhere it does not count what Python allocates
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (size if hard < 0 else min(size, hard), hard))
+
+
+class Surroundings:
+    """The folder, file mode mask, variables, import path and limits of this process, as they are when this is made."""
+
+    def __init__(self) -> None:
+        self._folder = Path.cwd()
+        self._mask = _mask()
+        self._variables = dict(os.environb)  # as bytes: decoding them costs more than comparing
+        self._path = list(sys.path)
+        self._recursion = sys.getrecursionlimit()
+        self._interval = sys.getswitchinterval()
+
+    def restore(self) -> None:
+        """Put back what is not as it was."""
+        with suppress(OSError):  # the folder is gone; the next body is told so where it matters
+            os.chdir(self._folder)
+        os.umask(self._mask)
+        if dict(os.environb) != self._variables:
+            os.environb.clear()
+            os.environb.update(self._variables)
+        sys.path[:] = self._path
+        sys.setrecursionlimit(self._recursion)
+        sys.setswitchinterval(self._interval)
+
+
 def _open_descriptors() -> int:
     """How many there are: the number of a free one says nothing of those behind it."""
     with suppress(OSError):
@@ -91,3 +127,10 @@ def _is_raised(then: tuple[int, int], now: tuple[int, int]) -> bool:
 
 def _shown(limit: tuple[int, int]) -> str:
     return "/".join("unlimited" if one == resource.RLIM_INFINITY else str(one) for one in limit)
+
+
+def _mask() -> int:
+    """There is no way to look but to set it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
@@ -23,19 +24,19 @@ from celery import signals
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome
+from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Told
 from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted
 from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans
+from forge_tools.sandbox.reports import ReportBuffer
 from workers.artifacts import WorkerArtifacts, from_text, to_text
 from workers.lanes.base import execute, outcome_of_task
-from workers.lanes.birth import Birth, fell_short, shortage
+from workers.lanes.birth import Birth, Surroundings, fell_short, limit_this_process, shortage
 from workers.lanes.frames import ChildLine, Frame, fields_of
-from workers.lanes.memory import limit_this_process
-from workers.lanes.surroundings import Surroundings
-from workers.lanes.telling import Telling
 
 END_SECONDS = 5.0
+SEND_SECONDS = 0.05
+"""Between two frames of reports; the engine writes less often."""
 SECRETS = (
     *(f"FORGE_{name.upper()}" for name in Settings.model_fields if name.endswith(("_url", "_password_file"))),
     "FORGE_MCP_TOKEN",
@@ -91,7 +92,7 @@ class Child:
         signal.signal(signal.SIGUSR2, _end_process)
         signals.worker_process_shutdown.connect(_end_by_itself)
         self._surroundings = Surroundings()
-        self._telling = Telling(self._line.send)
+        self._reports = ReportSender(self._line.send)
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
         self._ready.result(timeout=30)
@@ -153,7 +154,7 @@ class Child:
             self._birth = self._birth or Birth()  # not earlier: the pool arranges signals when `start` has returned
             self._say("started")
             self._marking.put(claim.id, claim.attempt)
-            reporter = self._telling.begin(claim.id, claim.attempt)
+            reporter = self._reports.begin(claim.id, claim.attempt)
             limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
             self._body = self._loop.create_task(execute(self._executor, claim, reporter=reporter, **limits))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
@@ -178,7 +179,7 @@ class Child:
         outcome = outcome_of_task(body, claim, after_ms, is_asked=self._is_cancelled)
         is_tainted = self._is_tainted(outcome, body)
         facts = {"is_tainted": is_tainted, "unfit": self._unfit(outcome)}
-        self._telling.end()
+        self._reports.end()
         self._say("ended", **fields_of(outcome, "id", "attempt", "token", *VERDICTS), **facts)
 
     def _unfit(self, outcome: Outcome) -> str | None:
@@ -197,7 +198,7 @@ class Child:
         if not body.cancelled() and outcome.status is not ExecutionStatus.TIMED_OUT:
             return False
         tasks = asyncio.all_tasks(self._loop) - self._own_tasks - {body}
-        threads = set(threading.enumerate()) - self._own_threads - {self._telling.thread}
+        threads = set(threading.enumerate()) - self._own_threads - {self._reports.thread}
         return bool(tasks) or any(map(_is_busy, threads)) or has_unmarked_descendants(os.getpid())
 
     def _say(self, kind: str, **fields: Any) -> None:
@@ -208,6 +209,63 @@ class Child:
     def _let_go_in_copies(self) -> None:
         self._line.forget_sender()
         _let_go(self._line.fileno())
+
+
+class ReportSender:
+    """Tells what the body reports, on a thread of its own, for a body may block the loop. There is none until one reports for the first time."""
+
+    def __init__(self, send: Callable[[Frame], None]) -> None:
+        self._send = send
+        self._claim = ("", 0)
+        self._buffer: ReportBuffer | None = None
+        self._news = threading.Event()
+        self._sending = threading.Lock()
+        self.thread: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._be_silent)
+
+    def begin(self, execution_id: str, attempt: int) -> ReportBuffer:
+        """Make the buffer of the body that is about to start."""
+        self._claim = execution_id, attempt
+        self._buffer = ReportBuffer(self._hear, interval=SEND_SECONDS)
+        return self._buffer
+
+    def end(self) -> None:
+        """Tell what is left: the body is over, and its outcome comes next."""
+        with self._sending:
+            buffer, self._buffer = self._buffer, None
+            self._tell(buffer.close() if buffer is not None else [])
+
+    def _hear(self) -> None:
+        if self.thread is None:
+            with self._sending:
+                if self.thread is None:
+                    self.thread = threading.Thread(target=self._send_for_ever, name="forge-reports", daemon=True)
+                    self.thread.start()
+        self._news.set()
+
+    def _send_for_ever(self) -> None:
+        while True:
+            self._news.wait()
+            self._news.clear()
+            with self._sending:
+                buffer = self._buffer
+                if buffer is not None:
+                    self._tell(buffer.take())
+                    if buffer.is_waiting:
+                        self._news.set()
+            time.sleep(SEND_SECONDS)
+
+    def _tell(self, told: Sequence[Told]) -> None:
+        if told:
+            id_, attempt = self._claim
+            values = [list(fields_of(one).values()) for one in told]
+            self._send({"kind": "reported", "id": id_, "attempt": attempt, "told": values})
+
+    def _be_silent(self) -> None:
+        """In a copy of this process that a tool forked: the thread is not there, and a lock may be held for ever."""
+        self._sending = threading.Lock()
+        if self._buffer is not None:
+            self._buffer.silence()
 
 
 def _is_busy(thread: threading.Thread) -> bool:

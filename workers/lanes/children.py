@@ -17,12 +17,10 @@ from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from workers.artifacts import from_text, to_text
 from workers.lanes import frames
-from workers.lanes.base import Body, Host, Verdict, context_of, swept
+from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
 from workers.lanes.frames import Line, fields_of, most_from_child
-from workers.lanes.guard import Guard
-from workers.lanes.memory import heavy
 from workers.lanes.messages import Messages
-from workers.lanes.process import Limit, PoolProcess, until_silent
+from workers.lanes.process import Limit, PoolProcess, heavy, until_silent
 from workers.outcomes import cancelled, handed_back, lost, out_of_memory, timed_out
 from workers.proofs import Proofs
 

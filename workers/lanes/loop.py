@@ -12,11 +12,9 @@ from functools import partial
 from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionStatus, Outcome
-from workers.lanes.base import Body, Host, Verdict, execute, outcome_of_task
-from workers.lanes.closing import Closing
-from workers.lanes.guard import Guard
-from workers.lanes.starting import bury_orphans, end_processes, own_processes
-from workers.lanes.tool_loop import ToolLoop
+from workers.lanes.base import Body, Guard, Host, Verdict, execute, outcome_of_task
+from workers.lanes.ownership import bury_orphans, end_processes, own_processes
+from workers.lanes.tool_loop import TaskCloser, ToolLoop
 from workers.lanes.watch import LoopHeldError, Step, Watch
 from workers.outcomes import blocked, cancelled, handed_back, lost, timed_out
 
@@ -94,7 +92,7 @@ class LoopLane:
         self._engine = asyncio.get_running_loop()
         own_processes()
         self._tools = ToolLoop()
-        self._closing = Closing(self._tools, grace=self._grace, survived=self._survived)
+        self._closer = TaskCloser(self._tools, grace=self._grace, survived=self._survived)
         self._thread.start()
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._executor.initialize(), self._tools))
         self._watch = Watch(self._tools, self._thread, self._see)
@@ -216,7 +214,7 @@ class LoopLane:
         self._collect()
         if not body.is_over and body.verdict is None:
             body.verdict = verdict
-            self._tools.call_soon_threadsafe(self._closing.by_force, body)
+            self._tools.call_soon_threadsafe(self._closer.by_force, body)
             self._engine.call_later(FORCE_SECONDS, self._tell_verdict, body)
 
     def _tell_verdict(self, body: LoopBody) -> None:
@@ -251,7 +249,7 @@ class LoopLane:
             owner.hold = None if owner.is_over else hold
             self.ban([tool])
             self._stop_siblings(owner)
-            self._tools.call_soon_threadsafe(self._closing.politely, owner)
+            self._tools.call_soon_threadsafe(self._closer.politely, owner)
             self._host.demote(tool, f"held the event loop for {hold.seconds:.1f}s in {hold.place}")
         return hold
 
@@ -333,7 +331,7 @@ class LoopLane:
             task.exception()  # asked for, or asyncio would log what is judged here
         outcome = self._judgement(body, task)
         if task.cancelled() or outcome.status is ExecutionStatus.TIMED_OUT or body.hold is not None:
-            self._closing.politely(body)
+            self._closer.politely(body)
         with self._done_lock:
             self._done.append((body, outcome))
             is_first = len(self._done) == 1

@@ -1,19 +1,22 @@
-"""A process of the pool as its engine sees it: the line to it, whether it answers, how it ended."""
+"""A process of the pool as its engine sees it: the line to it, whether it answers, how it ended, how much memory its tree holds."""
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from forge_tools.ladder import Limits
 from forge_tools.sandbox.processes.endings import ProcessHandle
+from forge_tools.sandbox.processes.trees import descendants
 from workers.lanes.base import Body, TimeLimit
 from workers.lanes.frames import Line
 
 LOOK_SECONDS = 0.01
+PAGE = os.sysconf("SC_PAGE_SIZE")
 PATIENCE = 0.5
 """Seconds within which a process whose handles are closed is over, unless it lives on without them."""
 
@@ -119,3 +122,29 @@ def _exit_code(pid: int, process: Any) -> int | None:
 
 def _signal_name(number: int) -> str:
     return signal.Signals(number).name if number in set(signal.Signals) else "unknown"
+
+
+def heavy(pids: Sequence[int], limit: int) -> list[int]:
+    """Those processes that with their descendants hold more than `limit` bytes of real memory."""
+    return [pid for pid in pids if _resident([pid, *(process.pid for process in descendants(pid))], limit) > limit]
+
+
+def _resident(tree: Sequence[int], limit: int) -> int:
+    """What forked processes share counts once: looking that up costs milliseconds, so only where the quick sum is too much."""
+    quick = sum(_pages(pid) for pid in tree) * PAGE
+    return quick if quick <= limit else sum(_share(pid) for pid in tree)
+
+
+def _pages(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:  # gone, or no /proc
+        return 0
+
+
+def _share(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return _pages(pid) * PAGE
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

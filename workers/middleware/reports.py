@@ -11,7 +11,6 @@ from forge_tools.records import Claim, NewReport, Outcome, Told
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.storage import Store
 from workers.middleware.base import Middleware
-from workers.services.service import Service
 
 WRITE_SECONDS = 0.25
 """Between two writes. The first report after a silence is written at once."""
@@ -25,17 +24,13 @@ SETTLE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Reports(Middleware, Service):
+class Reports(Middleware):
     """Belongs to the engine's loop. A body that tells nothing costs an object, and its end a look at that.
 
     What was told before the end of an attempt is written before that end is: whoever reads an end can read all of it.
     """
 
-    name = "reports"
-    failure = "Reports of calls cannot be stored"
-
     def __init__(self, store: Store, *, every: float = WRITE_SECONDS) -> None:
-        super().__init__()
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._every = every
@@ -43,6 +38,7 @@ class Reports(Middleware, Service):
         self._waiting: dict[str, None] = {}
         self._unwritten: list[NewReport] = []
         self._under_way: frozenset[str] = frozenset()
+        self._news = asyncio.Event()
         self._writing = asyncio.Lock()
 
     def begin(self, claim: Claim) -> ReportBuffer:
@@ -51,13 +47,16 @@ class Reports(Middleware, Service):
         self._begun[claim.token] = claim, buffer
         return buffer
 
-    async def step(self) -> None:
-        """Write what is told, all that came meanwhile in one transaction."""
-        async with self._writing:
-            await self._write([] if self._unwritten else self._gathered())
-        if self._waiting or self._unwritten:
-            self.woken.set()
-        await asyncio.sleep(self._every)
+    async def run(self) -> None:
+        """Write for ever what is told, all that came meanwhile in one transaction."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            async with self._writing:
+                await self._write([] if self._unwritten else self._gathered())
+            if self._waiting or self._unwritten:
+                self._news.set()
+            await asyncio.sleep(self._every)
 
     async def storing(self, outcomes: Sequence[Outcome]) -> None:
         """Write what those attempts have told and nobody has taken; they tell nothing more."""
@@ -78,7 +77,7 @@ class Reports(Middleware, Service):
     def _note(self, token: str) -> None:
         if token in self._begun:
             self._waiting[token] = None
-            self.woken.set()
+            self._news.set()
 
     def _gathered(self) -> list[NewReport]:
         """Take from one after the other, within the bound; who had to wait is first the next time."""
@@ -112,7 +111,7 @@ class Reports(Middleware, Service):
             await self._store.reports.add(rows)
         except ForgeError as error:
             self._unwritten = rows if error.retryable else []
-            logger.warning(self.failure, extra={"count": len(rows), "error": str(error)})
+            logger.warning("Reports of calls cannot be stored", extra={"count": len(rows), "error": str(error)})
         else:
             self._unwritten = []
         finally:

@@ -13,22 +13,15 @@ from celery.worker.consumer.consumer import CANCEL_TASKS_BY_DEFAULT
 from forge_tools.broker import BULK, TASK
 from forge_tools.broker.message import body
 from forge_tools.config import Settings
-from forge_tools.executor import ToolExecutor
 from forge_tools.records import Lane, Wakeup, new_id
-from forge_tools.registry import ScopedRegistry
+from tests.unit.workers.engines import setup_of
 from workers.app import silence_warnings, worker_app
-from workers.artifacts import ArtifactDesk
-from workers.worker import Post, Setup, lane_of
+from workers.worker import lane_of
 
 
 def app_of(lane: Lane, tmp_path: Path) -> tuple[Any, Any]:
     settings = Settings.load(home=tmp_path, broker_url="redis+socket:///nowhere/x.sock", database_url="sqlite:///x.db")
-    setup = Setup(
-        settings=settings,
-        post=Post(lane=lane, queues=("default",), concurrency=1),
-        executor=ToolExecutor(ScopedRegistry()),
-        artifacts=ArtifactDesk(settings),
-    )
+    setup = setup_of(settings, lane=lane, concurrency=1)
     engine: Any = SimpleNamespace(worker=SimpleNamespace(lane=lane_of(setup)), stopped=list[float]())
     engine.stop = lambda *, drain: engine.stopped.append(drain)
     return worker_app(setup, engine), engine

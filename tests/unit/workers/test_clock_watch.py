@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workers.services.clock import ClockWatch
+from workers.services.recovery import ClockWatch
 
 LEASE = 15.0
 

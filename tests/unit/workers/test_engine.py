@@ -26,17 +26,14 @@ from forge_tools.errors import (
     StorageError,
     ToolError,
 )
-from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionStatus, Scope, Wakeup, new_id
-from forge_tools.registry import ScopedRegistry
 from forge_tools.storage.heartbeat import Answers, Heartbeat
 from tests.migrated import migrated
 from tests.services import client as valkey_client
-from tests.waiting import reached, wait_until
+from tests.unit.workers.engines import begun, setup_of, take
+from tests.waiting import reached
 from workers import engine as module
-from workers.artifacts import ArtifactDesk
 from workers.engine import Engine
-from workers.worker import Post, Setup
 
 
 class Nap(BaseTool):
@@ -93,19 +90,7 @@ def settings(tmp_path: Path, valkey_url: str) -> Settings:
 
 
 def build(settings: Settings, *tools: type[BaseTool], concurrency: int = 10) -> Engine:
-    registry = ScopedRegistry()
-    registry.register_many([tool() for tool in tools or (Nap, Once)])
-    executor = ToolExecutor(registry, history_limit=0)
-    post = Post(lane="async", queues=("default",), concurrency=concurrency)
-    return Engine(Setup(settings=settings, post=post, executor=executor, artifacts=ArtifactDesk(settings)))
-
-
-def begun(engine: Engine) -> Engine:
-    """Start it, and wait until its first pull is over: the next one is three seconds away."""
-    engine.start()
-    wait_until(lambda: engine.worker.claims.pulled_at and not engine.worker.claims._reserved, 10, "nothing was pulled")
-    time.sleep(0.05)
-    return engine
+    return Engine(setup_of(settings, *(tools or (Nap, Once)), concurrency=concurrency))
 
 
 @pytest.fixture
@@ -125,15 +110,6 @@ async def client(settings: Settings, engine: Engine) -> AsyncIterator[ExecutorCl
 async def submit(client: ExecutorClient, seconds: float = 0, tool: str = "Nap", **options: Any) -> str:
     context = ExecutionContext(working_dir=".")
     return (await client.submit(tool, context, {"seconds": seconds}, **options)).id
-
-
-async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
-    """Hand a message over as Celery's thread does, and wait until the engine has dealt with it."""
-    taken = threading.Event()
-    async with asyncio.timeout(30):
-        engine.take([Wakeup(one, 0) for one in ids], "default", is_bulk=is_bulk, taken=taken.set)
-        await asyncio.sleep(0.01)
-        await reached(lambda: taken.is_set() and not engine.worker.claims._taking)
 
 
 def hold_claims(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:

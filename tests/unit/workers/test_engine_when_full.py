@@ -12,15 +12,12 @@ from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResul
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode
-from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionStatus
-from forge_tools.registry import ScopedRegistry
 from forge_tools.storage import Store
 from tests.migrated import migrated
+from tests.unit.workers.engines import setup_of
 from tests.waiting import reached
-from workers.artifacts import ArtifactDesk
 from workers.engine import Engine
-from workers.worker import Post, Setup
 
 BULK = "x" * 100_000
 
@@ -47,14 +44,6 @@ def settings(tmp_path: Path, valkey_url: str) -> Settings:
     return Settings.load(home=tmp_path, broker_url=valkey_url, database_url=database, kill_grace=0.5)
 
 
-def build(settings: Settings) -> Engine:
-    registry = ScopedRegistry()
-    registry.register_many([Bulky()])
-    post = Post(lane="async", queues=("default",), concurrency=10)
-    executor = ToolExecutor(registry, history_limit=0)
-    return Engine(Setup(settings=settings, post=post, executor=executor, artifacts=ArtifactDesk(settings)))
-
-
 async def limit_pages(store: Store, pages: int) -> None:
     """Let that connection's database grow to so many pages only; it is never less than what it has."""
 
@@ -65,7 +54,7 @@ async def limit_pages(store: Store, pages: int) -> None:
 
 
 async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for_room(settings: Settings) -> None:
-    engine = build(settings)
+    engine = Engine(setup_of(settings, Bulky))
     await asyncio.to_thread(engine.start)
     try:
         async with ExecutorClient(settings) as client:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workers.lanes import guard
-from workers.lanes.guard import Guard
+from workers.lanes import base
+from workers.lanes.base import Guard
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
 
 
@@ -104,7 +104,7 @@ async def test_the_second_wait_can_be_stopped_too(clock: Clock) -> None:
 async def test_a_loop_that_is_a_little_late_is_no_reason_to_wait(clock: Clock) -> None:
     fuse = Fuse()
     Guard(0.01, fuse, patience=60)
-    clock.now += 0.01 + guard.STALL_SECONDS
+    clock.now += 0.01 + base.STALL_SECONDS
 
     await fuse.wait()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workers.lanes.memory import heavy
+from workers.lanes.process import heavy
 
 MEGABYTE = 2**20
 HOLD = "held = b'x' * {size}; print('ready', flush=True); import sys; sys.stdin.read()"
@@ -16,7 +16,7 @@ FORK = "import os, sys; held = b'x' * {size}; [os.fork() or (sys.stdin.read(), o
     "print('ready', flush=True); sys.stdin.read()"
 )
 LIMIT = """
-from workers.lanes.memory import limit_this_process
+from workers.lanes.birth import limit_this_process
 limit_this_process({limit})
 try:
     bytearray(2**31)

@@ -16,7 +16,6 @@ from tests.unit.workers.test_recorder import CLAIM
 from tests.waiting import reached
 from workers.lanes.base import execute
 from workers.middleware.reports import WRITE_BYTES, Reports
-from workers.services.service import Leadership, keep
 
 EVERY = 0.05
 
@@ -70,7 +69,7 @@ def store() -> Store:
 @pytest.fixture
 async def desk(store: Store) -> AsyncIterator[Reports]:
     desk = Reports(store, every=EVERY)  # type: ignore[arg-type]  # the part of it that is used
-    writing = asyncio.ensure_future(keep(desk, Leadership("any")))
+    writing = asyncio.ensure_future(desk.run())
     yield desk
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)

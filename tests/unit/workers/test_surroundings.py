@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workers.lanes.surroundings import Surroundings
+from workers.lanes.birth import Surroundings
 
 
 @pytest.fixture(autouse=True)

@@ -14,19 +14,16 @@ from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResul
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings, WorkspaceSettings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, ErrorCode
-from forge_tools.executor import ToolExecutor
 from forge_tools.records import ExecutionStatus, NamedWorkspace, Wakeup, WorkerRecord
-from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import root_of, workspaces_of
 from forge_tools.sandbox.reach import Reach
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import executions, workers
 from tests.migrated import migrated
+from tests.unit.workers.engines import begun, setup_of, take
 from tests.waiting import reached, wait_until
-from workers.artifacts import ArtifactDesk
 from workers.engine import Engine
 from workers.middleware.workspaces import workspace_of
-from workers.worker import Post, Setup
 
 NOWHERE = "redis+socket:///nowhere/valkey.sock"
 STARTED: list[str | None] = []
@@ -94,19 +91,12 @@ def settings(tmp_path: Path, valkey_url: str) -> Settings:
 
 
 def build(settings: Settings) -> Engine:
-    registry = ScopedRegistry()
-    registry.register_many([Note()])
-    reach = Reach(root=root_of(settings), workspaces=workspaces_of(settings))
-    executor = ToolExecutor(registry, history_limit=0, reach=reach)
-    post = Post(lane="async", queues=("default",), concurrency=10)
-    return Engine(Setup(settings=settings, post=post, executor=executor, artifacts=ArtifactDesk(settings)))
+    return Engine(setup_of(settings, Note, reach=Reach(root=root_of(settings), workspaces=workspaces_of(settings))))
 
 
 @pytest.fixture
 def engine(settings: Settings) -> Iterator[Engine]:
-    engine = build(settings)
-    engine.start()
-    wait_until(lambda: engine.worker.claims.pulled_at and not engine.worker.claims._reserved, 10, "nothing was pulled")
+    engine = begun(build(settings))
     yield engine
     engine.stop(drain=0)
 
@@ -131,14 +121,6 @@ async def announce(client: ExecutorClient, host: str, name: str) -> None:
 async def submit(client: ExecutorClient, workspace: str | None) -> str:
     context = ExecutionContext(working_dir=".", workspace=workspace)
     return (await client.submit("Note", context, queue="default")).id
-
-
-async def take(engine: Engine, *ids: str) -> None:
-    taken = threading.Event()
-    async with asyncio.timeout(30):
-        engine.take([Wakeup(one, 0) for one in ids], "default", is_bulk=False, taken=taken.set)
-        await asyncio.sleep(0.01)
-        await reached(lambda: taken.is_set() and not engine.worker.claims._taking)
 
 
 async def sent_to(client: ExecutorClient, execution_id: str) -> str:

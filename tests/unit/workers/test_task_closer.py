@@ -8,8 +8,7 @@ import pytest
 
 from tests.unit.workers.test_loop_lane import claim
 from workers.lanes.base import Body
-from workers.lanes.closing import Closing
-from workers.lanes.tool_loop import ToolLoop
+from workers.lanes.tool_loop import TaskCloser, ToolLoop
 
 GRACE = 0.6
 
@@ -20,7 +19,7 @@ class Bench:
     def __init__(self) -> None:
         self.loop = ToolLoop()
         self.survivors: list[Body] = []
-        self.closing = Closing(self.loop, grace=GRACE, survived=self.survivors.append)
+        self.closer = TaskCloser(self.loop, grace=GRACE, survived=self.survivors.append)
         self.body = Body(claim("well"))
         self.steps = 0
         self.is_released = False
@@ -72,7 +71,7 @@ async def sleep_and_clean_up(cleaned: list[str]) -> None:
 def test_what_swallows_cancellation_takes_no_further_step(bench: Bench, how: str) -> None:
     task = bench.start(bench.swallow(asyncio.CancelledError))
 
-    assert bench.end(getattr(bench.closing, how)) == 0
+    assert bench.end(getattr(bench.closer, how)) == 0
 
     assert task.done()
     assert bench.survivors == []
@@ -82,7 +81,7 @@ def test_a_task_asked_politely_has_the_grace_to_clean_up(bench: Bench) -> None:
     cleaned: list[str] = []
     task = bench.start(sleep_and_clean_up(cleaned))
 
-    bench.end(bench.closing.politely)
+    bench.end(bench.closer.politely)
 
     assert (task.cancelled(), cleaned) == (True, ["up"])
 
@@ -91,7 +90,7 @@ def test_tasks_of_other_bodies_go_on(bench: Bench) -> None:
     mine = bench.start(asyncio.sleep(60))
     other = bench.loop.create_task(asyncio.sleep(0.01), context=bench.loop.context_of(Body(claim("well", id="other"))))
 
-    bench.end(bench.closing.by_force)
+    bench.end(bench.closer.by_force)
 
     assert (mine.cancelled(), other.cancelled(), other.done()) == (True, False, True)
 
@@ -100,7 +99,7 @@ def test_tasks_of_other_bodies_go_on(bench: Bench) -> None:
 def test_what_swallows_even_its_closing_is_reported(bench: Bench) -> None:
     task = bench.loop.create_task(bench.swallow(BaseException), context=bench.loop.context_of(bench.body))
 
-    bench.end(bench.closing.by_force)
+    bench.end(bench.closer.by_force)
 
     assert bench.survivors == [bench.body]
     assert not task.done()

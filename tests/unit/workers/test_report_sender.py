@@ -9,8 +9,8 @@ import pytest
 from forge_tools.records import Claim
 from forge_tools.sandbox.reports import ReportBuffer
 from tests.unit.workers.child_bench import CLAIM, ID, Bench, Speaker
+from workers.lanes.child import ReportSender
 from workers.lanes.frames import ChildLine
-from workers.lanes.telling import Telling
 
 
 class Desk:
@@ -81,30 +81,30 @@ async def test_reports_of_another_body_are_nobodys(
 
 async def test_a_child_that_tells_nothing_has_no_thread(bench: Bench) -> None:
     sent: list[dict[str, Any]] = []
-    telling = Telling(sent.append)
-    telling.begin(ID, 1)
-    telling.end()
+    sender = ReportSender(sent.append)
+    sender.begin(ID, 1)
+    sender.end()
 
-    assert (telling.thread, sent) == (None, [])
+    assert (sender.thread, sent) == (None, [])
 
 
 async def test_what_is_left_is_told_at_the_end() -> None:
     sent: list[dict[str, Any]] = []
-    telling = Telling(sent.append)
-    telling.begin(ID, 1).emit("all of it")
-    telling.end()
+    sender = ReportSender(sent.append)
+    sender.begin(ID, 1).emit("all of it")
+    sender.end()
 
     assert "".join(told[3] for frame in sent for told in frame["told"]) == "all of it"
 
 
 async def test_news_goes_out_by_a_thread_of_its_own(bench: Bench, child: Speaker, desk: Desk) -> None:
     await run(bench, child)
-    telling = Telling(ChildLine(line := child.end.dup()).send)
-    buffer = telling.begin(ID, 1)
+    sender = ReportSender(ChildLine(line := child.end.dup()).send)
+    buffer = sender.begin(ID, 1)
     await asyncio.to_thread(buffer.emit, "one ")
     await bench.until(lambda: desk.buffers and desk.buffers[0].is_waiting)
     buffer.emit("two")
-    telling.end()
+    sender.end()
     child.finish(CLAIM)
     await bench.until(lambda: bench.outcomes)
 

@@ -1,0 +1,49 @@
+"""Engines for tests that have no Celery: what a worker is, less its messages."""
+
+import asyncio
+import threading
+import time
+
+from forge_tools.base import BaseTool
+from forge_tools.config import Settings
+from forge_tools.executor import ToolExecutor
+from forge_tools.records import Lane, Wakeup
+from forge_tools.registry import ScopedRegistry
+from forge_tools.sandbox.reach import Reach
+from tests.waiting import reached, wait_until
+from workers.artifacts import ArtifactDesk
+from workers.engine import Engine
+from workers.worker import Post, Setup
+
+
+def setup_of(
+    settings: Settings,
+    *tools: type[BaseTool],
+    lane: Lane = "async",
+    concurrency: int = 10,
+    reach: Reach | None = None,
+) -> Setup:
+    """A worker of the default queue."""
+    registry = ScopedRegistry()
+    registry.register_many([tool() for tool in tools])
+    executor = ToolExecutor(registry, history_limit=0, reach=reach)
+    post = Post(lane=lane, queues=("default",), concurrency=concurrency)
+    return Setup(settings=settings, post=post, executor=executor, artifacts=ArtifactDesk(settings))
+
+
+def begun(engine: Engine) -> Engine:
+    """Start it, and wait until its first pull is over: with slow heartbeats the next one is seconds away."""
+    engine.start()
+    claims = engine.worker.claims
+    wait_until(lambda: claims.pulled_at and not claims._reserved, 10, "nothing was pulled")
+    time.sleep(0.05)
+    return engine
+
+
+async def take(engine: Engine, *ids: str, is_bulk: bool = False) -> None:
+    """Hand a message over as Celery's thread does, and wait until the engine has dealt with it."""
+    taken = threading.Event()
+    async with asyncio.timeout(30):
+        engine.take([Wakeup(one, 0) for one in ids], "default", is_bulk=is_bulk, taken=taken.set)
+        await asyncio.sleep(0.01)
+        await reached(lambda: taken.is_set() and not engine.worker.claims._taking)
