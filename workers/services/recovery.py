@@ -122,8 +122,9 @@ class Recovery(Service, Asker):
         leadership: Leadership,
         *,
         tell: Tell,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        """`clock`: None is the loop's."""
         super().__init__()
         self._store = store
         self._worker_id = worker_id
@@ -131,7 +132,7 @@ class Recovery(Service, Asker):
         self._clocks = clocks
         self._leadership = leadership
         self._tell = tell
-        self._clock = clock
+        self._clock = clock or asyncio.get_running_loop().time
         self._sightings: dict[str, _Sighting] = {}
         self._strays: dict[str, int] = {}
         self._searched_at = float("-inf")

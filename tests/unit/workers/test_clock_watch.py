@@ -1,10 +1,12 @@
 """A step of the database's clock is told from time that passed, and one worker has the deadlines follow."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from workers.services import recovery as module
 from workers.services.recovery import ClockWatch
 
 LEASE = 15.0
@@ -17,6 +19,7 @@ class FakeStore:
     ahead: float = 1_000_000.0
     here: float = 50.0
     is_leased: bool = True
+    dialect: str = "sqlite"
     delay: float = 0.0
     followed: list[float] = field(default_factory=list)
 
@@ -122,3 +125,22 @@ async def test_after_a_gap_or_a_slow_answer_nothing_is_known(watch: ClockWatch, 
     store.delay = LEASE
     assert await look(watch, store, 2) == [False, False]
     assert store.followed == []
+
+
+@pytest.mark.parametrize(("dialect", "followed"), [("sqlite", [3600.0]), ("postgresql", [])])
+async def test_calls_in_a_file_keep_their_time_while_the_machine_sleeps_and_those_of_a_server_do_not(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch, dialect: str, followed: list[float]
+) -> None:
+    """A file sleeps, too; a server has gone on meanwhile."""
+    slept, stand_in = 0.0, store
+    clocks = SimpleNamespace(monotonic=lambda: store.here, clock_gettime=lambda _: store.here + slept, CLOCK_BOOTTIME=7)
+    monkeypatch.setattr(module, "time", clocks)
+    store.dialect = dialect
+    watch = ClockWatch(stand_in, "me", LEASE)  # type: ignore[arg-type]  # as far as it is asked
+    await look(watch, store, 2)
+
+    slept = 3600.0
+    store.ahead += slept
+    await look(watch, store, 2)
+
+    assert store.followed == [pytest.approx(step) for step in followed]
