@@ -23,7 +23,7 @@ from forge_tools.embedded.stack import settings_environment
 from forge_tools.records import id_floor
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.columns import MOMENT_FORMAT
-from forge_tools.storage.rollups import hour_at
+from forge_tools.storage.history.rollups import hour_at
 from tests import services
 from tests.services import PostgresServer
 

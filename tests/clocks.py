@@ -6,8 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from forge_tools.storage import engine, sqlite
 from forge_tools.storage.columns import MOMENT_FORMAT
+from forge_tools.storage.connection import database
+from forge_tools.storage.queue import sqlite
 from tests.services import admin
 
 SetClock = Callable[[float], None]
@@ -39,6 +40,6 @@ def sqlite_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
     def forge_now(seconds: float = 0.0) -> str:
         return (datetime.now(UTC) + timedelta(seconds=seconds + ahead[0])).strftime(MOMENT_FORMAT)
 
-    for module in (engine, sqlite):
+    for module in (database, sqlite):
         monkeypatch.setattr(module, "forge_now", forge_now)
     return lambda seconds: ahead.__setitem__(0, seconds)

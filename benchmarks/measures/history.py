@@ -19,8 +19,8 @@ from benchmarks.scene import Scene
 from forge_tools.errors import StorageError
 from forge_tools.records import Grouping
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.engine import STATEMENT_SECONDS
-from forge_tools.storage.rollups import hour_at
+from forge_tools.storage.connection.database import STATEMENT_SECONDS
+from forge_tools.storage.history.rollups import hour_at
 
 TIMES = 3
 PAGE = 50
@@ -182,8 +182,8 @@ async def _figures(scene: Scene, database: Database) -> Readings:
 async def _stats(store: Store, by: Grouping, since: Any) -> None:
     await store.workers.list()
     await store.history.figures(by, since=since)
-    await store.history.backlog()
-    await store.history.stuck(lease=LEASE, patience=BEAT)
+    await store.overviews.backlog()
+    await store.overviews.stuck(lease=LEASE, patience=BEAT)
 
 
 async def _milliseconds(read: Callable[[], Awaitable[object]]) -> float:

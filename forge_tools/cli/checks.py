@@ -28,7 +28,7 @@ from forge_tools.records.audit import Head
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.secrecy import KeyFolder
 from forge_tools.storage import Store
-from forge_tools.storage.connections import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
+from forge_tools.storage.connection.pool import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
 from forge_tools.urls import for_redis, without_passwords
 
 PACKAGES = ("celery", "kombu", "redis", "sqlalchemy", "pydantic")

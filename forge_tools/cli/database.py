@@ -11,7 +11,7 @@ from forge_tools.config import Settings
 
 if TYPE_CHECKING:
     from forge_tools.storage import Store
-    from forge_tools.storage.history import History
+    from forge_tools.storage.history.history import History
 
 T = TypeVar("T")
 

@@ -141,8 +141,8 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
         live=[one for one in known if one.silent_seconds <= settings.lease],
         silent=[one for one in known if one.silent_seconds > settings.lease],
         tools=await store.catalogue.specs(),
-        backlog=await store.history.backlog(),
-        stuck=await store.history.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
+        backlog=await store.overviews.backlog(),
+        stuck=await store.overviews.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
         unfit=[one for one in workers if one.stopped_at and one.unfit and one.silent_seconds < LATELY],
     )
     if connections := await store.connections():

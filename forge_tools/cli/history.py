@@ -16,8 +16,8 @@ from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import ALL, Chosen, again, filtered
 from forge_tools.cli.text import WIDE, as_json, compact, flexible, number, table, took
 from forge_tools.records import TERMINAL, AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus, id_time, is_id
-from forge_tools.storage.history import History
-from forge_tools.storage.paging import Page
+from forge_tools.storage.history.history import History
+from forge_tools.storage.history.pages import Page
 
 PATIENCE_SECONDS = 2.0
 """How long people wait for a page of what no index finds; then it says where to look on. Programs get whole pages."""

@@ -37,8 +37,8 @@ def stats(
         workers = [one for one in await store.workers.list() if one.stopped_at is None]
         return {
             "calls": await store.history.figures(by, from_rows=from_rows, **chosen),
-            "queues": await store.history.backlog(),
-            "stuck": await store.history.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
+            "queues": await store.overviews.backlog(),
+            "stuck": await store.overviews.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
             "workers": [one for one in workers if one.silent_seconds <= settings.lease],
             "silent": [one for one in workers if one.silent_seconds > settings.lease],
         }

@@ -18,8 +18,7 @@ from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
 from forge_tools.schemas import FORMATS, render
 from forge_tools.storage import Store
-from forge_tools.storage.catalogue import LIVE_SECONDS
-from forge_tools.storage.definitions import chosen
+from forge_tools.storage.catalogue import LIVE_SECONDS, chosen
 
 NameArgument = Annotated[str, Argument(help="The tool, by its name or an alias.")]
 

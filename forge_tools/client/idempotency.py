@@ -19,7 +19,7 @@ from forge_tools.client.intake import LONGEST_SECONDS
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, InvalidCallError
 from forge_tools.records import ExecutionContext, Holder, IdempotencyKey, KeyClaim
-from forge_tools.storage.address import Address
+from forge_tools.storage.connection.address import Address
 from forge_tools.validation import shown
 
 MAX_KEY = 255

@@ -7,14 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forge_tools.storage.definitions import ToolChangedError
-    from forge_tools.storage.history import open_history
-    from forge_tools.storage.rows import result_of, result_text
+    from forge_tools.storage.history.history import open_history
+    from forge_tools.storage.rows import ToolChangedError, result_of, result_text
     from forge_tools.storage.store import Store, open_store
 
 __all__ = ["Store", "ToolChangedError", "open_history", "open_store", "result_of", "result_text"]
 
-_OWNERS = {"ToolChangedError": "definitions", "open_history": "history", "result_of": "rows", "result_text": "rows"}
+_OWNERS = {"ToolChangedError": "rows", "open_history": "history.history", "result_of": "rows", "result_text": "rows"}
 """Which module has the names that are not of `store`."""
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError
 from forge_tools.records import Artifact
-from forge_tools.storage.engine import Database
+from forge_tools.storage.connection.database import Database
 from forge_tools.storage.models import artifact_owners, artifact_parts, artifacts
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, Artifa
 from forge_tools.records import Artifact, ArtifactPage, PageWish
 from forge_tools.records.artifacts import SCHEME
 from forge_tools.storage.artifact_parts import Parts, session_key
-from forge_tools.storage.engine import Database
+from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import artifact_owners, artifacts
 from forge_tools.storage.rows import clean, record_of

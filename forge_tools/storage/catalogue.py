@@ -1,25 +1,57 @@
-"""The catalogue: every definition of a tool that a worker ever published."""
+"""The catalogue: every definition of a tool that a worker ever published, and which one counts: the pinned one, else the one seen last."""
 
+import logging
 from collections.abc import Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import Update, false, or_, select, true, update
+from pydantic import ValidationError
+from sqlalchemy import (
+    Row,
+    Update,
+    false,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ExecutionStatus, ToolSpec, ToolVersion
-from forge_tools.storage import alive
-from forge_tools.storage.definitions import Reader, chosen, defaults, pin_defaults, settle_defaults, version_of
-from forge_tools.storage.engine import Database
+from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_queue, tools, workers
-from forge_tools.storage.rows import clean
+from forge_tools.storage.queue.workers import is_alive
+from forge_tools.storage.rows import clean, record_of, spec_of
 from forge_tools.storage.statements import prepare
 from forge_tools.validation import shown, suggestion
 
 LIVE_SECONDS = 60.0
-"""A boot silent for longer is not asked what it hosts."""
+"""A worker instance silent for longer is not asked what it hosts."""
+
+LEAST_DIGEST = 4
+
+logger = logging.getLogger(__name__)
+
+
+def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
+    """The one that a version, a digest or the beginning of one means.
+
+    Raises:
+        ToolNotFoundError: naming those there are.
+    """
+    name = versions[0].spec.name
+    exact = [one for one in versions if definition in (one.digest, one.spec.version)]
+    begun = [one for one in versions if len(definition) >= LEAST_DIGEST and one.digest.startswith(definition)]
+    found = exact or begun
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{one.spec.version} ({one.digest})" for one in versions)
+    said = "means several definitions; give the digest" if found else "is neither a version of it nor a digest"
+    raise ToolNotFoundError(name, f"{shown(definition)!r} {said}. There are: {known}.")
 
 
 class _Host(NamedTuple):
@@ -33,7 +65,7 @@ class Catalogue:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._reader = Reader()
+        self._unreadable: set[str] = set()
 
     async def publish(self, specs: Sequence[ToolSpec], boot: str, *, keeps_first: bool = False) -> list[str]:
         """Write what `boot`, which must be registered, hosts from now on beside what it published before.
@@ -55,12 +87,12 @@ class Catalogue:
             await prepare(connection, "catalogue_in_turn")
             if specs:
                 if keeps_first:
-                    await connection.execute(pin_defaults(list(hosted)))
+                    await connection.execute(_pin_defaults(list(hosted)))
                 await connection.execute(seen, [_values(spec) for spec in sorted(specs, key=_identity)])
                 await connection.execute(_kept_disabled())
                 await _settle_defaults(connection, list(hosted))
                 if keeps_first:
-                    await connection.execute(pin_defaults(list(hosted)))  # those that nobody ever published before
+                    await connection.execute(_pin_defaults(list(hosted)))  # those that nobody ever published before
             before = await connection.scalar(select(workers.c.tools).where(workers.c.id == boot)) or {}
             await connection.execute(update(workers).where(workers.c.id == boot).values(tools={**before, **hosted}))
             return _disagreements(await _live(connection), boot) + await _left_alone(connection, specs)
@@ -82,11 +114,12 @@ class Catalogue:
 
         Of several definitions the one that the tool is pinned to counts, else the one seen last.
         """
+        query = select(tools).where(tools.c.is_default).order_by(tools.c.name)
         async with self._database.reading() as connection:
-            rows = (await connection.execute(defaults())).all()
+            rows = (await connection.execute(query)).all()
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
         for row in rows:
-            if (spec := self._reader.spec_of(row)) is not None:
+            if (spec := self._spec_of(row)) is not None:
                 (enabled if row.enabled else disabled).append(spec)
         return enabled, disabled
 
@@ -105,7 +138,7 @@ class Catalogue:
         found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
         async with self._database.reading() as connection:
             row = next(iter((await connection.execute(select(tools).where(*found))).all()), None)
-        return None if row is None else self._reader.spec_of(row, is_as_published=True)
+        return None if row is None else self._spec_of(row, is_as_published=True)
 
     async def hosted(self, boot: str, name: str) -> tuple[str, str] | None:
         """Version and digest of a tool as that boot of a worker hosts it; None if it is not known."""
@@ -199,10 +232,26 @@ class Catalogue:
             )
         ).all()
         return [
-            version_of(row, spec)
+            record_of(ToolVersion, row, spec=spec, is_pinned=row.pinned_at is not None, is_enabled=row.enabled)
             for row in rows
-            if (spec := self._reader.spec_of(row, is_as_published=True)) is not None
+            if (spec := self._spec_of(row, is_as_published=True)) is not None
         ]
+
+    def _spec_of(self, row: Row[Any], *, is_as_published: bool = False) -> ToolSpec | None:
+        """A definition; None, and a warning once for each, where newer code published what this code cannot read."""
+        try:
+            is_demoted = row.demoted_at is not None and not is_as_published
+            return spec_of(row.spec, row.digest, is_demoted=is_demoted)
+        except ValidationError as error:
+            if row.digest not in self._unreadable:
+                self._unreadable.add(row.digest)
+                first = error.errors(include_url=False, include_input=False)[0]
+                logger.warning(
+                    "Tool '%s' %s (%s) is left out: this version of forge-tools cannot read its definition (%s: %s). "
+                    "Newer code published it; install that here, too.",
+                    *(row.name, row.version, row.digest, ".".join(map(str, first["loc"])) or "spec", first["msg"]),
+                )
+            return None
 
     async def demote(self, spec: ToolSpec, reason: str) -> None:
         """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.
@@ -237,8 +286,22 @@ class Catalogue:
 
 
 async def _settle_defaults(connection: AsyncConnection, names: Sequence[str]) -> None:
-    for statement in settle_defaults(names):
-        await connection.execute(statement)
+    """Say anew which definition of each of those tools counts: first that none does, since two never may."""
+    named = tools.c.name.in_(names)
+    order = (tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc())
+    place = func.row_number().over(partition_by=tools.c.name, order_by=order)
+    ranked = select(tools.c.name, tools.c.version, tools.c.digest, place.label("place")).where(named).subquery()
+    first = select(ranked.c.name, ranked.c.version, ranked.c.digest).where(ranked.c.place == 1)
+    key = tuple_(tools.c.name, tools.c.version, tools.c.digest)
+    await connection.execute(update(tools).where(named, tools.c.is_default).values(is_default=False))
+    await connection.execute(update(tools).where(key.in_(first)).values(is_default=True))
+
+
+def _pin_defaults(names: Sequence[str]) -> Update:
+    """Pin what counts of those tools that are not pinned."""
+    pinned = select(tools.c.name).where(tools.c.pinned_at.is_not(None))
+    wanted = tools.c.is_default & tools.c.name.in_(names) & tools.c.name.not_in(pinned)
+    return update(tools).where(wanted).values(pinned_at=from_now(0.0))
 
 
 def _kept_disabled() -> Update:
@@ -259,7 +322,7 @@ def _diverted(keys: Sequence[str]) -> Update:
 
 
 async def _live(connection: AsyncConnection) -> list[_Host]:
-    rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(alive.is_alive(LIVE_SECONDS))
+    rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(is_alive(LIVE_SECONDS))
     hosts = (await connection.execute(rows.order_by(workers.c.id))).all()
     return [_Host(row.id, row.hostname, row.tools) for row in hosts]
 

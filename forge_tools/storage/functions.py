@@ -37,6 +37,13 @@ class seconds_between(FunctionElement[float]):  # noqa: N801 it reads as the SQL
     inherit_cache = True
 
 
+class server_name(FunctionElement[str]):  # noqa: N801 it reads as the SQL function it is
+    """The database and its version, such as `PostgreSQL 18.6`."""
+
+    type = Text()
+    inherit_cache = True
+
+
 class is_granted(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
     """Whether this role has a right, such as DELETE, on a table."""
 
@@ -102,6 +109,10 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
         "postgresql": "date_part('epoch', {1} - {0})",
         "sqlite": "((julianday({1}) - julianday({0})) * 86400.0)",
     },
+    server_name: {
+        "postgresql": "'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)",
+        "sqlite": "'SQLite ' || sqlite_version()",
+    },
     is_granted: {"postgresql": "has_table_privilege({0}, {1})", "sqlite": "(1 OR {0} OR {1})"},
     hour_of: {
         "postgresql": """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:00"Z"')""",
@@ -116,8 +127,8 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
 def _compiled(element: FunctionElement[Any], compiler: SQLCompiler, **kw: Any) -> str:
     [*arguments] = element.clauses
     said = _WORDS[type(element)][compiler.dialect.name].format(*(compiler.process(one, **kw) for one in arguments))
-    is_decoded = compiler.dialect.name == "postgresql" and isinstance(arguments[0].type, Json)
-    return f"CAST({said} AS TEXT)" if is_decoded and isinstance(element, _Stored) else said
+    is_decoded = isinstance(element, _Stored) and isinstance(arguments[0].type, Json)
+    return f"CAST({said} AS TEXT)" if is_decoded and compiler.dialect.name == "postgresql" else said
 
 
 for _function in _WORDS:

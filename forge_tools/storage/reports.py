@@ -21,10 +21,10 @@ from forge_tools.records import (
     StateChange,
     is_id,
 )
-from forge_tools.storage.batching import Batcher, Limits
-from forge_tools.storage.engine import Database
+from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, execution_reports
+from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.rows import clean, record_of
 
 MOST_READ = 256

@@ -1,23 +1,24 @@
-"""Deletes what is over and old enough, with all that belongs to it, a small transaction at a time."""
+"""Deletes what is over and old enough, a small transaction at a time: executions with all that belongs to them, and what hosts and sessions left."""
 
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, exists, func, insert, select, update
+from sqlalchemy import Column, ColumnElement, Row, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import id_floor
+from forge_tools.records import ShellStatus, id_floor
 from forge_tools.records.audit import Pruned, Pruning
 from forge_tools.storage.audit import Signer, chain
-from forge_tools.storage.audit.canonical import line, root_of
 from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError, Portion
-from forge_tools.storage.engine import Database
-from forge_tools.storage.functions import among, database_now, from_now, hour_of, stored
+from forge_tools.storage.audit.hashes import line, root_of
+from forge_tools.storage.connection.database import Database
+from forge_tools.storage.functions import among, database_now, from_now, hour_of, seconds_between, stored
+from forge_tools.storage.history.rollups import unroll
 from forge_tools.storage.models import (
     artifact_owners,
     artifacts,
@@ -29,9 +30,13 @@ from forge_tools.storage.models import (
     execution_reports,
     executions,
     idempotency_keys,
+    session_workspaces,
+    shells,
+    workers,
+    workspaces,
 )
-from forge_tools.storage.rollups import unroll
 from forge_tools.storage.rows import MAX_SKEW, clean
+from forge_tools.storage.workspaces import KEPT_SECONDS
 
 KIND = "prune"
 LOOKED_AT = 5_000
@@ -46,6 +51,19 @@ BUSY_REST, IDLE_REST, LONGEST_REST = 12.0, 0.5, 10.0
 OVERTAKEN_REST = 0.02
 _FIRST_ROWS = 100
 _BEGINNING = "00000000-0000-0000-0000-000000000000"
+
+BOOT_SECONDS = 365 * 86_400.0
+"""After that a boot goes even if attempts are kept that it may have run: the longest that its restarts add up."""
+
+BOUND_SECONDS = 90 * 86_400.0
+"""For so long a session keeps its workspace without a call that is kept."""
+
+ENDING_SECONDS = 86_400.0
+
+ROWS_LOOKED_AT = 2_000
+"""Rows that one statement looks at: however many there are, none reads or deletes them all."""
+
+PAUSE_SECONDS = 0.1
 
 asked, last = executions.c, execution_attempts.c
 
@@ -295,3 +313,73 @@ async def _disown_artifacts(connection: AsyncConnection, ids: Sequence[str]) -> 
     await connection.execute(delete(artifact_owners).where(among(owner.artifact_id, held), theirs))
     nobodys = update(artifacts).where(is_held, artifacts.c.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Rows of one table that go once they are over, with those that name them."""
+
+    key: Column[str]
+    is_over: ColumnElement[bool]
+    named_by: Column[str] | None = None
+
+
+class Remnants:
+    """Deletes what is over for so long. Of what may be alive, or is needed to settle it, nothing goes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def clear(self, *, shells_kept: float = 0.0) -> int:
+        """Delete all that there is, a small transaction at a time; returns how many rows went.
+
+        `shells_kept` is for how many seconds hosts keep the output of shells that ended: their rows stay as long, at least.
+        """
+        count = 0
+        for kind in _kinds(shells_kept):
+            after: str | None = ""
+            while after is not None:
+                gone, after = await self._step(kind, after)
+                count += gone
+                await asyncio.sleep(PAUSE_SECONDS)
+        return count
+
+    async def _step(self, kind: _Kind, after: str) -> tuple[int, str | None]:
+        """Look at the next rows behind `after`; says how many went and where to go on, None at the end."""
+        key = kind.key
+        window = select(key.label("key")).where(key > after).order_by(key).limit(ROWS_LOOKED_AT).subquery()
+        async with self._database.reading() as connection:
+            reach = await connection.scalar(select(func.max(window.c.key)))
+            if reach is None:
+                return 0, None
+            found = select(key).where(key > after, key <= reach, kind.is_over)
+            keys = (await connection.scalars(found)).all()
+        if not keys:
+            return 0, reach
+
+        async def work(connection: AsyncConnection) -> int:
+            going = delete(key.table).where(key.in_(keys), kind.is_over).returning(key)
+            gone = (await connection.scalars(going)).all()
+            if kind.named_by is not None:
+                await connection.execute(delete(kind.named_by.table).where(kind.named_by.in_(gone)))
+            return len(gone)
+
+        return await self._database.write(work), reach
+
+
+def _kinds(shells_kept: float) -> Iterator[_Kind]:
+    owners = select(execution_queue.c.owner).where(execution_queue.c.owner.is_not(None))
+    boot, shell, bound = workers.c, shells.c, session_workspaces.c
+    # One that never stopped may only sleep, with everybody who could have found it dead: that comes first.
+    has_stopped = (boot.stopped_at < from_now(-KEPT_SECONDS)) & (boot.last_seen_at < from_now(-KEPT_SECONDS))
+    oldest = select(func.coalesce(func.min(execution_attempts.c.completed_at), from_now(0.0))).scalar_subquery()
+    # No index says who ran what, but nothing is kept from its time. What it left may have ended a while after it.
+    is_needless = or_(
+        seconds_between(boot.stopped_at, oldest) > ENDING_SECONDS, boot.stopped_at < from_now(-BOOT_SECONDS)
+    )
+    yield _Kind(boot.id, has_stopped & is_needless & boot.id.not_in(owners), named_by=workspaces.c.boot)
+    has_ended = shell.status != ShellStatus.RUNNING.value
+    yield _Kind(shell.id, has_ended & (shell.updated_at < from_now(-max(KEPT_SECONDS, shells_kept))))
+    # Without its binding, a session that goes on would work elsewhere, and nobody would be told.
+    has_calls = exists().where(executions.c.session_id == bound.session_id)
+    yield _Kind(bound.session_id, (bound.bound_at < from_now(-BOUND_SECONDS)) & ~has_calls)

@@ -1,4 +1,4 @@
-"""Executions and outcomes as the values of their columns, made storable."""
+"""Executions and outcomes as the values of their columns, made storable; and why a database does not take some."""
 
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -8,8 +8,18 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from sqlalchemy import Row, Table, Text
 
-from forge_tools.errors import ErrorCode, ForgeError, UnstorableRowError
-from forge_tools.records import Claim, ExecutionStatus, Holder, NewExecution, Outcome, Replay, StoredResult, ToolResult
+from forge_tools.errors import ErrorCode, ForgeError, ToolError, UnstorableRowError
+from forge_tools.records import (
+    Claim,
+    ExecutionStatus,
+    Holder,
+    NewExecution,
+    Outcome,
+    Replay,
+    StoredResult,
+    ToolResult,
+    ToolSpec,
+)
 from forge_tools.storage.columns import Json, JsonList
 from forge_tools.storage.models import execution_attempts, executions
 from forge_tools.validation import clean_text, decode_json
@@ -147,6 +157,42 @@ def skewed(new: NewExecution, seconds: float) -> UnstorableRowError:
         f"Execution id {new.id} was made {abs(seconds):.0f} s {direction} the database's clock; "
         f"the limit is {MAX_SKEW:.0f} s. Set this host's clock (NTP) and submit again with a new id."
     )
+
+
+def spec_of(published: Any, digest: str, *, is_demoted: bool) -> ToolSpec:
+    """A definition, with the digest that it was published with; a demoted one in the lane where it runs now."""
+    spec = ToolSpec.model_validate(published)
+    if is_demoted:
+        spec = spec.model_copy(update={"lane": "process"})
+    vars(spec)["digest"] = digest  # this code may reckon it otherwise than the worker that published it did
+    return spec
+
+
+class ToolChangedError(ToolError):
+    """The insert refused a call: its tool is disabled, or defined otherwise than the call was checked by.
+
+    `current` is the definition that counts, None where this code cannot read it.
+    """
+
+    code = ErrorCode.TOOL_CHANGED
+
+    def __init__(self, name: str, current: ToolSpec | None, *, is_enabled: bool) -> None:
+        how = "is defined otherwise than when" if is_enabled else "was disabled after"
+        super().__init__(name, f"Tool changed: {name} {how} the call was checked. Call again.")
+        self.current = current
+        self.is_enabled = is_enabled
+
+
+def refusal(new: NewExecution, skew: float, *current: Any) -> ForgeError:
+    """Why an insert refused a call: the time of its id, or what counts of its tool (name, spec, digest, enabled, demoted)."""
+    if abs(skew) > MAX_SKEW:
+        return skewed(new, skew)
+    name, published, digest, is_enabled, is_demoted = current
+    try:
+        spec = spec_of(json.loads(published), digest, is_demoted=bool(is_demoted))
+    except ValueError:  # newer code published it
+        spec = None
+    return ToolChangedError(name, spec, is_enabled=bool(is_enabled))
 
 
 def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:

@@ -7,10 +7,10 @@ from sqlalchemy import ColumnElement, Row, Select, case, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ShellRecord, ShellStatus
-from forge_tools.storage import alive
-from forge_tools.storage.engine import Database
+from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import shells, workers
+from forge_tools.storage.queue.workers import beat_within
 from forge_tools.storage.rows import clean, named_values, record_of
 
 MOST_LISTED = 500
@@ -102,7 +102,7 @@ class Shells:
 
 def _is_deserted(seconds: float) -> ColumnElement[bool]:
     """A worker that stopped in good order was seen until then."""
-    return kept.hostname.not_in(select(workers.c.hostname).where(alive.seen_within(seconds)))
+    return kept.hostname.not_in(select(workers.c.hostname).where(beat_within(seconds)))
 
 
 _values = named_values(shells, ShellRecord)

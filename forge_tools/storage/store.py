@@ -6,30 +6,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from forge_tools.storage.address import Address
+from sqlalchemy import select
+
 from forge_tools.storage.artifacts import StoredArtifacts
 from forge_tools.storage.audit import AuditBook
-from forge_tools.storage.batching import Limits
 from forge_tools.storage.catalogue import Catalogue
-from forge_tools.storage.clock import Clock
-from forge_tools.storage.connections import Connections, read_connections
-from forge_tools.storage.deadline import answered_within
-from forge_tools.storage.engine import Database
-from forge_tools.storage.history import History
-from forge_tools.storage.keys import IdempotencyKeys
-from forge_tools.storage.overview import Overviews
-from forge_tools.storage.postgres import PostgresHotPath
-from forge_tools.storage.queue import ExecutionQueue
-from forge_tools.storage.remnants import Remnants
+from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.deadline import answered_within
+from forge_tools.storage.connection.pool import Connections, read_connections
+from forge_tools.storage.encryption_keys import SealingKeys
+from forge_tools.storage.functions import server_name
+from forge_tools.storage.history.history import History
+from forge_tools.storage.history.overview import Overviews
+from forge_tools.storage.history.rollups import Rollups
+from forge_tools.storage.integrity import unsound
+from forge_tools.storage.queue.batcher import Limits
+from forge_tools.storage.queue.postgres import PostgresHotPath
+from forge_tools.storage.queue.queue import ExecutionQueue, IdempotencyKeys
+from forge_tools.storage.queue.sqlite import SqliteHotPath
+from forge_tools.storage.queue.transitions import Clock
+from forge_tools.storage.queue.workers import Workers
 from forge_tools.storage.reports import Reports
-from forge_tools.storage.retention import Retention
-from forge_tools.storage.rollups import Rollups
-from forge_tools.storage.sealing import SealingKeys
+from forge_tools.storage.retention import Remnants, Retention
 from forge_tools.storage.shells import Shells
-from forge_tools.storage.soundness import unsound
-from forge_tools.storage.sqlite import SqliteHotPath
-from forge_tools.storage.statements import settings
-from forge_tools.storage.workers import Workers
 from forge_tools.storage.workspaces import Workspaces
 
 
@@ -108,8 +108,7 @@ class Store:
     async def server(self) -> str:
         """Name the database and its version, such as `PostgreSQL 18.6`."""
         async with self._database.reading() as connection:
-            [question] = settings(self.dialect, "server")
-            return str((await connection.exec_driver_sql(question)).scalar_one())
+            return str(await connection.scalar(select(server_name())))
 
     async def connections(self) -> Connections | None:
         """Say how many connections its server takes and has; None of a file."""

@@ -18,8 +18,7 @@ from forge_tools.records import (
     WorkspaceRecord,
 )
 from forge_tools.records.places import host_queue
-from forge_tools.storage import alive
-from forge_tools.storage.engine import Database
+from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.models import (
     NOBODY,
@@ -30,6 +29,7 @@ from forge_tools.storage.models import (
     workers,
     workspaces,
 )
+from forge_tools.storage.queue.workers import beat_within, is_alive
 from forge_tools.storage.rows import clean, record_of
 from forge_tools.validation import shown
 
@@ -188,7 +188,7 @@ def _places(within: float) -> Select[Any]:
 
 
 def _lives(within: float) -> ColumnElement[bool]:
-    return and_(workers.c.id.is_not(None), alive.is_alive(within))
+    return and_(workers.c.id.is_not(None), is_alive(within))
 
 
 def _resolved(theirs: WorkspaceRecord, hostname: str) -> str:
@@ -212,13 +212,13 @@ def _is_stale(boot: str, hostname: str, named: Sequence[NamedWorkspace], within:
 
     What is shared is forgotten of those that stopped, or were found dead. Who is only silent may not know that it was.
     """
-    is_alive = exists().where(workers.c.id == known.boot, alive.is_alive(within))
-    is_recent = exists().where(workers.c.id == known.boot, alive.seen_within(KEPT_SECONDS))
+    has_owner = exists().where(workers.c.id == known.boot, is_alive(within))
+    is_recent = exists().where(workers.c.id == known.boot, beat_within(KEPT_SECONDS))
     bound, shared = ([one.name for one in named if one.is_shared is kind] for kind in (False, True))
     elsewhere = (known.hostname != hostname) & or_(known.name.in_(bound), known.name.in_(shared) & ~known.shared)
     has_stopped = ~exists().where(workers.c.id == known.boot, workers.c.stopped_at.is_(None))
     is_had_again = known.name.in_(shared) & known.shared & has_stopped
-    return or_(known.boot == boot, is_had_again, ~is_alive & or_(known.hostname == hostname, elsewhere, ~is_recent))
+    return or_(known.boot == boot, is_had_again, ~has_owner & or_(known.hostname == hostname, elsewhere, ~is_recent))
 
 
 def _values(one: NamedWorkspace, boot: str, hostname: str) -> dict[str, Any]:

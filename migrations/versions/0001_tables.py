@@ -7,7 +7,7 @@ after begins from those, and not from what the models became.
 from alembic import op
 
 from forge_tools.storage.columns import metadata
-from forge_tools.storage.view import tool_executions_view
+from forge_tools.storage.history.view import tool_executions_view
 
 revision = "0001"
 down_revision = None

@@ -104,8 +104,8 @@ def test_celery_is_loaded_by_the_first_publish_elsewhere() -> None:
 def test_the_command_that_lists_history_loads_no_other_part_of_the_store() -> None:
     loaded = fresh("import json, sys\nimport forge_tools.cli.history\nprint(json.dumps(sorted(sys.modules)))")
 
-    assert "forge_tools.storage.history" in loaded
-    others = ("store", "queue", "audit", "artifacts", "catalogue", "postgres", "sqlite")
+    assert "forge_tools.storage.history.history" in loaded
+    others = ("store", "queue", "audit", "artifacts", "catalogue", "history.overview")
     assert among(loaded, tuple(f"forge_tools.storage.{one}" for one in others)) == []
 
 

@@ -18,7 +18,7 @@ from forge_tools.records import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import open_store, statements
 from forge_tools.storage.heartbeat import BEATS, NOW, Answers
 from forge_tools.storage.models import execution_attempts, execution_queue
-from forge_tools.storage.queue import ExecutionQueue
+from forge_tools.storage.queue.queue import ExecutionQueue
 from workers import app, engine
 from workers.engine import Engine
 from workers.lanes import loop

@@ -13,7 +13,7 @@ from forge_tools.config import Settings
 from forge_tools.records import Artifact
 from forge_tools.storage import Store, open_store, retention
 from forge_tools.storage.artifacts import Keeping
-from forge_tools.storage.audit import OvertakenError, book, reading, sealing
+from forge_tools.storage.audit import OvertakenError, book, hashes
 from tests.contract.calls import finished, submitted
 from tests.contract.sealed import forge, past, seal_all, sealed_past, verified
 from tests.contract.test_retention import by, everything, pruned
@@ -78,7 +78,7 @@ async def test_what_is_pruned_while_the_first_batch_is_made_is_not_in_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await past(store)
-    hashed = reading.hashes_of_events
+    hashed = hashes.hashes_of_events
 
     async def hashed_and_then_pruned(*arguments: Any) -> Any:
         found = await hashed(*arguments)
@@ -86,7 +86,7 @@ async def test_what_is_pruned_while_the_first_batch_is_made_is_not_in_it(
         assert await pruned(store, everything()) == 3
         return found
 
-    monkeypatch.setattr(sealing, "hashes_of_events", hashed_and_then_pruned)
+    monkeypatch.setattr(book, "hashes_of_events", hashed_and_then_pruned)
     with pytest.raises(OvertakenError):
         await store.audit.seal(None, sealer="me")
     await seal_all(store)

@@ -8,8 +8,9 @@ import asyncpg
 import pytest
 
 from forge_tools.records import Wakeup
-from forge_tools.storage import Store, open_store, postgres
-from forge_tools.storage.connections import MOST_OF_ONE
+from forge_tools.storage import Store, open_store
+from forge_tools.storage.connection import pool
+from forge_tools.storage.connection.pool import MOST_OF_ONE
 from tests.contract.calls import SCOPE, beat, boot, call, submitted
 from tests.waiting import reached
 
@@ -26,7 +27,7 @@ async def watcher(migrated_postgres: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 async def store(migrated_postgres: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
-    monkeypatch.setattr(postgres, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.3)
     async with await open_store(migrated_postgres) as opened:
         yield opened
 
@@ -88,7 +89,7 @@ async def test_a_worker_that_only_beats_keeps_a_second_one(store: Store, watcher
     beating = asyncio.create_task(beat_on())
     await reached(lambda: watcher.fetchval(OPEN), when=lambda count: count == 2)
     pids = await watcher.fetch(OPEN.replace("count(*)", "pid"))
-    await asyncio.sleep(3 * postgres.IDLE_SECONDS)
+    await asyncio.sleep(3 * pool.IDLE_SECONDS)
     assert await watcher.fetch(OPEN.replace("count(*)", "pid")) == pids
     beating.cancel()
     await asyncio.wait([beating])

@@ -10,8 +10,8 @@ import pytest
 
 from forge_tools.errors import ErrorCode, StorageError
 from forge_tools.records import ExecutionStatus, Kept, Wakeup
-from forge_tools.storage import Store, open_store, soundness
-from forge_tools.storage.batching import RefusedError
+from forge_tools.storage import Store, integrity, open_store
+from forge_tools.storage.connection.faults import RefusedError
 from forge_tools.storage.heartbeat import BEATS, CANCELS, DEMOTED, DISABLED, PINNED, Heartbeat
 from forge_tools.validation import Unreadable
 from tests.contract.calls import SCOPE, boot, ended, finished, overdue, running, scope, submitted
@@ -216,8 +216,8 @@ async def test_a_verification_finds_ids_that_are_none_and_comes_to_its_end(store
 
 @ON_SQLITE
 async def test_a_look_that_takes_too_long_is_broken_off(copied: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soundness, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(soundness, "_STEPS", 1)
+    monkeypatch.setattr(integrity, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(integrity, "_STEPS", 1)
     with pytest.raises(StorageError, match="takes longer than"):
         await copied.unsound()
     monkeypatch.undo()

@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 import pytest
 
+from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.heartbeat import DUE, OVERLAP, Heartbeat, Reach, heartbeat_values, misplaced, unchained
-from forge_tools.storage.postgres import PINNED
 from forge_tools.storage.statements import postgres_statement
 from tests.contract.calls import scope
 

@@ -227,7 +227,7 @@ async def test_backlog_counts_what_waits_and_runs_per_queue_and_lane(store: Stor
     for changes in ({}, {"queue": "background"}, {"queue": "background"}):
         await submitted(store, **changes)
     await finished(store, [await submitted(store)])
-    background, default = await store.history.backlog()
+    background, default = await store.overviews.backlog()
     assert (background.queue, background.lane, background.queued, background.running) == ("background", "async", 2, 0)
     assert (default.queue, default.queued, default.running) == ("default", 1, 1)
     assert background.oldest_seconds is not None
@@ -237,6 +237,6 @@ async def test_backlog_counts_what_waits_and_runs_per_queue_and_lane(store: Stor
 async def test_an_empty_history_is_empty(store: Store) -> None:
     assert await store.history.list() == []
     assert await store.history.figures() == []
-    assert await store.history.backlog() == []
+    assert await store.overviews.backlog() == []
     assert await store.history.attempts("nope") == []
     assert await store.history.events(new_id()) == []

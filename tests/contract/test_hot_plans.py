@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from forge_tools.storage.postgres import PINNED
+from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement
 
 STATEMENTS = ("claim", "finish", "results")

@@ -19,8 +19,8 @@ from forge_tools.records import (
     new_id,
 )
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.keys import Answer
 from forge_tools.storage.models import execution_queue, executions, idempotency_keys
+from forge_tools.storage.queue.queue import Answer
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
 from tests.contract.calls import SCOPE, call, claimed, ended, finished, submitted
 

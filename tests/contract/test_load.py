@@ -14,7 +14,7 @@ from forge_tools.records import new_id
 from forge_tools.storage import Store
 from forge_tools.storage.columns import Moment
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.load import Load, _grouped, _load, read_load
+from forge_tools.storage.history.overview import Load, _grouped, _load, read_load
 from forge_tools.storage.models import execution_queue
 from forge_tools.storage.statements import sqlite_statement
 
@@ -71,7 +71,7 @@ async def test_a_queue_is_counted_as_if_row_by_row(store: Store, seed: int, monk
     async with store._database.reading() as connection:
         now = (await connection.execute(select(from_now(0.0)))).scalar_one()
         simply = await connection.execute(_grouped(now, now - timedelta(seconds=PATIENCE)))
-        monkeypatch.setattr("forge_tools.storage.load.from_now", lambda _: literal(now, Moment))
+        monkeypatch.setattr("forge_tools.storage.history.overview.from_now", lambda _: literal(now, Moment))
 
         found = await read_load(connection, patience=PATIENCE)
         expected = [_load(now, *row) for row in simply]

@@ -22,8 +22,9 @@ from sqlalchemy import Connection, inspect, text
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, UnstorableRowError
 from forge_tools.records import ExecutionStatus
-from forge_tools.storage import Store, migrate, open_store, schema_version
-from forge_tools.storage.migration_steps import checked_later, concurrent_index, unchecked
+from forge_tools.storage import Store, migrate, open_store
+from forge_tools.storage.connection import schema_version
+from forge_tools.storage.migrate import checked_later, concurrent_index, unchecked
 from tests.contract.calls import UNKNOWN, call, finished, submitted
 from tests.contract.migrations_example import ADDED, OURS, REMOVED, VALIDATED, known
 from tests.fleet import ROOT, warm_worker

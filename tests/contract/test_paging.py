@@ -9,7 +9,7 @@ from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, new_id
-from forge_tools.storage import Store, open_store, paging
+from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_events
 from tests.contract.calls import ended, running, submitted
@@ -20,9 +20,9 @@ FAILED = ExecutionStatus.FAILED
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "FIRST_STEP", 2)
-    monkeypatch.setattr(paging, "LONGEST_STEP", 3)
-    monkeypatch.setattr(paging, "PATIENT_STEP", 2)
+    monkeypatch.setattr("forge_tools.storage.history.pages.FIRST_STEP", 2)
+    monkeypatch.setattr("forge_tools.storage.history.pages.LONGEST_STEP", 3)
+    monkeypatch.setattr("forge_tools.storage.history.pages.PATIENT_STEP", 2)
 
 
 async def fill(url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.records import id_floor
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.postgres import PINNED
+from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement
 from tests.contract.calls import call, finished, submitted
 from tests.contract.sealed import seal_all, sealed_past, verified

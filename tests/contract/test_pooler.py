@@ -18,8 +18,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, migrate, open_store
-from forge_tools.storage.connections import role_setting
-from forge_tools.storage.pooler import knows_names
+from forge_tools.storage.connection.pool import knows_names, role_setting
 from tests import pooler as poolers
 from tests.conftest import started
 from tests.contract.calls import SCOPE, beat, boot, call, ended, scope, submitted

@@ -15,7 +15,8 @@ from forge_tools.errors import (
     UnstorableRowError,
 )
 from forge_tools.records import ExecutionStatus, Wakeup
-from forge_tools.storage import Store, engine, open_store, postgres
+from forge_tools.storage import Store, open_store
+from forge_tools.storage.connection import database, pool
 from forge_tools.storage.heartbeat import scope_values
 from forge_tools.storage.rows import OUTCOME
 from forge_tools.storage.statements import postgres_statement
@@ -142,7 +143,7 @@ async def test_a_worker_waits_for_its_database_as_long_as_it_takes(store: Store,
 async def test_a_frozen_database_is_given_up_in_bounded_time(
     store: Store, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "CLIENT_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "CLIENT_SECONDS", 0.5)
     proxy.freeze()
     began = time.monotonic()
     with pytest.raises(DatabaseUnavailableError):
@@ -161,7 +162,7 @@ async def test_a_frozen_database_cannot_be_opened_and_says_after_how_long(proxy:
 async def test_a_connection_that_fell_silent_in_its_pool_is_an_outage_and_its_store_goes_on(
     monkeypatch: pytest.MonkeyPatch, proxy: Proxy
 ) -> None:
-    monkeypatch.setattr(engine, "CLIENT_SECONDS", 1.0)
+    monkeypatch.setattr(database, "CLIENT_SECONDS", 1.0)
     async with await open_store(proxy.url) as store:
         await store.workers.list()
         proxy.swallow()

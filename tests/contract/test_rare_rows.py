@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.storage import Store, paging
+from forge_tools.storage import Store
 from tests.contract.statements import noted, plan
 from tests.contract.test_listing_plans import with_events
 from tests.contract.test_overview_plans import CALLS
@@ -34,7 +34,7 @@ RARE: dict[str, tuple[Callable[[Store], Any], dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "LONGEST_STEP", STEP)
+    monkeypatch.setattr("forge_tools.storage.history.pages.LONGEST_STEP", STEP)
 
 
 async def with_coarse_statistics(store: Store) -> None:

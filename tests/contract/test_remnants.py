@@ -7,10 +7,10 @@ from sqlalchemy import Column, update
 
 from forge_tools.config import Settings
 from forge_tools.records import NamedWorkspace, ShellStatus
-from forge_tools.storage import Store, remnants
+from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_attempts, session_workspaces, shells, workers
-from forge_tools.storage.remnants import BOOT_SECONDS, BOUND_SECONDS
+from forge_tools.storage.retention import BOOT_SECONDS, BOUND_SECONDS
 from forge_tools.storage.workspaces import KEPT_SECONDS
 from tests.contract.calls import boot, ended, running, scope, submitted
 from tests.contract.sealed import forge
@@ -22,8 +22,8 @@ DAY = 86_400.0
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remnants, "LOOKED_AT", 2)
-    monkeypatch.setattr(remnants, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("forge_tools.storage.retention.ROWS_LOOKED_AT", 2)
+    monkeypatch.setattr("forge_tools.storage.retention.PAUSE_SECONDS", 0.0)
 
 
 async def aged(store: Store, key: Column[str], name: str, **moments: float) -> None:

@@ -15,9 +15,10 @@ from sqlalchemy import func, select, update
 
 from forge_tools.records import CallFigures, ExecutionStatus, Grouping, Times, Wakeup, id_floor
 from forge_tools.records.audit import Pruning
-from forge_tools.storage import Store, figures
+from forge_tools.storage import Store
+from forge_tools.storage.history import figures
+from forge_tools.storage.history.rollups import hour_at
 from forge_tools.storage.models import execution_attempts, execution_queue, executions, rollup_figures, rollup_hours
-from forge_tools.storage.rollups import hour_at
 from tests.contract.calls import SCOPE, call, ended, submitted
 from tests.contract.sealed import forge
 from tests.contract.statements import noted, plan

@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import DatabaseCorruptError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.records import Wakeup
-from forge_tools.storage import engine, migrate, open_store, sqlite
-from forge_tools.storage.faults import explain
+from forge_tools.storage import migrate, open_store
+from forge_tools.storage.connection.faults import explain
+from forge_tools.storage.queue import sqlite
 from tests.contract.calls import SCOPE, call, submitted
 from tests.contract.sealed import forge
 
@@ -71,7 +72,7 @@ async def test_a_short_lock_of_another_process_is_waited_for(migrated_sqlite: st
 async def test_a_lock_that_stays_is_given_up_with_the_reason(
     migrated_sqlite: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("forge_tools.storage.connection.database.BUSY_SECONDS", 0.1)
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     other = sqlite3.connect(file_of(migrated_sqlite), isolation_level=None)
     async with await open_store(migrated_sqlite, patience=0.0) as store:

@@ -13,7 +13,7 @@ from tests.contract.calls import boot, running, scope, submitted
 
 
 async def stuck(store: Store) -> list[StuckCalls]:
-    return await store.history.stuck(lease=15, patience=10)
+    return await store.overviews.stuck(lease=15, patience=10)
 
 
 async def served(store: Store, name: str = "boot-1", tool: str = "Grep", **changes: Any) -> None:

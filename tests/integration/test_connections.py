@@ -6,8 +6,8 @@ import asyncpg
 
 from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext
-from forge_tools.storage import postgres
-from forge_tools.storage.connections import IDLE_WORKER
+from forge_tools.storage.connection import pool
+from forge_tools.storage.connection.pool import IDLE_WORKER
 from tests.fleet import Fleet
 from tests.pooler import Pooler
 from tests.waiting import reached
@@ -23,7 +23,7 @@ async def test_an_idle_worker_holds_two_connections_and_an_idle_client_one(fresh
         await asyncio.to_thread(fresh_fleet.start, lane)
     watcher = await asyncpg.connect(fresh_fleet.settings.database)
     context = ExecutionContext(working_dir=str(fresh_fleet.folder))
-    limit = 3 * postgres.IDLE_SECONDS
+    limit = 3 * pool.IDLE_SECONDS
     async with ExecutorClient(fresh_fleet.settings) as client:
         calls = [client.execute(tool, context, message="x") for tool in ("Echo", "EchoInProcess") for _ in range(30)]
         results = await asyncio.gather(*calls)

@@ -23,9 +23,9 @@ from sqlalchemy import Connection, inspect, text
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage import migrate, open_store
-from forge_tools.storage.address import Address
 from forge_tools.storage.columns import metadata
-from forge_tools.storage.schema_version import SCHEMA_REVISION
+from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.schema_version import SCHEMA_REVISION
 from forge_tools.storage.statements import settings
 from tests.contract.calls import SCOPE, submitted
 from tests.migrated import look
@@ -234,7 +234,7 @@ def definitions_of_indexes(connection: Connection) -> list[str]:
 
 
 def test_an_sqlite_file_that_somebody_writes_to_is_waited_for(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forge_tools.storage.engine.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("forge_tools.storage.connection.database.BUSY_SECONDS", 0.01)
     with closing(sqlite3.connect(Address.parse(sqlite_url).target, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with ThreadPoolExecutor(1) as thread:

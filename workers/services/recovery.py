@@ -83,7 +83,7 @@ class ClockWatch:
         """Have the deadlines follow a step that was heard of, if it is for this worker to do."""
         moved, self._step = self._step, 0.0
         if moved and await self._store.workers.take_lease(CLOCK_LEASE, self._worker_id, self._lease):
-            rows = await self._store.clock.follow(moved)
+            rows = await self._store.queue.follow_clock(moved)
             logger.warning(
                 "The database's clock was set; deadlines follow", extra={"seconds": round(moved, 1), "executions": rows}
             )

@@ -1,24 +1,52 @@
-"""The audit book: seal, verify, tell the head."""
+"""The audit book: append what is over to the chain, verify it, tell its head."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, exists, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records.audit import AuditReport, Head
-from forge_tools.storage.audit import chain, sealing
+from forge_tools.storage.audit import chain
+from forge_tools.storage.audit.chain import NOTHING_BEFORE, Batch, OvertakenError
+from forge_tools.storage.audit.hashes import (
+    NO_ROW,
+    hashes_of_events,
+    hashes_of_executions,
+    keys_of,
+    line,
+    moment_of,
+    reading_raw,
+    root_of,
+)
 from forge_tools.storage.audit.keys import Signer, Trust
-from forge_tools.storage.audit.verifying import Verification
-from forge_tools.storage.engine import Database
+from forge_tools.storage.audit.verification import Verification
+from forge_tools.storage.connection.database import Database
+from forge_tools.storage.functions import among, database_now, stored
+from forge_tools.storage.models import (
+    audit_batches,
+    audit_events,
+    audit_executions,
+    execution_attempts,
+    execution_events,
+    executions,
+)
+from forge_tools.storage.rows import clean
 from forge_tools.storage.heartbeat import EVER, Reach
-from forge_tools.storage.models import audit_batches, audit_executions
 
 BATCH = 500
 
+ALL = EVER
+"""`behind` for what ended at any time."""
+
 LOOK_BACK_SECONDS = 10.0
 """So often a sweep looks once more at the last half minute, where an end may have come to light after a later one."""
+
+asked, ended, event = executions.c, execution_attempts.c, execution_events.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +69,7 @@ class AuditBook:
 
     async def reach(self) -> Reach:
         """How far the last batch says that the chain has come: a heartbeat tells whether anything is behind that."""
-        return await sealing.reach(self._database)
+        return await chain.reach(self._database)
 
     async def seal(
         self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
@@ -54,7 +82,7 @@ class AuditBook:
             OvertakenError: another process has sealed at the same moment.
         """
         began = time.monotonic()
-        new = await sealing.seal(self._database, signer, sealer, most, behind=behind)
+        new = await _seal(self._database, signer, sealer, most, behind=behind)
         if new is None:
             return None
         return Sealed(new.head, new.executions, new.events, new.ended_until, time.monotonic() - began)
@@ -112,5 +140,100 @@ class AuditBook:
         ).run()
 
 
-ALL = EVER
-"""`behind` for what ended at any time."""
+@dataclass(frozen=True, slots=True)
+class Unsealed:
+    """What the next batch is to hold, and what it comes behind."""
+
+    head: Batch | None
+    now: datetime
+    ends: Sequence[Row[Any, Any]]
+    events: Sequence[int]
+
+
+# RETURNING makes one statement of many rows: asyncpg's executemany, cancelled half way, first waits for its time limit.
+_ADD_EXECUTIONS = insert(audit_executions).returning(audit_executions.c.execution_id)
+_ADD_EVENTS = insert(audit_events).returning(audit_events.c.event_id)
+
+
+async def _seal(
+    database: Database, signer: Signer | None, sealer: str, most: int, *, behind: datetime | None
+) -> Batch | None:
+    """Seal up to `most` executions and as many events; None if there are none.
+
+    They ended at or after `behind`: after a batch, its `ended_until`; None stands for a little before the last one.
+
+    Raises:
+        OvertakenError: another process has sealed at the same moment.
+    """
+    async with reading_raw(database) as connection:
+        found = await _unsealed(connection, most, behind)
+        if not found.ends and not found.events:
+            return None
+        ends = await hashes_of_executions(connection, keys_of(found.ends))
+        events = await hashes_of_events(connection, found.events)
+    new = await asyncio.to_thread(_batch, found, ends, events, clean(sealer), signer)
+
+    async def work(connection: AsyncConnection) -> None:
+        await chain.append(database, connection, new)
+        if new.sequence == 1:
+            await _require_unpruned(connection, ends)
+        if ends:
+            rows = [{"execution_id": id_, "hashes": hashes} for id_, hashes in ends.items()]
+            await connection.execute(_ADD_EXECUTIONS.values(batch=new.sequence), rows)
+        if events:
+            entries = [{"event_id": id_, "hashes": hashes} for id_, hashes in events.items()]
+            await connection.execute(_ADD_EVENTS.values(batch=new.sequence), entries)
+
+    await database.write(work)
+    return new
+
+
+async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, bytes]) -> None:
+    """What goes while there is a chain leaves a checkpoint, which overtakes a seal; before the first there is none."""
+    ids = [id_ for id_, sealed in hashes.items() if not sealed.startswith(NO_ROW)]
+    there = await connection.scalar(select(func.count()).where(among(asked.id, ids)))
+    if there != len(ids):
+        raise OvertakenError("History was pruned while its first batch was made. Try again.")
+
+
+async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | None) -> Unsealed:
+    head, now = await chain.newest(connection), await database_now(connection)
+    entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
+    completed_at = stored(ended.completed_at).label("completed_at")
+    ends = select(ended.execution_id, completed_at).where(ended.final, ~entry)
+    if behind is None and head is not None and head.frontier is not None:
+        behind = max(EVER, min(head.frontier, now)) - OVERLAP  # the clock may have been set back
+    if behind not in (None, EVER):
+        ends = ends.where(ended.completed_at >= behind)
+    entry = exists().where(audit_events.c.event_id == event.id)
+    known = 0 if behind == EVER else await chain.event_floor(connection, head)
+    events = select(event.id).where(event.id > known, ~entry)
+    return Unsealed(
+        head,
+        now,
+        (await connection.execute(ends.order_by(ended.completed_at).limit(most))).all(),
+        (await connection.scalars(events.order_by(event.id).limit(most))).all(),
+    )
+
+
+def _batch(
+    found: Unsealed, executions: dict[str, bytes], events: dict[int, bytes], sealer: str, signer: Signer | None
+) -> Batch:
+    lines = [line("execution", id_, hashes) for id_, hashes in executions.items()]
+    lines += [line("event", id_, hashes) for id_, hashes in events.items()]
+    ends = [moment_of(row.completed_at) or found.now for row in found.ends]
+    head = found.head
+    frontiers = [*ends, *([head.frontier] if head and head.frontier else [])]
+    return Batch(
+        sequence=head.sequence + 1 if head else 1,
+        executions=len(executions),
+        events=len(events),
+        ended_from=min(ends, default=None),
+        ended_until=max(ends, default=None),
+        frontier=min(max(frontiers), found.now) if frontiers else None,  # an end that lies ahead hides no other
+        event_frontier=max([*events, head.event_frontier if head else 0]),
+        root=root_of(lines),
+        previous=head.hash if head else NOTHING_BEFORE,
+        sealed_at=found.now,
+        sealer=sealer,
+    ).signed(signer)

@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import StorageError
 from forge_tools.records.audit import Head
-from forge_tools.storage.audit.canonical import EPOCH, FORMAT, moment_form, moment_of
+from forge_tools.storage.audit.hashes import EPOCH, FORMAT, moment_form, moment_of
 from forge_tools.storage.audit.keys import Signer
-from forge_tools.storage.engine import Database
+from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import stored
+from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
 from forge_tools.storage.models import audit_batches
 from forge_tools.storage.statements import prepare
 
@@ -89,6 +90,29 @@ async def newest(connection: AsyncConnection) -> Batch | None:
 async def following(connection: AsyncConnection, after: int, limit: int) -> list[Batch]:
     """The batches behind that sequence, in order. Behind `BELOW_ALL` come also those that no sealer has numbered."""
     return await _read(connection, after=after, limit=limit)
+
+
+async def reach(database: Database) -> Reach:
+    """How far the last batch says that the chain has come."""
+    async with database.reading() as connection:
+        head = await newest(connection)
+        end = head.frontier if head else None
+        return Reach(EVER if end is None else end, await event_floor(connection, head))
+
+
+async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
+    """The event below which all are sealed: numbers are given before commits, so that a lower one may come later.
+
+    Time counts up to the last look of a sealer, not up to now: what came to light since, nobody has seen yet.
+    """
+    looked_at = head.sealed_at if head else None
+    if head is not None and head.kind != SEAL:
+        sealed_at = select(stored(batch.sealed_at)).where(batch.kind == SEAL)
+        looked_at = moment_of(await connection.scalar(sealed_at.order_by(batch.sequence.desc()).limit(1)))
+    if looked_at is None or looked_at == EPOCH:
+        return 0
+    before = select(batch.event_frontier).where(batch.kind == SEAL, batch.sealed_at <= max(EVER, looked_at) - OVERLAP)
+    return await connection.scalar(before.order_by(batch.sequence.desc()).limit(1)) or 0
 
 
 async def append(database: Database, connection: AsyncConnection, new: Batch) -> None:

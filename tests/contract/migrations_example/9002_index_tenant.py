@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from forge_tools.storage.migration_steps import concurrent_index
+from forge_tools.storage.migrate import concurrent_index
 from tests.contract.migrations_example import ADDED, INDEXED
 
 revision = INDEXED

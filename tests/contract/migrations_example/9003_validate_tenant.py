@@ -1,6 +1,6 @@
 """Every row keeps the CHECK of its tenant: a revision later, since this reads the whole table."""
 
-from forge_tools.storage.migration_steps import validated
+from forge_tools.storage.migrate import validated
 from tests.contract.migrations_example import INDEXED, VALIDATED
 
 revision = VALIDATED

@@ -11,7 +11,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
-from forge_tools.storage import engine, open_store
+from forge_tools.storage import open_store
 from tests.migrated import migrated
 
 SEND = ToolSpec(
@@ -40,7 +40,9 @@ async def settings(tmp_path: Path) -> Settings:
 async def test_a_database_that_is_locked_is_a_service_that_is_unavailable(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BUSY_SECONDS", 0.1)  # before the client opens its connections
+    monkeypatch.setattr(
+        "forge_tools.storage.connection.database.BUSY_SECONDS", 0.1
+    )  # before the client opens its connections
     async with ExecutorClient(settings) as client:
         with closing(sqlite3.connect(tmp_path / "forge.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")

@@ -4,7 +4,7 @@ import pytest
 
 from forge_tools.cli.checks import Level, check_connections
 from forge_tools.config import Settings
-from forge_tools.storage.connections import MOST_OF_ONE, Connections, role_setting
+from forge_tools.storage.connection.pool import MOST_OF_ONE, Connections, role_setting
 
 DIRECT = Settings(database_url="postgresql://forge@db/tools")
 POOLED = Settings(database_url="postgresql://forge@pooler/tools", database_pooler="transaction")

@@ -9,8 +9,8 @@ import pytest
 from forge_tools.cli.database import with_store
 from forge_tools.records import ExecutionRecord
 from forge_tools.storage import Store
-from forge_tools.storage.history import History
-from forge_tools.storage.paging import Page
+from forge_tools.storage.history.history import History
+from forge_tools.storage.history.pages import Page
 from tests.contract.calls import finished, submitted
 from tests.contract.test_retention import everything, pruned
 from tests.unit.cli.conftest import Command

@@ -15,9 +15,8 @@ from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNot
 from forge_tools.records import ExecutionContext, LinkedExecution, NewExecution, ToolParameter, ToolSpec
 from forge_tools.storage import open_store
 from forge_tools.storage.catalogue import Catalogue
-from forge_tools.storage.keys import Answer, IdempotencyKeys
 from forge_tools.storage.models import executions
-from forge_tools.storage.queue import ExecutionQueue
+from forge_tools.storage.queue.queue import Answer, ExecutionQueue, IdempotencyKeys
 from tests.unit.client.conftest import ECHO, publish
 
 CONTEXT = ExecutionContext(working_dir=".")

@@ -19,7 +19,7 @@ from forge_tools.records import (
     LinkedExecution,
     ToolResult,
 )
-from forge_tools.storage.keys import IdempotencyKeys
+from forge_tools.storage.queue.queue import IdempotencyKeys
 
 CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")
 

@@ -19,7 +19,7 @@ from forge_tools.records import (
 )
 from forge_tools.secrecy import KeyFolder, key_id
 from forge_tools.storage import open_store
-from forge_tools.storage.keys import IdempotencyKeys
+from forge_tools.storage.queue.queue import IdempotencyKeys
 from tests.unit.client.conftest import ECHO, publish
 from tests.waiting import reached
 

@@ -5,8 +5,7 @@ import sqlite3
 import pytest
 
 from forge_tools.errors import DatabaseCorruptError, ForgeError, SchemaVersionError, StorageError
-from forge_tools.storage.batching import ConflictError, RefusedError, UnreachableError
-from forge_tools.storage.faults import explain, translated
+from forge_tools.storage.connection.faults import ConflictError, RefusedError, UnreachableError, explain, translated
 
 SHOWN = "postgresql://forge:***@db/tools"
 

@@ -6,8 +6,8 @@ from dataclasses import fields
 import pytest
 
 from forge_tools.records import ExecutionRecord, ExecutionStatus, NewExecution, Outcome, is_id, new_id
+from forge_tools.storage.history.view import tool_executions
 from forge_tools.storage.rows import ASKED, OUTCOME, asked_by_name, clean, late_detail
-from forge_tools.storage.view import tool_executions
 from tests.contract.calls import call
 
 SOME_ID = "01a00000-0000-7000-8000-00000000abcd"

@@ -1,5 +1,5 @@
 -- One autocommit statement a flush, arrays in. JSON travels as text and is cast where it is inserted. Where a statement says
--- `id = ANY (ARRAY[...])` for an equality, the planner has no use for the order of the index: see PINNED in postgres.py.
+-- `id = ANY (ARRAY[...])` for an equality, the planner has no use for the order of the index: see PINNED in connection/pool.py.
 
 -- name: clocked
   clocked AS (
@@ -148,3 +148,90 @@ JOIN execution_attempts a ON a.execution_id = ANY (ARRAY[asked.id]) AND a.final
 SELECT asked.ord, COALESCE(a.status, q.status) AS status FROM unnest(:ids::uuid[]) WITH ORDINALITY AS asked(id, ord)
 JOIN executions e ON e.id = asked.id LEFT JOIN execution_queue q ON q.id = asked.id
 LEFT JOIN execution_attempts a ON a.execution_id = asked.id AND a.final
+
+-- What comes alone, as most calls do: the statements above for one row, at two thirds of their cost. They take what is as
+-- it should be. Whatever finds no row is asked again by the statement for many, which says why.
+
+-- name: submit_one
+WITH inserted AS (
+    INSERT INTO executions ({asked}, queued_at) SELECT {asked_parameters}, now()
+    WHERE abs(:issued_at::float8 - extract(epoch FROM now())::float8) <= {max_skew}
+      AND NOT EXISTS (SELECT FROM tools t WHERE t.name = :tool AND t.is_default AND NOT (t.enabled AND t.digest = :tool_digest))
+    ON CONFLICT (id) DO NOTHING RETURNING id),
+  enqueued AS (
+    INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed, reply_key)
+    SELECT {queued_parameters}, 'queued', 0, now() + make_interval(secs => :delay), now() + make_interval(secs => :expires_in),
+           :sealed::text, :reply_key::text FROM inserted)
+SELECT 1 FROM inserted
+
+-- name: claim_one
+WITH claimed AS (
+    UPDATE execution_queue q SET status = 'running', attempt = q.attempt + 1, token = :token::uuid, owner = :boot,
+      hostname = :hostname, pid = :pid, started_at = clock_timestamp()
+    WHERE q.id = (
+      SELECT q.id FROM execution_queue q
+      WHERE q.id = :id::uuid AND q.status = 'queued' AND q.attempt = :attempt::int4 AND q.not_before <= now()
+        AND q.expires_at > now() AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
+        AND q.lane = :lane AND q.queue = ANY(:queues::text[]) AND q.tool_key = ANY(:keys::text[])
+      FOR UPDATE SKIP LOCKED)
+    RETURNING q.id, q.started_at, q.sealed, q.reply_key)
+SELECT {claim_columns}, c.sealed, c.reply_key, extract(epoch FROM c.started_at)::float8
+FROM claimed c JOIN executions e ON e.id = c.id
+
+-- name: finish_one
+WITH ended AS (
+    DELETE FROM execution_queue q
+    WHERE q.id = :id::uuid AND q.attempt = :attempt::int4 AND q.token = :token::uuid AND q.status = 'running'
+    RETURNING q.owner, q.hostname, q.pid, q.started_at)
+INSERT INTO execution_attempts (execution_id, attempt, final, token, worker_id, hostname, pid, started_at, completed_at, {outcome})
+SELECT :id::uuid, :attempt::int4, true, :token::uuid, owner, hostname, pid, started_at, now(), {outcome_parameters} FROM ended
+RETURNING attempt
+
+-- Calls with an idempotency key, and replays. The key's own order keeps two batches from waiting for each other. Whoever finds
+-- a key taken waits until that transaction is over, and inserts nothing if it was committed: who holds it then, only the next
+-- statement can see. `(id IN (SELECT ...)) IS TRUE` is answered from a hash: a join of two parts of a statement has no index on
+-- these connections.
+-- name: submit_linked
+WITH new AS (
+    SELECT * FROM unnest({asked_arrays}, :sealed::text[], :issued_at::float8[], :scope::text[], :key::text[],
+                         :fingerprint::text[], :ttl::float8[], :replay_of::uuid[], :actor::text[], :as_replay::text[],
+                         :as_replayed::text[])
+      WITH ORDINALITY AS n({asked}, sealed, issued_at, scope, key, fingerprint, ttl, replay_of, actor, as_replay,
+                           as_replayed, ord)),
+{clocked},
+{refused},
+{fresh},
+  claimed AS (
+    INSERT INTO idempotency_keys (scope, key, execution_id, fingerprint, ttl, claimed_at, expires_at)
+    SELECT f.scope, f.key, f.id, f.fingerprint::json, f.ttl, now(), now() + make_interval(secs => f.ttl) FROM fresh f
+    WHERE f.key IS NOT NULL ORDER BY f.scope, f.key, f.id ON CONFLICT DO NOTHING RETURNING execution_id),
+  inserted AS (
+    INSERT INTO executions ({asked}, idempotency_key, replay_of, queued_at)
+    SELECT {asked_values}, key, replay_of, now() FROM fresh
+    WHERE key IS NULL OR id IN (SELECT execution_id FROM claimed)
+    ON CONFLICT (id) DO NOTHING RETURNING *),
+{enqueued},
+  noted AS (
+    INSERT INTO execution_events (execution_id, at, kind, actor, detail, token)
+    SELECT n.execution_id, now(), n.kind, f.actor, n.detail::json, f.id FROM fresh f
+    CROSS JOIN LATERAL (VALUES (f.id, 'replay', f.as_replay), (f.replay_of, 'replayed', f.as_replayed))
+      AS n(execution_id, kind, detail)
+    WHERE f.replay_of IS NOT NULL AND (f.id IN (SELECT id FROM inserted)) IS TRUE ON CONFLICT DO NOTHING)
+{refusals}
+UNION ALL
+SELECT f.ord, NULL, NULL, NULL, NULL, NULL, NULL FROM fresh f WHERE (f.id IN (SELECT id FROM inserted)) IS TRUE
+
+-- name: holders
+SELECT a.ord, k.execution_id::text, k.fingerprint::text,
+       k.expires_at <= now() OR NOT EXISTS (SELECT FROM executions e WHERE e.id = k.execution_id)
+FROM unnest(:scope::text[], :key::text[]) WITH ORDINALITY AS a(scope, key, ord)
+JOIN idempotency_keys k ON k.scope = a.scope AND k.key = a.key
+
+-- In a statement of its own, which sees all of the transaction that made the key: it is there, or never was.
+-- name: free
+DELETE FROM idempotency_keys k USING unnest(:scope::text[], :key::text[]) AS a(scope, key)
+WHERE k.scope = a.scope AND k.key = a.key
+  AND NOT EXISTS (SELECT FROM execution_queue q WHERE q.id = k.execution_id)
+  AND (k.expires_at <= now() OR NOT EXISTS (SELECT FROM executions e WHERE e.id = k.execution_id))
+  AND NOT EXISTS (SELECT FROM execution_attempts t WHERE t.execution_id = k.execution_id AND t.final
+                  AND t.completed_at > now() - make_interval(secs => k.ttl))

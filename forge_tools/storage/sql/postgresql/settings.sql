@@ -51,6 +51,3 @@ SELECT current_setting('max_connections')::int - current_setting('superuser_rese
        (SELECT sum(numbackends) FROM pg_stat_database)::int,
        (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'forge-tools')::int,
        (SELECT setting::int FROM pg_settings WHERE name = 'statement_timeout')
-
--- name: server
-SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1)

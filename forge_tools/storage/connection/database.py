@@ -1,0 +1,408 @@
+"""Where the database is, and how statements that are not hot reach it."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import quote
+from weakref import WeakSet
+
+from sqlalchemy import URL, Connection, Table, event, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, StorageError
+from forge_tools.storage.columns import MOMENT_FORMAT
+from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.deadline import alarm, answered_within
+from forge_tools.storage.connection.faults import ConflictError, translated, unreachable
+from forge_tools.storage.connection.schema_version import require_usable
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 1.0
+"""How long SQLite waits for another process's write transaction before the statement is tried again."""
+
+STATEMENT_SECONDS = 8.0
+"""What one statement may take on the server."""
+
+ANSWER_SECONDS = 2.0
+CLIENT_SECONDS = STATEMENT_SECONDS + ANSWER_SECONDS
+"""When the client gives a statement up: the server is frozen, or the network swallows."""
+
+LONG_SECONDS = 300.0
+"""What one statement may take that reads calls of years, on the server; the client waits a little longer."""
+
+LONG_READS = 2
+"""How many of those are under way at once, each on a connection of its own."""
+
+MIGRATION = {"statement_timeout": "0", "lock_timeout": "2s"}
+"""The index of a long history takes long. A statement that waits for a lock makes calls wait behind it, so a migration tries again
+instead; after one second PostgreSQL cancels the autovacuum that is in the way."""
+
+HELD, MORE = 1, 4
+"""Connections for everything that is neither hot nor long: one that stays, and what there may be more of while it lasts."""
+
+HOT = 10
+"""Connections for hot statements: there are hardly more kinds of batches, and one is under way of each."""
+
+PARTING_SECONDS = 3.0
+"""How long a close waits for statements under way; their connections are closed when they end."""
+
+APPLICATION = "forge-tools"
+"""What the server knows direct connections by."""
+
+FAREWELL_SECONDS = 1.0
+"""How long it waits for the server to take leave."""
+
+UNNAMED = {"statement_cache_size": 0}
+"""For asyncpg behind a pooler: no statement has a name, and what has none is parsed anew, together with each execution."""
+
+UNNAMED_ADAPTER = {"prepared_statement_name_func": str}
+"""For SQLAlchemy's adapter of it: the name of a statement is the empty one."""
+
+SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
+
+READ_TEXT = partial(str, encoding="utf-8", errors="replace")
+"""Reads a text of SQLite, which keeps any bytes as one: no row of others fails by them."""
+
+CONFLICT_TRIES = 5
+
+
+class Database:
+    """The SQLAlchemy side of a database: everything that is not a hot statement."""
+
+    def __init__(
+        self,
+        address: Address,
+        engine: AsyncEngine,
+        patient: AsyncEngine,
+        *,
+        deadline: float | None = None,
+        write_lock: asyncio.Lock | None = None,
+    ) -> None:
+        self.address = address
+        self.dialect = address.dialect
+        self._engine = engine
+        self._patient = patient
+        self._writer = engine.execution_options(forge_write=True)
+        self._write_lock = write_lock or asyncio.Lock()
+        self._long_reads = asyncio.Semaphore(LONG_READS)
+        self._pid = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._abandoned: set[asyncio.Future[Any]] = set()
+        self._users = 0
+        self._is_unused = asyncio.Event()
+        self._is_closed = self._is_cut_off = False
+        self._deadline = deadline if address.dialect == "postgresql" else None
+        self._opened: WeakSet[Any] = WeakSet()
+        for one in () if address.dialect == "sqlite" else (engine, patient):
+            event.listen(one.sync_engine, "connect", self._remember)
+
+    @classmethod
+    def open(
+        cls,
+        address: Address,
+        *,
+        connect_timeout: float,
+        deadline: float | None = None,
+        write_lock: asyncio.Lock | None = None,
+    ) -> "Database":
+        engine = create_engine(address, connect_timeout=connect_timeout)
+        patient = engine if address.dialect == "sqlite" else _patient_engine(address, connect_timeout)
+        return cls(address, engine, patient, deadline=deadline, write_lock=write_lock)
+
+    def _remember(self, connection: Any, _: object) -> None:
+        self._opened.add(connection.driver_connection)
+
+    def cut_off(self) -> None:
+        """Break off what is under way, and what will be."""
+        self._is_closed = self._is_cut_off = True
+        for connection in list(self._opened):
+            connection.terminate()
+
+    def guard(self) -> None:
+        """Refuse use after a fork, or from another event loop: connections survive neither."""
+        if os.getpid() != self._pid:
+            raise StorageError(
+                f"This Store was opened by process {self._pid} and is used in {os.getpid()}. "
+                "Connections do not survive a fork: open a Store in the child."
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise StorageError("This Store belongs to another event loop; open one Store per loop.")
+
+    async def check(self, *, has_tables: bool = True) -> None:
+        """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer and say that it can.
+
+        Raises:
+            SchemaVersionError: with the way out.
+        """
+        async with self.reading() as connection:
+            if not has_tables:
+                await connection.execute(text("SELECT 1"))
+                return
+            revision: str | None = await connection.scalar(text("SELECT version_num FROM alembic_version"))
+        require_usable(self.address.shown, revision)
+
+    def upsert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
+        """An INSERT that can say what to do on a conflict, in this dialect."""
+        return postgresql.insert(table) if self.dialect == "postgresql" else sqlite.insert(table)
+
+    @asynccontextmanager
+    async def reading(self, *, is_long: bool = False) -> AsyncIterator[AsyncConnection]:
+        """A connection to read with; nothing it does is kept. Statements of a long read may take minutes."""
+        self.guard()
+        with translated(self.address.shown):
+            if is_long:
+                async with self._long_reads, self._connection(self._patient) as connection:
+                    yield connection
+            else:
+                async with self._connection(self._engine) as connection:
+                    with self._alarm(connection):
+                        yield connection
+
+    async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Run `work` in one write transaction, again if another one got in its way.
+
+        On SQLite the process's writers take turns here rather than in the file's busy handler, which sleeps.
+        """
+        self.guard()
+        for remaining in reversed(range(CONFLICT_TRIES)):
+            try:
+                return await self._write_once(work)
+            except ConflictError as conflict:
+                if not remaining:
+                    raise DatabaseUnavailableError(
+                        f"{self.address.shown}: other transactions stayed in the way: {conflict}"
+                    ) from conflict
+                await asyncio.sleep(0.02 * (CONFLICT_TRIES - remaining))
+        raise AssertionError("unreachable")
+
+    async def _write_once(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        with translated(self.address.shown):
+            if self.dialect == "postgresql":
+                return await self._transact(work)
+            async with self._write_lock:
+                return await self._transact_to_its_end(work)
+
+    async def _transact(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        async with self._connection(self._writer) as connection:
+            with self._alarm(connection):
+                async with connection.begin():
+                    return await work(connection)
+
+    async def _transact_to_its_end(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """Also if it is cancelled: half of a transaction in SQLite stays open until its last cursor is garbage, and nobody can write."""
+        transaction = asyncio.ensure_future(self._transact(work))
+        try:
+            return await asyncio.shield(transaction)
+        except asyncio.CancelledError:
+            self._abandoned.add(transaction)
+            transaction.add_done_callback(self._forget)
+            await asyncio.wait([transaction])
+            raise
+
+    def _forget(self, done: "asyncio.Future[Any]") -> None:
+        self._abandoned.discard(done)
+        if not done.cancelled():
+            done.exception()  # whoever waited for it was cancelled
+
+    @asynccontextmanager
+    async def _connection(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        """A connection of the pool. After a close it is not given back, since nobody would ever close it there."""
+        if self._is_cut_off:
+            raise unreachable(self.address.shown, "the client was closed", maybe_committed=False)
+        with self._in_use():
+            connecting = asyncio.ensure_future(engine.connect().start())
+            try:
+                # Cancelled half way, the pool would forget the open connection that it prepares.
+                async with answered_within(self._deadline):
+                    connection = await asyncio.shield(connecting)
+            except (TimeoutError, asyncio.CancelledError) as error:
+                self._abandoned.add(abandoning := asyncio.ensure_future(self._abandon(connecting)))
+                abandoning.add_done_callback(self._abandoned.discard)
+                if isinstance(error, TimeoutError):
+                    said = f"no answer within {self._deadline or CLIENT_SECONDS:g} s"  # ours, or the driver's
+                    raise unreachable(self.address.shown, said, maybe_committed=False) from error
+                raise
+            try:
+                yield connection
+            finally:
+                await self._give_back(connection)
+
+    def _alarm(self, connection: AsyncConnection) -> AbstractContextManager[None]:
+        """Break the connection off at the deadline: asking a silent server to cancel could take as long again."""
+        if self._deadline is None or connection.sync_connection is None:
+            return nullcontext()
+        driver: Any = connection.sync_connection.connection.driver_connection
+        return alarm(self._deadline, driver.terminate)
+
+    async def _abandon(self, connecting: "asyncio.Future[AsyncConnection]") -> None:
+        with self._in_use(), suppress(Exception):  # nobody waits to hear that it could not connect
+            await self._give_back(await connecting)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        self._users += 1
+        self._is_unused.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._is_unused.set()
+
+    async def _give_back(self, connection: AsyncConnection) -> None:
+        if self._is_closed:
+            await connection.invalidate()
+        await connection.__aexit__(None, None, None)  # unlike close(), it is not cancelled half way
+
+    async def close(self) -> None:
+        """Let go of the connections: of those in use when they come back, which is waited for within a bounded time."""
+        self._is_closed = True
+        if self._users:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PARTING_SECONDS):
+                    await self._is_unused.wait()
+        try:
+            async with answered_within(FAREWELL_SECONDS):
+                await self._engine.dispose()
+                await self._patient.dispose()
+        except TimeoutError:
+            self.cut_off()
+
+
+def create_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
+    """Make SQLAlchemy's engine."""
+    if address.dialect == "sqlite":
+        return _sqlite_engine(address, create=False)
+    return _postgres_engine(
+        address,
+        connect_timeout,
+        CLIENT_SECONDS,
+        pool_size=HELD,
+        max_overflow=MORE,
+        pool_pre_ping=True,
+        pool_timeout=connect_timeout + STATEMENT_SECONDS,
+    )
+
+
+def migration_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
+    """One whose statements take as long as they need; it makes the file of SQLite."""
+    if address.dialect == "sqlite":
+        return _sqlite_engine(address, create=True).execution_options(forge_write=True)
+    return _postgres_engine(address, connect_timeout, None, MIGRATION, poolclass=NullPool)
+
+
+def _patient_engine(address: Address, connect_timeout: float) -> AsyncEngine:
+    """PostgreSQL by a connection for each long read: the client's limit is that of a connection."""
+    engine = _postgres_engine(address, connect_timeout, LONG_SECONDS + ANSWER_SECONDS, poolclass=NullPool)
+    event.listen(engine.sync_engine, "begin", _allow_long_statements)
+    return engine
+
+
+def _allow_long_statements(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {LONG_SECONDS * 1000:.0f}")
+
+
+def _postgres_engine(
+    address: Address,
+    connect_timeout: float,
+    command_timeout: float | None,
+    settings: dict[str, str] | None = None,
+    **pool: Any,
+) -> AsyncEngine:
+    async def connect() -> Any:
+        return await connect_postgres(
+            address, timeout=connect_timeout, settings=settings, command_timeout=command_timeout
+        )
+
+    load_asyncpg()
+    arguments = {"async_creator_fn": connect, **(UNNAMED_ADAPTER if address.is_pooled else {})}
+    return create_async_engine("postgresql+asyncpg://", connect_args=arguments, **pool)
+
+
+def _sqlite_engine(address: Address, *, create: bool) -> AsyncEngine:
+    query = {"mode": "rwc" if create else "rw", "uri": "true"}
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=f"file:{quote(address.target)}", query=query),
+        connect_args={"isolation_level": None, "timeout": BUSY_SECONDS},
+        pool_size=2,
+        max_overflow=3,
+    )
+    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.create_function("forge_now", 1, forge_now)
+    connection.create_function("forge_is_text", 1, _is_text)
+    connection.driver_connection.text_factory = READ_TEXT
+    cursor = connection.cursor()
+    for statement in SQLITE_SETUP:
+        cursor.execute(statement)
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """Take the write lock at the start: a transaction that reads first and then writes can only fail when it is busy."""
+    writes = connection.get_execution_options().get("forge_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def load_asyncpg() -> Any:
+    """Import the PostgreSQL driver, which is an extra."""
+    try:
+        import asyncpg
+    except ImportError as error:
+        raise ConfigurationError(
+            "A postgresql:// database needs the asyncpg driver: pip install 'forge-tools[postgres]'."
+        ) from error
+    return asyncpg
+
+
+async def connect_postgres(
+    address: Address,
+    *,
+    timeout: float,
+    settings: dict[str, str] | None = None,
+    command_timeout: float | None = CLIENT_SECONDS,
+) -> Any:
+    """Open one asyncpg connection whose statements end, even on a server that is frozen."""
+    limits = {"application_name": APPLICATION, "statement_timeout": str(int(STATEMENT_SECONDS * 1000))}
+    way: dict[str, Any] = UNNAMED if address.is_pooled else {"server_settings": limits | (settings or {})}
+    with translated(address.shown):
+        try:
+            async with answered_within(timeout):
+                return await load_asyncpg().connect(
+                    address.target,
+                    timeout=None,
+                    command_timeout=command_timeout,
+                    **way,
+                )
+        except TimeoutError as error:
+            raise unreachable(address.shown, f"no answer within {timeout:g} s", maybe_committed=False) from error
+        except OSError as error:
+            raise unreachable(address.shown, error, maybe_committed=False) from error
+        except ValueError as error:
+            raise ConfigurationError(
+                f"Database URL {address.shown} has a setting that cannot be used: {error}"
+            ) from error
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def forge_now(seconds: float = 0.0) -> str:
+    """SQLite's clock is its process's; its own functions stop at milliseconds."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(MOMENT_FORMAT)

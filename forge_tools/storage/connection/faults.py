@@ -1,0 +1,178 @@
+"""What the errors of the drivers mean in this package's words."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from forge_tools.errors import (
+    ConfigurationError,
+    DatabaseCorruptError,
+    DatabaseUnavailableError,
+    ForgeError,
+    SchemaVersionError,
+    StorageError,
+    UnstorableRowError,
+)
+from forge_tools.storage.connection.schema_version import UPGRADE
+
+_SQLITE_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SQLITE_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_SQLITE_VALUE = frozenset(
+    {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
+)
+
+# PostgreSQL's SQLSTATE codes and, at two characters, classes
+_CONFLICTS = ("40001", "40P01", "55P03", "57014")
+_NO_TABLE = ("42P01", "42703", "42883", "3F000")
+_CORRUPT = ("XX001", "XX002")
+_VALUES = ("22", "23", "54")
+_NEVER_BEGAN = ("28", "3D", "25", "53", "57P03")
+_GONE = ("08", "57P", "58")
+_FORBIDDEN = "42501"
+_OTHER_SERVER = ("26000", "42P05")
+"""A statement that was prepared is not known, or known already: it has come to another server than before."""
+_REFUSED_SETTING = "unsupported startup parameter"
+
+POOLER = (
+    "A pooler is between, which takes no settings of connections or has a server for each transaction. Set FORGE_DATABASE_POOLER=transaction "
+    "here, which suits its session mode as well, and FORGE_DATABASE_MIGRATION_URL for `forge-tools db upgrade` to the server itself."
+)
+_FULL = "53100"
+
+
+class ConflictError(StorageError):
+    """Another transaction won (deadlock, serialization, a busy file): nothing was written, the same rows may be tried again."""
+
+    retryable = True
+
+
+class RefusedError(UnstorableRowError):
+    """The database refuses a value somewhere in the rows: nothing was written."""
+
+
+class UnreachableError(DatabaseUnavailableError):
+    """The connection is gone or could not be made.
+
+    `maybe_committed` says whether the rows may have been written, `is_final` that no other try will be better.
+    """
+
+    def __init__(self, message: str, *, maybe_committed: bool = False, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.maybe_committed = maybe_committed
+        self.is_final = is_final
+
+
+class ForbiddenError(StorageError):
+    """The role may not do that; `refused` is what the server said."""
+
+    def __init__(self, refused: str) -> None:
+        super().__init__(f"{refused}. After an upgrade, run deploy/postgres/roles.sql again.")
+        self.refused = refused
+
+
+@contextmanager
+def translated(shown: str) -> Iterator[None]:
+    """Raise the errors of a driver as those of `forge_tools.errors`; `shown` is the database as people may see it."""
+    try:
+        yield
+    except ForgeError:
+        raise
+    except PendingRollbackError as error:  # what Alembic still did on a connection that had gone
+        raise explain(error.__context__ or error, shown) from error
+    except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
+        raise explain(error, shown) from error
+    except Exception as error:
+        if not _is_from_asyncpg(error):
+            raise
+        raise explain(error, shown) from error
+
+
+def explain(error: BaseException, shown: str) -> ForgeError:
+    """Name what went wrong and the way out."""
+    origin = _origin(error)
+    if isinstance(origin, sqlite3.Error):
+        return _explain_sqlite(origin, shown)
+    state = getattr(origin, "sqlstate", None)
+    if isinstance(state, str):
+        return _explain_postgres(origin, state, shown)
+    if isinstance(origin, (ValueError, OverflowError)):
+        return RefusedError(f"{shown} cannot store a value: {origin}")
+    return unreachable(shown, origin, maybe_committed=True)
+
+
+def _origin(error: BaseException) -> BaseException:
+    """The driver's own exception beneath SQLAlchemy's wrappers."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        inner = error.orig
+        return inner.__cause__ if inner.__cause__ is not None and _is_from_asyncpg(inner.__cause__) else inner
+    return error
+
+
+def _is_from_asyncpg(error: BaseException) -> bool:
+    return any(base.__module__.startswith("asyncpg") for base in type(error).__mro__)
+
+
+def _explain_sqlite(error: sqlite3.Error, shown: str) -> ForgeError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _SQLITE_CORRUPT:
+        return DatabaseCorruptError(
+            f"{shown} is damaged or is no database ({error}). "
+            "Restore it from a copy, or move the file away and run `forge-tools db upgrade` to begin anew."
+        )
+    if code in _SQLITE_BUSY:
+        return ConflictError(f"{shown} is locked by another process ({error}).")
+    if code in _SQLITE_VALUE or (not code and isinstance(error, (sqlite3.DataError, sqlite3.ProgrammingError))):
+        return RefusedError(f"{shown} refuses a value: {error}")
+    if "no such table" in str(error) or "no such column" in str(error) or "has no column" in str(error):
+        return SchemaVersionError(f"{shown} does not have the tables of this version ({error}). {UPGRADE}")
+    if code == sqlite3.SQLITE_READONLY:
+        return unreachable(
+            shown,
+            f"{error}; SQLite writes beside its file even to read, so this user needs to write both it and its folder",
+            maybe_committed=False,
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return _full(shown, error)
+    if code == sqlite3.SQLITE_ERROR:
+        return StorageError(f"{shown}: {error}")
+    return unreachable(shown, error, maybe_committed=code == sqlite3.SQLITE_IOERR)
+
+
+def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeError:
+    if state == _FULL:
+        return _full(shown, error)
+    if state in _OTHER_SERVER or _REFUSED_SETTING in str(error):
+        return ConfigurationError(f"The database {shown} cannot be used: {str(error).splitlines()[0]}. {POOLER}")
+    if state in _CONFLICTS:
+        return ConflictError(f"{shown}: {error}")
+    if state in _NO_TABLE:
+        return SchemaVersionError(f"{shown} does not have the tables of this version ({error}). {UPGRADE}")
+    if state in _CORRUPT:
+        return DatabaseCorruptError(f"{shown} is damaged ({error}). Restore it from a backup.")
+    if state.startswith(_VALUES):
+        return RefusedError(f"{shown} refuses a value: {str(error).splitlines()[0]}")  # the others quote the row
+    if state.startswith((*_NEVER_BEGAN, *_GONE)):
+        return unreachable(shown, error, maybe_committed=not state.startswith(_NEVER_BEGAN))
+    said = f"{shown}: {error} (SQLSTATE {state})"
+    return ForbiddenError(said) if state == _FORBIDDEN else StorageError(said)
+
+
+def _full(shown: str, error: BaseException) -> UnreachableError:
+    """Room may be made at any time, so this is an outage like others, with a way out of its own."""
+    return UnreachableError(
+        f"The database {shown} is full: {str(error).splitlines()[0]}. Nothing was written. Make room on its disk, or raise its limit; "
+        "until then no call is accepted, and results wait in their workers."
+    )
+
+
+def unreachable(shown: str, reason: BaseException | str, *, maybe_committed: bool) -> UnreachableError:
+    """The error of a database that is away, with the way out."""
+    said = str(reason).rstrip(".") or "it did not answer in time"
+    return UnreachableError(
+        f"The database {shown} cannot be used: {said}. "
+        "Check that it runs and that FORGE_DATABASE_URL is right; `forge-tools doctor` says more.",
+        maybe_committed=maybe_committed,
+    )

@@ -1,0 +1,225 @@
+"""Connections for hot statements on PostgreSQL: a few with pinned plans, through a pooler or without, and what all come to."""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from getpass import getuser
+from itertools import count
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+from weakref import WeakKeyDictionary
+
+from forge_tools.errors import ForgeError
+from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.database import (
+    CLIENT_SECONDS,
+    HELD,
+    HOT,
+    LONG_READS,
+    MORE,
+    STATEMENT_SECONDS,
+    Database,
+    connect_postgres,
+)
+from forge_tools.storage.connection.deadline import SENT, alarm
+from forge_tools.storage.connection.faults import UnreachableError, translated
+from forge_tools.storage.statements import settings
+
+IDLE_SECONDS = 30.0
+"""How long one is kept that nothing needs: that of the heartbeats stays, those of a burst go."""
+
+PINNED = {
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "work_mem": "32MB",
+}
+"""The planner guesses wrongly about arrays and about tables that were empty when it last looked (twice the cost).
+
+Planning anew for each set of arrays would cost half of a small statement, and could choose nothing better. But a plan that
+was made while the live table was empty must do when it is full: where a statement says `id = ANY (ARRAY[...])` for an
+equality, the planner has no use for the order of the index, and so no way to read all of it for each row it looks up.
+"""
+
+TRANSACTION_SECONDS = 10
+"""When the server ends a transaction whose client says no more: one that is frozen must not keep its locks."""
+
+IDLE_WORKER = 2
+"""That of its heartbeats, and that of its duties. A client needs one of them."""
+
+MOST_OF_ONE = HOT + HELD + MORE + LONG_READS
+"""What a worker or a client opens when everything happens at once."""
+
+_NUMBERS = count()
+
+
+class HotConnections:
+    """A connection for each statement under way, `HOT` at once; the one that was used last is used first."""
+
+    def __init__(self, address: Address, connect_timeout: float) -> None:
+        self._address = address
+        self._timeout = connect_timeout
+        self._idle: deque[tuple[Any, float]] = deque()
+        self._busy: set[Any] = set()
+        self._free = asyncio.Semaphore(HOT)
+        self._sweep: asyncio.TimerHandle | None = None
+        self._partings: set[asyncio.Future[Any]] = set()
+        self._is_cut_off = False
+        self._run = Transactions(PINNED).fetch if address.is_pooled else _autocommitted
+
+    async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
+        """Run one statement. A server that stays silent loses the connection: asking it to cancel could hang as well."""
+        async with self._free:
+            return await self._fetch(await self._take(), statement, arguments)
+
+    async def _fetch(self, connection: Any, statement: str, arguments: Sequence[object]) -> list[Any]:
+        self._busy.add(connection)
+        try:
+            with alarm(CLIENT_SECONDS, connection.terminate):
+                rows: list[Any] = await self._run(connection, statement, arguments)
+        except asyncio.CancelledError as cancellation:
+            connection.terminate()
+            cancellation.args = (SENT,)
+            raise
+        finally:
+            self._busy.discard(connection)
+            self._put_back(connection)
+        return rows
+
+    def cut_off(self) -> None:
+        self._is_cut_off = True
+        for connection in (*(one for one, _ in self._idle), *self._busy):
+            connection.terminate()
+
+    async def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        self._let_go(before=math.inf)
+        await asyncio.gather(*self._partings)
+
+    async def _take(self) -> Any:
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        if self._is_cut_off:
+            raise UnreachableError("The client was closed before the database answered.", is_final=True)
+        return await connect_postgres(self._address, timeout=self._timeout, settings=PINNED, command_timeout=None)
+
+    async def _part_from(self, connection: Any) -> None:
+        """Say goodbye, but not for long: a server that does not answer is left all the same."""
+        with suppress(ForgeError), translated(self._address.shown):
+            await connection.close(timeout=1.0)
+
+    def _put_back(self, connection: Any) -> None:
+        if connection.is_closed():
+            return
+        loop = asyncio.get_running_loop()
+        self._idle.append((connection, loop.time()))
+        if self._sweep is None:
+            self._sweep = loop.call_later(IDLE_SECONDS, self._sweep_idle)
+
+    def _sweep_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._let_go(before=loop.time() - IDLE_SECONDS)
+        self._sweep = loop.call_at(self._idle[0][1] + IDLE_SECONDS, self._sweep_idle) if self._idle else None
+
+    def _let_go(self, *, before: float) -> None:
+        """Part from those that were put back until then; they are in that order."""
+        while self._idle and self._idle[0][1] <= before:
+            parting = asyncio.ensure_future(self._part_from(self._idle.popleft()[0]))
+            self._partings.add(parting)
+            parting.add_done_callback(self._partings.discard)
+
+
+async def _autocommitted(connection: Any, statement: str, arguments: Sequence[object]) -> list[Any]:
+    rows: list[Any] = await connection.fetch(statement, *arguments)
+    return rows
+
+
+class Transactions:
+    """Runs each statement in a transaction with `settings`, which a pooler takes at no other moment.
+
+    A statement has a name, and so its plan is kept, where the pooler knows names: PgBouncer from 1.21 on, unless its
+    `max_prepared_statements` is 0.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        limits = {**settings, "idle_in_transaction_session_timeout": f"{TRANSACTION_SECONDS}s"}
+        self._begin = "BEGIN; " + "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in limits.items())
+        self._prepared: WeakKeyDictionary[Any, tuple[bool, dict[str, Any]]] = WeakKeyDictionary()
+
+    async def fetch(self, connection: Any, statement: str, arguments: Sequence[object]) -> list[Any]:
+        """Run it and commit; what fails is rolled back."""
+        if connection not in self._prepared:
+            self._prepared[connection] = await knows_names(connection), {}
+        try:
+            await connection.execute(self._begin)
+            prepared = await self._prepare(connection, statement)
+            rows: list[Any] = await prepared.fetch(*arguments)
+        except Exception:
+            self._prepared.pop(connection)  # what it returns may have changed, by a migration
+            if not connection.is_closed():
+                await connection.execute("ROLLBACK")
+            raise
+        await connection.execute("COMMIT")
+        return rows
+
+    async def _prepare(self, connection: Any, statement: str) -> Any:
+        is_named, known = self._prepared[connection]
+        if statement not in known:
+            known[statement] = await connection.prepare(statement, name=f"forge_{next(_NUMBERS)}" if is_named else "")
+        return known[statement]
+
+
+async def knows_names(connection: Any) -> bool:
+    """Whether the pooler follows prepared statements, and so gives them names of its own on each server."""
+    name = f"forge_{uuid4().hex}"
+    async with connection.transaction():
+        statement = await connection.prepare("SELECT 1 FROM pg_prepared_statements WHERE name = $1", name=name)
+        is_passed_on = await statement.fetchval(name) is not None
+        if is_passed_on:
+            await connection.execute(f'DEALLOCATE "{name}"')
+    return not is_passed_on
+
+
+class Connections(NamedTuple):
+    """As the server says it: `most` for roles without privileges, `open` to all of its databases, `ours` of any forge-tools."""
+
+    most: int
+    open: int
+    ours: int
+    statement_ms: int
+    """What a statement may take by the settings of this very connection; 0: for ever."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the server ends a statement before the client stops waiting for it."""
+        return 0 < self.statement_ms <= CLIENT_SECONDS * 1000
+
+
+async def read_connections(database: Database) -> Connections:
+    """Ask the server; one that is PostgreSQL."""
+    [question] = settings("postgresql", "connections")
+    async with database.reading() as connection:
+        return Connections._make((await connection.exec_driver_sql(question)).one())
+
+
+def role_setting(url: str) -> str:
+    """The statement that gives the role of that URL what a direct connection asks for as it begins."""
+    parts = urlsplit(Address.parse(url).target)
+    role = unquote(parts.username or getuser())
+    database = unquote(parts.path[1:]) or role
+    return (
+        f"ALTER ROLE {_quoted(role)} IN DATABASE {_quoted(database)} SET statement_timeout = '{STATEMENT_SECONDS:g}s'"
+    )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,347 @@
+"""Figures over history: how many calls, how they ended, how long they ran and waited; from hours that are rolled up, else from rows."""
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from math import ceil, fsum
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, Row, Select, case, func, literal, select, type_coerce
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import Float
+
+from forge_tools.records import TERMINAL, CallFigures, ExecutionStatus, Grouping, Selection, Times
+from forge_tools.storage.functions import from_now, hour_of, is_granted, seconds_between
+from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, queued_within
+from forge_tools.storage.models import rollup_figures, rollup_hours
+from forge_tools.storage.rows import clean
+from forge_tools.storage.statements import prepare
+
+PERCENTILES = (50, 95, 99)
+FAILED = (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT, ExecutionStatus.EXPIRED, ExecutionStatus.LOST)
+ROWS = 1_000
+"""So many are fetched and counted at once: others of the same event loop wait as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The calls of one group: how many ended how, and their times in milliseconds."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    durations: "array[float]" = field(default_factory=lambda: array("d"))
+    waits: "array[float]" = field(default_factory=lambda: array("d"))
+
+    @property
+    def calls(self) -> int:
+        return self.ends.total()
+
+    @property
+    def failed(self) -> int:
+        """Every end but success, rejection and cancel."""
+        return sum(self.ends[status] for status in FAILED)
+
+    def add(self, other: "Tally") -> None:
+        """Count the calls of another group here, too."""
+        self.ends.update(other.ends)
+        self.durations.extend(other.durations)
+        self.waits.extend(other.waits)
+
+    def figures(self, key: str | None) -> CallFigures:
+        """What is told of the group."""
+        return CallFigures(
+            key=key,
+            calls=self.calls,
+            succeeded=self.ends[ExecutionStatus.SUCCEEDED],
+            failed=self.failed,
+            rejected=self.ends[ExecutionStatus.REJECTED],
+            duration_ms=_spread(self.durations),
+            wait_ms=_spread(self.waits),
+        )
+
+
+Tallies = defaultdict[Any, Tally]
+"""Groups by their keys: `Tallies(Tally)` has none yet."""
+
+
+async def count(
+    connection: AsyncConnection, calls: Select[Any], key_of: Callable[[Row[Any]], Any], into: Tallies
+) -> None:
+    """Add rows, whose last columns are status, duration and wait, each to the group of its key. No row is held."""
+    async with connection.stream(calls) as rows:
+        async for part in rows.partitions(ROWS):
+            for row in part:
+                status, duration, wait = row[-3:]
+                group = into[key_of(row)]
+                group.ends[status] += 1
+                if duration is not None:
+                    group.durations.append(duration)
+                if wait is not None:
+                    group.waits.append(wait)
+
+
+def lines(groups: Mapping[str | None, Tally]) -> list[CallFigures]:
+    """The figures of each group, in the order of their keys, None last."""
+    return in_order([group.figures(key) for key, group in groups.items()])
+
+
+def in_order(figures: Iterable[CallFigures]) -> list[CallFigures]:
+    """By their keys, None last, as every database and this process have it."""
+    return sorted(figures, key=lambda one: (one.key is None, one.key or ""))
+
+
+def _spread(times: Sequence[float]) -> Times:
+    """Percentiles are by nearest rank: a time that was measured, and the same one wherever it is ranked."""
+    if not times:
+        return Times(mean=None, max=None, **{f"p{percent}": None for percent in PERCENTILES})
+    ranked = sorted(times)
+    return Times(
+        mean=fsum(ranked) / len(ranked),
+        max=ranked[-1],
+        **{f"p{percent}": ranked[ceil(len(ranked) * percent / 100) - 1] for percent in PERCENTILES},
+    )
+
+
+HOUR_FORMAT = "%Y-%m-%dT%H:00Z"
+
+
+KEYS: dict[Grouping, ColumnElement[Any]] = {
+    Grouping.TOOL: asked.c.tool,
+    Grouping.CATEGORY: asked.c.category,
+    Grouping.AGENT: asked.c.agent_id,
+    Grouping.SESSION: asked.c.session_id,
+    Grouping.QUEUE: asked.c.queue,
+    Grouping.HOUR: hour_of(asked.c.queued_at),
+}
+
+
+async def open_up(connection: AsyncConnection, selection: Selection) -> None:
+    """Begin to read: all of one moment, and what `measured` reads of this selection is joined as it should be."""
+    await prepare(connection, "figures_of_all" if _is_of_all(selection) else "figures_of_some")
+
+
+def measured(selection: Selection, *keys: ColumnElement[Any]) -> Select[Any]:
+    """The selected calls: their `keys`, then status, duration and wait, which are milliseconds, or None without a start."""
+    status = func.coalesce(last.c.status, live.c.status).label("status")
+    wait = type_coerce(seconds_between(asked.c.queued_at, last.c.started_at) * 1000.0, Float).label("wait")
+    columns = *keys, status, last.c.duration_ms.label("duration"), wait
+    filters = conditions(replace(selection, since=None, until=None))
+    if _is_of_all(selection):
+        both = joined(*id_bounds(selection, last.c.execution_id)).with_only_columns(*columns)
+        return both.where(*id_bounds(selection, asked.c.id), *queued_within(selection))
+    # Each of the few that a filter leaves is looked up in the other table: a bound there would be taken for a better way.
+    first = last.c.execution_id if _is_of_ends(selection) else asked.c.id
+    return joined().with_only_columns(*columns).where(*filters, *id_bounds(selection, first), *queued_within(selection))
+
+
+def _is_of_all(selection: Selection) -> bool:
+    """Whether nothing but times bounds it."""
+    return replace(selection, since=None, until=None) == Selection()
+
+
+def _is_of_ends(selection: Selection) -> bool:
+    """Whether a filter is on final attempts, by an index of theirs."""
+    return selection.error_code is not None or selection.error_text is not None or selection.status in TERMINAL
+
+
+HOUR = timedelta(hours=1)
+
+MOST_HELD = 15_000_000
+"""Calls whose times are held at once, 16 bytes each, and 32 more of a group that is ranked. Those of more PostgreSQL ranks itself."""
+
+_READ_AT_ONCE = 100
+
+SETS: Mapping[Grouping, tuple[str, ...]] = {
+    Grouping.TOOL: ("tool", "category", "queue"),
+    Grouping.AGENT: ("agent_id",),
+    Grouping.SESSION: ("session_id",),
+}
+"""By what the calls of an hour are told apart, together; each set is named after its first grouping."""
+
+COLUMNS = tuple(name for names in SETS.values() for name in names)
+
+_KEYS = {by: column.name for by, column in KEYS.items() if isinstance(column, Column)}
+"""The columns of the tables of figures have the names of those of executions."""
+
+hours, figures = rollup_hours.c, rollup_figures.c
+
+
+@dataclass(frozen=True, slots=True)
+class Rolled:
+    """The calls of whole hours in their groups; `rest` selects all others, each once."""
+
+    groups: Tallies
+    rest: Sequence[Selection]
+
+
+async def rolled_up(connection: AsyncConnection, selection: Selection, by: Grouping) -> Rolled | None:
+    """The rolled up hours within the bounds of a selection; None where they say nothing, or are not for this role to see."""
+    grouped_by = _set_for(selection, by)
+    if grouped_by is None or not await _may_read(connection):
+        return None
+    known = await _hours_within(connection, selection)
+    if not known or sum(known.values()) > MOST_HELD:
+        return None
+    # Those that are rolled up from here on are in the rest: none counts twice.
+    groups = await _read(connection, grouped_by, selection, by, known)
+    return Rolled(groups, list(_rest(selection, sorted(known))))
+
+
+def is_rolled_up() -> ColumnElement[bool]:
+    """Whether an hour counts: not if a clock that was ahead said that it was over."""
+    return (hours.rolled_at <= from_now(0.0)) & (hours.hour < from_now(0.0))
+
+
+def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
+    """The set that tells apart all that is asked for."""
+    bounds = {"since", "until"}
+    asked = {one.name for one in fields(selection) if getattr(selection, one.name) is not None} - bounds
+    asked |= {_KEYS[by]} if by in _KEYS else set()
+    return next((name for name, columns in SETS.items() if asked <= set(columns)), None)
+
+
+async def _may_read(connection: AsyncConnection) -> bool:
+    """Clients of deploy/postgres/roles.sql see their own calls only, and figures of all would tell them of others."""
+    return bool(await connection.scalar(select(is_granted(rollup_figures.name, "SELECT"))))
+
+
+async def _hours_within(connection: AsyncConnection, selection: Selection) -> Mapping[datetime, int]:
+    """The number of calls of each."""
+    query = select(hours.hour, hours.calls).where(is_rolled_up(), hours.calls.is_not(None))
+    if selection.since is not None:
+        query = query.where(hours.hour >= selection.since)
+    if selection.until is not None:
+        query = query.where(hours.hour < selection.until)
+    found = (await connection.execute(query)).all()
+    return {row.hour: row.calls for row in found if selection.until is None or row.hour + HOUR <= selection.until}
+
+
+async def _read(
+    connection: AsyncConnection,
+    grouped_by: Grouping,
+    selection: Selection,
+    by: Grouping,
+    known: Mapping[datetime, int],
+) -> Tallies:
+    key_of = attrgetter(_KEYS[by]) if by in _KEYS else _hour_told
+    query = select(rollup_figures).where(
+        figures.grouped_by == grouped_by.value,
+        figures.hour.between(min(known), max(known)),
+        *(
+            figures[name] == clean(str(value))
+            for name in SETS[grouped_by]
+            if (value := getattr(selection, name)) is not None
+        ),
+    )
+    groups: Tallies = Tallies(Tally)
+    async with connection.stream(query, execution_options={"yield_per": _READ_AT_ONCE}) as rows:
+        async for part in rows.partitions():
+            for row in part:
+                if row.hour in known:
+                    _add(row, groups[key_of(row)])
+    return groups
+
+
+def _hour_told(row: Any) -> str:
+    return f"{row.hour:{HOUR_FORMAT}}"
+
+
+def _add(row: Any, group: Tally) -> None:
+    others = row.calls - row.succeeded - row.failed - row.rejected
+    group.ends[ExecutionStatus.SUCCEEDED] += row.succeeded
+    group.ends[ExecutionStatus.FAILED] += row.failed
+    group.ends[ExecutionStatus.REJECTED] += row.rejected
+    group.ends[ExecutionStatus.CANCELLED] += others
+    group.durations.extend(row.durations)
+    group.waits.extend(row.waits)
+
+
+def _rest(selection: Selection, known: Sequence[datetime]) -> Iterator[Selection]:
+    """What lies before, between and behind those hours."""
+    start = selection.since
+    for hour in known:
+        if start is None or start < hour:
+            yield replace(selection, since=start, until=hour)
+        start = hour + HOUR
+    if selection.until is None or start is None or start < selection.until:
+        yield replace(selection, since=start)
+
+
+async def read_figures(
+    connection: AsyncConnection, selection: Selection, by: Grouping, *, from_rows: bool = False
+) -> list[CallFigures]:
+    """One line a group, in the order of its key; calls without an agent or session have the key None, and come last.
+
+    Hours that are rolled up are taken as they were counted, the others, and with `from_rows` all, are read call by call.
+    """
+    await open_up(connection, selection)
+    known = None if from_rows else await rolled_up(connection, selection, by)
+    if known is None:
+        return await summed(connection, measured(selection, KEYS[by].label("key")))
+    for rest in known.rest:
+        await count(connection, measured(rest, KEYS[by]), itemgetter(0), known.groups)
+    return lines(known.groups)
+
+
+async def summed(connection: AsyncConnection, calls: Select[Any]) -> list[CallFigures]:
+    """One line a key of `calls`, whose columns are key, status, duration and wait in milliseconds; in the order of keys, None last.
+
+    PostgreSQL ranks by itself; SQLite has no function for it, and its rows are ranked here, in half the time that
+    numbering them takes.
+    """
+    if connection.dialect.name == "sqlite":
+        groups: Tallies = Tallies(Tally)
+        await count(connection, calls, itemgetter(0), groups)
+        return lines(groups)
+    rows = await connection.execute(_figures(calls))
+    return in_order(
+        CallFigures(
+            key=row["key"],
+            calls=row["calls"],
+            succeeded=row["succeeded"],
+            failed=row["failed"],
+            rejected=row["rejected"],
+            duration_ms=_times(row, "duration"),
+            wait_ms=_times(row, "wait"),
+        )
+        for row in rows.mappings()
+    )
+
+
+def _figures(calls: Select[Any]) -> Select[Any]:
+    one = calls.cte("calls").c
+    return select(
+        one.key,
+        func.count().label("calls"),
+        _count(one.status, ExecutionStatus.SUCCEEDED).label("succeeded"),
+        _count(one.status, *FAILED).label("failed"),
+        _count(one.status, ExecutionStatus.REJECTED).label("rejected"),
+        *(
+            summary(one[name]).label(f"{name}_{label}")
+            for name in ("duration", "wait")
+            for label, summary in (("mean", func.avg), ("max", func.max))
+        ),
+        *(
+            _at_rank(one[name], percent).label(f"{name}_p{percent}")
+            for name in ("duration", "wait")
+            for percent in PERCENTILES
+        ),
+    ).group_by(one.key)
+
+
+def _at_rank(times: ColumnElement[Any], percent: int) -> ColumnElement[Any]:
+    return func.percentile_disc(literal(percent / 100, literal_execute=True)).within_group(times)
+
+
+def _count(status: ColumnElement[str], *statuses: ExecutionStatus) -> ColumnElement[int]:
+    return func.sum(case((status.in_([one.value for one in statuses]), 1), else_=0))
+
+
+def _times(row: Any, name: str) -> Times:
+    return Times(
+        mean=row[f"{name}_mean"],
+        max=row[f"{name}_max"],
+        **{f"p{percent}": row[f"{name}_p{percent}"] for percent in PERCENTILES},
+    )

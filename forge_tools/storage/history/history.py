@@ -1,0 +1,230 @@
+"""What was asked and what came of it: reads on the view `tool_executions`."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, select
+
+from forge_tools.errors import ExecutionNotFoundError
+from forge_tools.records import (
+    Attempt,
+    AttemptRecord,
+    CallFigures,
+    Event,
+    EventRecord,
+    ExecutionRecord,
+    ExecutionStatus,
+    Grouping,
+    Selection,
+    is_id,
+)
+from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.database import Database
+from forge_tools.storage.functions import database_now
+from forge_tools.storage.history.figures import read_figures
+from forge_tools.storage.history.pages import (
+    Index,
+    Listing,
+    Page,
+    R,
+    Stretch,
+    attempts_listed,
+    events_listed,
+    execution_record,
+    executions_listed,
+    index_for,
+    index_for_events,
+    read_all,
+    read_page,
+)
+from forge_tools.storage.history.view import tool_executions
+from forge_tools.storage.models import execution_attempts, execution_events
+from forge_tools.storage.rows import record_of
+
+LEAST_PREFIX = 8
+
+seen = tool_executions.c
+"""The view's columns."""
+
+
+@asynccontextmanager
+async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterator["History"]:
+    """The history alone, for those who only read it: a store has more parts to load. Raises what `open_store` raises."""
+    address = Address.parse(url)
+    address.require_file()
+    database = Database.open(address, connect_timeout=connect_timeout)
+    try:
+        await database.check()
+        yield History(database)
+    finally:
+        await database.close()
+
+
+class History:
+    """Executions, attempts and events as people may read them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, execution_id: str) -> ExecutionRecord:
+        """One execution by its id, or by the first 8 or more characters of it.
+
+        Raises:
+            ExecutionNotFoundError: none has that id, or several begin like that.
+        """
+        query = select(tool_executions).where(*_id_range(execution_id)).order_by(seen.id).limit(2)
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(query)).all()
+        if not rows:
+            raise ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
+        if len({row.id for row in rows}) > 1:
+            raise ExecutionNotFoundError(
+                f"Several executions begin with {execution_id}; give more characters of the id."
+            )
+        return execution_record(rows[0])
+
+    async def attempts(self, execution_id: str) -> list[Attempt]:
+        """The attempts of one execution that have ended, in order."""
+        columns = execution_attempts.c
+        query = select(execution_attempts).where(columns.execution_id == execution_id).order_by(columns.attempt)
+        rows = await self._rows(execution_id, query)
+        return [record_of(Attempt, row, status=ExecutionStatus(row.status)) for row in rows]
+
+    async def events(self, execution_id: str) -> list[Event]:
+        """What was done to one execution, in order."""
+        columns = execution_events.c
+        query = select(execution_events).where(columns.execution_id == execution_id).order_by(columns.id)
+        return [record_of(Event, row) for row in await self._rows(execution_id, query)]
+
+    async def figures(
+        self, by: Grouping = Grouping.TOOL, *, from_rows: bool = False, **filters: Any
+    ) -> list[CallFigures]:
+        """Calls, ends and times of what `Selection` takes, a line for each tool or whatever they are told apart by.
+
+        Whole hours are taken from their roll-ups, unless `from_rows` has every call read.
+        """
+        selection, by = Selection(**filters), Grouping(by)
+        async with self._database.reading(is_long=True) as connection:
+            return await read_figures(connection, selection, by, from_rows=from_rows)
+
+    async def list_attempts(
+        self, *, limit: int = 50, before: str | None = None, patience: float | None = None, **filters: Any
+    ) -> Page[AttemptRecord]:
+        """Attempts of all executions, those queued last first; `before` is the `cursor` of the last one above.
+
+        `status`, `error_code`, `error_text`, `min_ms` and `max_ms` are of the attempt, the other filters of its execution.
+
+        Raises:
+            ExecutionNotFoundError: `before` is no cursor.
+            ValueError: as `list` does, and for a status that no attempt has.
+        """
+        selection = Selection(**filters)
+        return await self._page(
+            attempts_listed(selection), index_for(selection), limit=limit, before=before, patience=patience
+        )
+
+    async def list_events(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        patience: float | None = None,
+        kind: str | None = None,
+        **filters: Any,
+    ) -> Page[EventRecord]:
+        """Events of all executions, newest first; `before` is the `cursor` of the last one above.
+
+        `since` and `until` bound when they happened, the other filters are of the execution they happened to.
+
+        Raises:
+            ExecutionNotFoundError: `before` is no cursor.
+            ValueError: as `list` does.
+        """
+        selection = Selection(**filters)
+        index = index_for_events(selection, kind)
+        return await self._page(events_listed(selection, kind), index, limit=limit, before=before, patience=patience)
+
+    async def _page(self, listing: Listing[R], index: Index, *, limit: int, **how: Any) -> Page[R]:
+        if limit < 1:
+            raise ValueError(f"limit is {limit}; it must be at least 1.")
+        async with self._database.reading() as connection:
+            return await read_page(connection, listing, index, limit=limit, **how)
+
+    async def _rows(self, execution_id: str, query: Select[Any]) -> Sequence[Row[Any]]:
+        if not is_id(execution_id):
+            return []
+        async with self._database.reading() as connection:
+            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
+        return rows
+
+    async def list(
+        self, *, limit: int = 50, before: str | None = None, patience: float | None = None, **filters: Any
+    ) -> Page[ExecutionRecord]:
+        """Executions that `Selection` takes, newest first; `before` is the id of the last one on the page above.
+
+        A page has fewer than `limit` at the end of history, or where `patience` is over: then its `older` is what `before`
+        takes to look further back.
+
+        Raises:
+            ExecutionNotFoundError: `before` is no id. That execution itself need not be there any more.
+            ValueError: for a filter that selects nothing anywhere, and a `limit` below 1.
+        """
+        selection = Selection(**filters)
+        return await self._page(
+            executions_listed(selection), index_for(selection), limit=limit, before=before, patience=patience
+        )
+
+    def pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[ExecutionRecord]]:
+        """All executions that `Selection` takes, the oldest first; what is queued meanwhile is left out.
+
+        They come in stretches of at most `size`. One without any says, as each does, up to when was looked.
+        """
+        return self._all(size, filters, executions_listed, index_for)
+
+    def attempt_pages(self, size: int = 500, **filters: Any) -> AsyncIterator[Stretch[AttemptRecord]]:
+        """All attempts that `list_attempts` finds, the oldest first; those of what is queued meanwhile are left out."""
+        return self._all(size, filters, attempts_listed, index_for)
+
+    def event_pages(
+        self, size: int = 500, kind: str | None = None, **filters: Any
+    ) -> AsyncIterator[Stretch[EventRecord]]:
+        """All events that `list_events` finds, the oldest first; what happens meanwhile is left out."""
+        return self._all(size, filters, partial(events_listed, kind=kind), partial(index_for_events, kind=kind))
+
+    async def _all(
+        self,
+        size: int,
+        filters: Mapping[str, Any],
+        listed: Callable[[Selection], Listing[R]],
+        index: Callable[[Selection], Index],
+    ) -> AsyncIterator[Stretch[R]]:
+        if size < 1:
+            raise ValueError(f"size is {size}; it must be at least 1.")
+        async with self._database.reading() as connection:
+            now = await database_now(connection)
+        selection = _until(now, filters)
+        async for stretch in read_all(self._database, listed(selection), index(selection), size):
+            yield stretch
+
+
+def _until(now: datetime, filters: Mapping[str, Any]) -> Selection:
+    selection = Selection(**filters)
+    return replace(selection, until=min(now, selection.until or now))
+
+
+def _id_range(prefix: str) -> list[ColumnElement[bool]]:
+    """The ids that begin with `prefix`."""
+    text = prefix.lower()
+    low, high = (text + filler[len(text) :] for filler in _EXTREMES)
+    if len(text) < LEAST_PREFIX or not is_id(low):
+        raise ExecutionNotFoundError(
+            f"{prefix[:60]!r} is no execution id; give the id or at least its first 8 characters."
+        )
+    return [seen.id >= low, seen.id <= high]
+
+
+_EXTREMES = tuple("-".join(digit * length for length in (8, 4, 4, 4, 12)) for digit in "0f")

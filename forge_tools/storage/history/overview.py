@@ -1,0 +1,411 @@
+"""A stack at one moment: who works, what waits or is stuck, how calls of the last seconds ended. History is read from its end alone."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from operator import add, sub
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    String,
+    TextualSelect,
+    and_,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    null,
+    or_,
+    select,
+    text,
+    type_coerce,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import Float
+
+from forge_tools.records import (
+    DemotedTool,
+    ExecutionStatus,
+    FailedCalls,
+    Overview,
+    QueueDepth,
+    QueueLoad,
+    StuckCalls,
+    StuckReason,
+    WorkerLoad,
+    WorkerRecord,
+)
+from forge_tools.records.places import HOST_PREFIX
+from forge_tools.records.tools import tool_key
+from forge_tools.storage.columns import Moment
+from forge_tools.storage.connection.database import Database
+from forge_tools.storage.functions import database_now, from_now, seconds_between
+from forge_tools.storage.history.figures import FAILED, summed
+from forge_tools.storage.models import execution_attempts, execution_queue, executions, tools, workers
+from forge_tools.storage.queue.workers import boots, is_alive, read_workers
+from forge_tools.storage.statements import prepare, sqlite_statement
+
+live = execution_queue.c
+QUEUED = live.status == ExecutionStatus.QUEUED.value
+RUNNING = live.status == ExecutionStatus.RUNNING.value
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Calls of one kind at one place in one status.
+
+    `due` of them could be claimed now, the first since `due_seconds`; `stale` have been for so long that they should be. `example`
+    is one of these.
+    """
+
+    queue: str
+    lane: str
+    tool_key: str
+    status: str
+    owner: str | None
+    calls: int
+    due: int
+    due_seconds: float | None
+    stale: int
+    stale_seconds: float | None
+    example: str | None
+
+    @property
+    def tool(self) -> str:
+        return self.tool_key.rpartition("@")[0]
+
+    @property
+    def is_running(self) -> bool:
+        return self.status == ExecutionStatus.RUNNING.value
+
+
+async def read_load(connection: AsyncConnection, *, patience: float) -> list[Load]:
+    """Count everything that is queued, runs or waits; what is due for `patience` seconds is stale."""
+    now = (await connection.execute(select(from_now(0.0)))).scalar_one()  # once: SQLite would ask again for each row
+    since = now - timedelta(seconds=patience)
+    if connection.dialect.name == "sqlite":
+        return await _read_on_sqlite(connection, now, since)
+    return [_load(now, *row) for row in await connection.execute(_grouped(now, since))]
+
+
+def _grouped(now: datetime, since: datetime) -> Select[Any]:
+    is_due = QUEUED & (live.not_before <= now)
+    is_stale = and_(
+        QUEUED,
+        live.not_before <= since,
+        live.expires_at > now,
+        live.cancel_requested_at.is_(None),
+        live.attempt < live.max_attempts,
+    )
+    kind = (live.queue, live.lane, live.tool_key, live.status, live.owner)
+    return select(
+        *kind,
+        func.count(),
+        func.count(case((is_due, 1))),
+        func.min(case((is_due, live.not_before))),
+        func.count(case((is_stale, 1))),
+        func.min(case((is_stale, live.not_before))),
+        func.min(case((is_stale, cast(live.id, String)))),
+    ).group_by(*kind)
+
+
+def _load(now: datetime, *row: Any) -> Load:
+    """The moments of a row as seconds until now."""
+    values: list[Any] = [(now - value).total_seconds() if isinstance(value, datetime) else value for value in row]
+    return Load(*values)
+
+
+async def _read_on_sqlite(connection: AsyncConnection, now: datetime, since: datetime) -> list[Load]:
+    others, places = [
+        (await connection.execute(_typed(statement), {"now": now, "since": since})).all()
+        for statement in ("load_of_others", "load_of_places")
+    ]
+    found = dict[tuple[str | None, ...], Load]()
+    apart: dict[tuple[str | None, ...], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for row in others:
+        queued = (row.due, row.first) if row.status == ExecutionStatus.QUEUED.value else (0, None)
+        found[row[:5]] = _load(now, *row[:6], *queued, 0, None, None)
+        apart[row[:3]] = list(map(add, apart[row[:3]], (row.calls, row.due, row.stale)))
+    for row in places:
+        calls, due, stale = map(sub, (row.calls, row.due, row.stale), apart[row[:3]])
+        if calls:
+            is_stale = (stale, row.first, row.example) if stale else (0, None, None)
+            one = _load(now, *row[:3], ExecutionStatus.QUEUED.value, None, calls, due, row.first, *is_stale)
+            same = (*row[:3], one.status, None)
+            found[same] = _both(one, found[same]) if same in found else one
+    return list(found.values())
+
+
+def _typed(name: str) -> TextualSelect:
+    moments = (bindparam(name, type_=Moment) for name in ("now", "since"))
+    return text(sqlite_statement(name)).bindparams(*moments).columns(first=Moment)
+
+
+def _both(one: Load, queued: Load) -> Load:
+    """Together with those of the same place that wait in vain, and are never stale."""
+    waits = [load.due_seconds for load in (one, queued) if load.due_seconds is not None]
+    return replace(one, calls=one.calls + queued.calls, due=one.due + queued.due, due_seconds=max(waits, default=None))
+
+
+async def stuck_among(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:
+    """Those of a `load` that was read before, grouped, the worst first."""
+    halted = (await connection.execute(_halted_groups(lease))).all()
+    found = [StuckCalls(**_told(row)) for row in halted if isinstance(row.tool, str)]
+    stale = [one for one in load if one.stale]
+    if stale:
+        serving = await _serving(connection, is_alive(lease), load)
+        rules = await _rules(connection)
+        found += [stuck for one in stale if (stuck := _untaken(one, serving, rules)) is not None]
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def _told(row: Row[Any]) -> dict[str, Any]:
+    """A group as what is stuck; of one that somebody else gave no time to start at, nobody knows since when."""
+    return {**row._asdict(), "reason": StuckReason(row.reason), "seconds": row.seconds or 0.0}
+
+
+def _halted_groups(lease: float) -> Select[Any]:
+    """Count what runs on nobody, or too long, by place, tool and process."""
+    running_for = seconds_between(live.started_at, from_now(0.0))
+    is_ownerless = or_(workers.c.id.is_(None), ~is_alive(lease))
+    reason = case((is_ownerless, StuckReason.OWNER_GONE.value), else_=StuckReason.OVERDUE.value).label("reason")
+    group = (reason, live.queue, live.lane, executions.c.tool, live.hostname, live.pid)
+    return (
+        select(
+            *group,
+            func.count().label("count"),
+            func.max(running_for).label("seconds"),
+            func.min(cast(live.id, String)).label("example"),
+        )
+        .select_from(execution_queue)
+        .join(executions, executions.c.id == live.id)
+        .outerjoin(workers, workers.c.id == live.owner)
+        .where(RUNNING, or_(is_ownerless, running_for > executions.c.time_limit + lease))
+        .group_by(*group)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    lane: str
+    queues: tuple[str, ...]
+    tools: Mapping[str, str]
+    free: int
+
+
+async def _serving(connection: AsyncConnection, lives: ColumnElement[bool], load: Sequence[Load]) -> list[_Serving]:
+    """Live workers, with the slots that are free."""
+    busy = Counter[str | None]()
+    for one in load:
+        busy[one.owner] += one.calls if one.status == ExecutionStatus.RUNNING else 0
+    columns = (workers.c.id, workers.c.lane, workers.c.queues, workers.c.tools, workers.c.concurrency)
+    return [
+        _Serving(row.lane, tuple(row.queues), row.tools, row.concurrency - busy[row.id])
+        for row in (await connection.execute(select(*columns).where(lives))).all()
+    ]
+
+
+class _Rules(NamedTuple):
+    """The names of disabled tools, and (version, digest) of what each pinned one is pinned to."""
+
+    disabled: frozenset[str]
+    pins: Mapping[str, tuple[str, str]]
+
+
+async def _rules(connection: AsyncConnection) -> _Rules:
+    columns = (tools.c.name, tools.c.version, tools.c.digest)
+    pinned = await connection.execute(select(*columns).where(tools.c.pinned_at.is_not(None)))
+    disabled = await connection.scalars(select(tools.c.name).where(tools.c.enabled == false()))
+    return _Rules(frozenset(disabled), {row.name: (row.version, row.digest) for row in pinned})
+
+
+def _untaken(load: Load, serving: Sequence[_Serving], rules: _Rules) -> StuckCalls | None:
+    """Nothing is stuck in a queue that nobody serves, which is another trouble, or where all slots are taken."""
+    stuck = StuckCalls(
+        reason=StuckReason.DISABLED,
+        queue=load.queue,
+        lane=load.lane,
+        tool=load.tool,
+        count=load.stale,
+        seconds=load.stale_seconds or 0.0,
+        example=load.example or "",
+    )
+    if load.tool in rules.disabled:
+        return stuck
+    there = [one for one in serving if one.lane == load.lane and load.queue in one.queues]
+    pin = rules.pins.get(load.tool)
+    able = [one for one in there if _can_run(one.tools.get(load.tool), load, pin)]
+    if able:
+        return replace(stuck, reason=StuckReason.NOT_TAKEN) if any(one.free > 0 for one in able) else None
+    hosted = {one.tools[load.tool] for one in there if load.tool in one.tools}
+    if hosted:
+        wanted = _shown(*pin) if pin and tool_key(load.tool, pin[0]) == load.tool_key else load.tool_key
+        shown = tuple(sorted(_shown(*text.split(" ", 1)) for text in hosted))
+        return replace(stuck, reason=StuckReason.OTHER_VERSION, wanted=wanted, hosted=shown)
+    return replace(stuck, reason=StuckReason.NOT_HOSTED) if there else None
+
+
+def _can_run(hosted: str | None, load: Load, pin: tuple[str, str] | None) -> bool:
+    if hosted is None:
+        return False
+    version, _, digest = hosted.partition(" ")
+    return tool_key(load.tool, version) == load.tool_key and (pin is None or pin[1] == digest)
+
+
+def _shown(version: str, digest: str) -> str:
+    return f"{version} ({digest})"
+
+
+MOST_FAILURES = 100
+
+ended = execution_attempts.c
+
+
+class Overviews:
+    """What an operator watches, in a few statements, none of which reads history further back than it is asked for."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, *, window: float, lease: float, patience: float) -> Overview:
+        """Look once. Figures are of calls that ended in the last `window` seconds; `lease` and `patience` as for stuck calls."""
+        async with self._database.reading() as connection:
+            now = await database_now(connection)
+            since = now - timedelta(seconds=window)
+            load = await read_load(connection, patience=patience)
+            stuck = await stuck_among(connection, load, lease=lease)
+            known = await read_workers(connection, boots.stopped_at.is_(None))
+            at_work = _worker_loads(known, load)
+            await prepare(connection, "by_index")
+            figures = await summed(connection, _keyed_and_all(since))
+            return Overview(
+                at=now,
+                window=window,
+                total=next((one for one in figures if one.key is None), None),
+                tools=tuple(sorted((one for one in figures if one.key is not None), key=lambda one: -one.calls)),
+                failures=await _failures(connection, since),
+                workers=at_work,
+                queues=_queue_loads(at_work, load, lease),
+                stuck=tuple(stuck),
+                demoted=await _demoted(connection),
+            )
+
+    async def backlog(self) -> list[QueueDepth]:
+        """What waits and runs now, per queue and lane."""
+        live = execution_queue.c
+        waiting = case((live.status == ExecutionStatus.QUEUED.value, executions.c.queued_at))
+        query = (
+            select(
+                live.queue,
+                live.lane,
+                func.count(waiting).label("queued"),
+                func.sum(case((live.status == ExecutionStatus.RUNNING.value, 1), else_=0)).label("running"),
+                seconds_between(func.min(waiting), from_now(0.0)).label("oldest_seconds"),
+            )
+            .join(executions, executions.c.id == live.id)
+            .group_by(live.queue, live.lane)
+            .order_by(live.queue, live.lane)
+        )
+        async with self._database.reading() as connection:
+            return [QueueDepth(**row._asdict()) for row in (await connection.execute(query)).all()]
+
+    async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
+        """Calls that do not move though they should, the worst first.
+
+        They run on a worker silent for a `lease`, or for a lease beyond their time limit; or they have been due for `patience`
+        seconds while a worker that serves them has free slots, or while none of those that serve their queue hosts the tool.
+        """
+        async with self._database.reading() as connection:
+            return await stuck_among(connection, await read_load(connection, patience=patience), lease=lease)
+
+
+def _keyed_and_all(since: datetime) -> Select[Any]:
+    """What ended, once with its tool as the key and once without."""
+    wait = type_coerce(seconds_between(executions.c.queued_at, ended.started_at) * 1000.0, Float)
+    calls = (
+        select(executions.c.tool.label("key"), ended.status, ended.duration_ms.label("duration"), wait.label("wait"))
+        .join(executions, executions.c.id == ended.execution_id)
+        .where(ended.completed_at >= since, ended.final)
+        .cte("ended")
+    )
+    unkeyed = select(cast(null(), String), *(calls.c[name] for name in ("status", "duration", "wait")))
+    both = select(calls).union_all(unkeyed).subquery()
+    return select(both)
+
+
+async def _failures(connection: AsyncConnection, since: datetime) -> tuple[FailedCalls, ...]:
+    kind = (executions.c.tool, ended.status, ended.error_code)
+    count = func.count().label("calls")
+    query = (
+        select(*kind, count, func.max(cast(ended.execution_id, String)).label("example"))
+        .join(executions, executions.c.id == ended.execution_id)
+        .where(
+            ended.completed_at >= since,
+            ended.final,
+            ended.status.in_([one.value for one in FAILED]),
+        )
+        .group_by(*kind)
+        .order_by(count.desc(), *kind)
+        .limit(MOST_FAILURES)
+    )
+    rows = (await connection.execute(query)).mappings()
+    return tuple(FailedCalls(**{**row, "status": ExecutionStatus(row["status"])}) for row in rows)
+
+
+async def _demoted(connection: AsyncConnection) -> tuple[DemotedTool, ...]:
+    """Those that a worker which has not stopped hosts in that very definition."""
+    rows = (await connection.execute(select(tools).where(tools.c.demoted_at.is_not(None)))).all()
+    if not rows:
+        return ()
+    hosting = select(workers.c.id, workers.c.tools).where(workers.c.stopped_at.is_(None))
+    hosted = {
+        (name, str(told)) for row in (await connection.execute(hosting)).all() for name, told in row.tools.items()
+    }
+    return tuple(
+        DemotedTool(tool=row.name, version=row.version, reason=row.demoted_reason or "", at=row.demoted_at)
+        for row in rows
+        if (row.name, f"{row.version} {row.digest}") in hosted
+    )
+
+
+def _worker_loads(known: Sequence[WorkerRecord], load: Sequence[Load]) -> tuple[WorkerLoad, ...]:
+    running: dict[str | None, int] = defaultdict(int)
+    for one in load:
+        running[one.owner] += one.calls if one.is_running else 0
+    found = sorted(known, key=lambda one: (one.hostname, one.lane, one.queues, one.id))
+    return tuple(WorkerLoad(worker=one, running=running[one.id]) for one in found)
+
+
+def _queue_loads(known: Sequence[WorkerLoad], load: Sequence[Load], lease: float) -> tuple[QueueLoad, ...]:
+    """Each lane of a queue where something is, or that is served and not a host's own."""
+    serving: dict[tuple[str, str], list[WorkerLoad]] = defaultdict(list)
+    for one in known:
+        if one.worker.silent_seconds <= lease:
+            for queue in one.worker.queues:
+                serving[queue, one.worker.lane].append(one)
+    groups: dict[tuple[str, str], list[Load]] = defaultdict(list)
+    for group in load:
+        groups[group.queue, group.lane].append(group)
+    places = groups.keys() | {place for place in serving if not place[0].startswith(HOST_PREFIX)}
+    return tuple(_queue_load(place, groups[place], serving[place]) for place in sorted(places))
+
+
+def _queue_load(place: tuple[str, str], load: Sequence[Load], serving: Sequence[WorkerLoad]) -> QueueLoad:
+    waiting = sum(one.due for one in load)
+    running = sum(one.calls for one in load if one.is_running)
+    return QueueLoad(
+        queue=place[0],
+        lane=place[1],
+        waiting=waiting,
+        later=sum(one.calls for one in load) - waiting - running,
+        running=running,
+        oldest_seconds=max((one.due_seconds for one in load if one.due_seconds is not None), default=None),
+        workers=len(serving),
+        slots=sum(one.worker.slots for one in serving),
+        free=sum(max(0, one.worker.slots - one.running) for one in serving),
+    )

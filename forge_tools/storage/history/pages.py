@@ -1,0 +1,383 @@
+"""Lists over all of history, executions, attempts or events: a page at a time, each going on behind the last row of the one before."""
+
+import operator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, Dialect, Row, Select, and_, asc, desc, func, literal, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.errors import ExecutionNotFoundError
+from forge_tools.records import (
+    TERMINAL,
+    AttemptRecord,
+    EventRecord,
+    ExecutionRecord,
+    ExecutionStatus,
+    Selection,
+    id_time,
+    is_id,
+)
+from forge_tools.storage.connection.database import Database
+from forge_tools.storage.functions import seen_last
+from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live
+from forge_tools.storage.models import DEFAULT_QUEUE, execution_attempts, execution_events, execution_queue, executions
+from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.statements import prepare
+
+R = TypeVar("R", ExecutionRecord, AttemptRecord, EventRecord)
+Order = tuple[ColumnElement[Any], ...]
+Place = tuple[Any, ...]
+
+_MOST_DIGITS = 9, 18
+"""Of an attempt and of an event: more do not fit their columns, or could not be there."""
+
+done = execution_events.alias("v")
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Which end of a list comes first: how it orders a column, and compares with a value what lies behind, from, or up to it."""
+
+    orders: Callable[[ColumnElement[Any]], ColumnElement[Any]]
+    is_behind: Callable[[Any, Any], ColumnElement[bool]]
+    is_from: Callable[[Any, Any], ColumnElement[bool]]
+    is_up_to: Callable[[Any, Any], ColumnElement[bool]]
+
+
+NEWEST_FIRST = Direction(desc, operator.lt, operator.le, operator.ge)
+OLDEST_FIRST = Direction(asc, operator.gt, operator.ge, operator.le)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[R]):
+    """What is selected, the columns whose order is that of time, and where in it a cursor or a record stands.
+
+    A `twin` equals the first of these columns, in another table, which is then read from the right place on, too.
+    """
+
+    query: Select[Any]
+    order: Order
+    place: Callable[[str], Place]
+    place_of: Callable[[Row[Any]], Place]
+    record: Callable[[Row[Any]], R]
+    twin: ColumnElement[Any] | None = None
+
+    def first(self, limit: int, direction: Direction) -> Select[Any]:
+        """The first rows in this direction."""
+        return self.query.order_by(*map(direction.orders, self.order)).limit(limit)
+
+    def is_behind(self, place: Place, direction: Direction) -> ColumnElement[bool]:
+        """Whether one of the rows from a place on lies behind it. A place without its last value is behind all that share the first."""
+        passes = direction.is_behind(self.order[0], place[0])
+        for column, value in zip(self.order[1:], place[1:], strict=False):
+            passes |= direction.is_behind(column, value)
+        return passes
+
+
+def moment_of(place: Place) -> datetime:
+    """The time at which a place is."""
+    major: datetime | str = place[0]
+    return datetime.fromtimestamp(id_time(major), UTC) if isinstance(major, str) else major
+
+
+def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
+    """Executions, in the order in which they were queued."""
+    query = joined().where(*conditions(selection))
+    shown = [column for column in query.selected_columns if column.key in ExecutionRecord.__dataclass_fields__]
+    query = query.with_only_columns(*shown, maintain_column_froms=True)
+    return Listing(query, (asked.c.id,), _execution_place, _by_id, execution_record)
+
+
+def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
+    """Attempts that have ended, in the order in which their executions were queued. Status, error and duration are theirs.
+
+    Raises:
+        ValueError: for a status that no attempt has, since what waits or runs has none that has ended.
+    """
+    if selection.status is not None and selection.status not in TERMINAL:
+        raise ValueError(
+            f"No attempt has the status {str(selection.status)!r}: attempts are rows when they have ended."
+        )
+    columns = (*last.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id, asked.c.queue)
+    query = select(*columns).select_from(asked.join(last, last.c.execution_id == asked.c.id))
+    query = query.where(*conditions(selection), *id_bounds(selection, last.c.execution_id))
+    order = asked.c.id, last.c.attempt
+    return Listing(query, order, _attempt_place, _by_number, _attempt_record, twin=last.c.execution_id)
+
+
+def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord]:
+    """Events in the order in which they happened, also those of pruning; times bound them, the rest is of their executions."""
+    query = select(*done.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id)
+    of_them = conditions(replace(selection, since=None, until=None))
+    tables = done.outerjoin(asked, asked.c.id == done.c.execution_id)
+    if of_them:
+        tables = tables.outerjoin(live, live.c.id == asked.c.id).outerjoin(
+            last, and_(last.c.execution_id == asked.c.id, last.c.final)
+        )
+    wanted = [seen_last(and_(*of_them))] if of_them else []
+    query = query.select_from(tables).where(*wanted, *_of_events(selection, kind))
+    return Listing(query, (done.c.at, done.c.id), _event_place, _by_time, _event_record)
+
+
+def execution_record(row: Row[Any]) -> ExecutionRecord:
+    """One row of the view; what has neither ended nor waits in the queue, as a careless restore may leave it, is lost."""
+    status = ExecutionStatus(row.status or ExecutionStatus.LOST)
+    return record_of(ExecutionRecord, row, status=status, metadata=row.metadata or {})
+
+
+def _of_events(selection: Selection, kind: str | None) -> Iterator[ColumnElement[bool]]:
+    if selection.since is not None:
+        yield done.c.at >= selection.since
+    if selection.until is not None:
+        yield done.c.at < selection.until
+    if kind is not None:
+        yield done.c.kind == clean(kind)
+
+
+def _execution_place(cursor: str) -> Place:
+    if not is_id(cursor.lower()):
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no execution id; `before` takes a whole one.")
+    return (cursor.lower(),)
+
+
+def _attempt_place(cursor: str) -> Place:
+    execution_id, _, number = cursor.lower().partition(":")
+    if not is_id(execution_id) or not _is_number(number, _MOST_DIGITS[0]):
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no attempt; `before` takes an id, a colon and a number.")
+    return execution_id, int(number)
+
+
+def _event_place(cursor: str) -> Place:
+    """The moment of that event, or where it is pruned of the last one before it."""
+    if not _is_number(cursor, _MOST_DIGITS[1]):
+        raise ExecutionNotFoundError(f"{cursor[:60]!r} is no number of an event, which `before` takes.")
+    number, there = int(cursor), execution_events.c
+    before = select(there.at).where(there.id <= number).order_by(there.id.desc()).limit(1)
+    return before.scalar_subquery(), number
+
+
+def _by_id(row: Row[Any]) -> Place:
+    return (row.id,)
+
+
+def _by_number(row: Row[Any]) -> Place:
+    return row.execution_id, row.attempt
+
+
+def _by_time(row: Row[Any]) -> Place:
+    return row.at, row.id
+
+
+def _is_number(text: str, most_digits: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= most_digits
+
+
+def _attempt_record(row: Row[Any]) -> AttemptRecord:
+    return record_of(AttemptRecord, row, status=ExecutionStatus(row.status))
+
+
+def _event_record(row: Row[Any]) -> EventRecord:
+    return record_of(EventRecord, row)
+
+
+FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
+"""Entries that a step looks at: few at first, since most pages are full with them, and never more than a statement can."""
+
+PATIENT_STEP = 2_000
+"""The most where time is short: the last step begins before it is over."""
+
+
+class Page(list[R], Generic[R]):
+    """Rows, newest first. `older` is what `before` takes to go on behind the last that was looked at; None at the end."""
+
+    older: str | None = None
+
+
+class Stretch(list[R], Generic[R]):
+    """Rows, oldest first, of a part of history that ends at a moment; none where none there is selected."""
+
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The narrowest index for a selection: the column that puts it in the order of the list, and which entries count."""
+
+    place: ColumnElement[Any]
+    entries: Sequence[ColumnElement[bool]] = ()
+    bounds: Sequence[ColumnElement[bool]] = ()
+    is_over: bool = False
+    """Whether only what has ended is selected, so that the bounds of a step hold for final attempts as well."""
+
+
+async def read_page(
+    connection: AsyncConnection,
+    listing: Listing[R],
+    index: Index,
+    *,
+    limit: int,
+    before: str | None = None,
+    patience: float | None = None,
+) -> Page[R]:
+    """The newest `limit` rows below a cursor; fewer where `patience` seconds were over before as many were found."""
+    await prepare(connection, "page")
+    began, longest = time.monotonic(), LONGEST_STEP if patience is None else PATIENT_STEP
+    walk = _Walk(listing, index, NEWEST_FIRST, longest, None if before is None else listing.place(before))
+    page: Page[R] = Page()
+    while True:
+        page += await walk.step(connection, limit - len(page))
+        if len(page) == limit:
+            page.older = page[-1].cursor
+            return page
+        if walk.place is None:
+            return page
+        if patience is not None and time.monotonic() - began >= patience:
+            older = await _cursor(connection, listing, walk.place[0])
+            if older != before:  # a step may end where it began, if it has no more rows than share a place
+                page.older = older
+                return page
+
+
+async def read_all(database: Database, listing: Listing[R], index: Index, size: int) -> AsyncIterator[Stretch[R]]:
+    """All rows, oldest first, at most `size` a stretch.
+
+    Each is a transaction of its own: whoever writes the rows somewhere may take long, and nothing shall wait for that.
+    """
+    walk = _Walk(listing, index, OLDEST_FIRST, LONGEST_STEP)
+    while not walk.is_over:
+        async with database.reading() as connection:
+            await prepare(connection, "page")
+            rows = await walk.step(connection, size)
+        if walk.reached is not None:
+            stretch: Stretch[R] = Stretch(rows)
+            stretch.until = moment_of(walk.reached)
+            yield stretch
+
+
+class _Walk(Generic[R]):
+    """Goes through a list step by step, with longer ones where little is found. `place` is where the next one begins."""
+
+    def __init__(
+        self, listing: Listing[R], index: Index, direction: Direction, longest: int, place: Place | None = None
+    ) -> None:
+        self.place = place
+        self.reached = place
+        """Up to where it has come, at the end as well."""
+        self.is_over = False
+        self._listing: Listing[R] = listing
+        self._index, self._direction = index, direction
+        self._entries, self._longest = FIRST_STEP, longest
+
+    async def step(self, connection: AsyncConnection, limit: int) -> list[R]:
+        """The rows of the next step; where it has more, the first `limit` of them, behind which the one after it begins."""
+        entries = select(self._index.place).where(*self._index.entries, *self._index.bounds, *self._reached())
+        entries = entries.order_by(self._direction.orders(self._index.place))
+        count = self._entries + self._is_whole  # the one that the place is at was counted before
+        edge: Any = await connection.scalar(entries.offset(count - 1).limit(1))
+        window = self._window(entries.limit(count), edge, connection.dialect)
+        found = (await connection.execute(self._listing.first(limit, self._direction).where(*window))).all()
+        self._move(found, edge, is_full=len(found) == limit)
+        return [self._listing.record(row) for row in found]
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the place is one of several rows that an entry of the index may be of: some may lie behind it."""
+        return self.place is not None and len(self.place) > 1
+
+    def _reached(self) -> Iterator[ColumnElement[bool]]:
+        if self.place is not None:
+            reaches = self._direction.is_from if self._is_whole else self._direction.is_behind
+            yield reaches(self._index.place, self.place[0])
+
+    def _window(self, entries: Select[Any], edge: Any, dialect: Dialect) -> Iterator[ColumnElement[bool]]:
+        """The rows of one step, up to its edge.
+
+        PostgreSQL takes what lies between two ids for one row, and then compares each of one table with each of another:
+        entries of a limited number keep it from that.
+        """
+        listing, direction, columns = self._listing, self._direction, _places(self._listing, self._index)
+        for column in columns:
+            if self.place is not None:
+                yield direction.is_from(column, self.place[0])
+            if edge is not None:
+                yield direction.is_up_to(column, edge)
+        if self.place is not None:
+            yield listing.is_behind(self.place, direction)
+        if self._index.entries or (len(columns) > 1 and dialect.name == "postgresql"):
+            yield listing.order[0].in_(entries)
+
+    def _move(self, rows: Sequence[Row[Any]], edge: Any, *, is_full: bool) -> None:
+        if is_full:
+            self.place = self.reached = self._listing.place_of(rows[-1])
+            self._entries = max(FIRST_STEP, self._entries // GROWTH)
+            return
+        self.place, self.is_over = (None, True) if edge is None else ((edge,), False)
+        self.reached = self.place or (self._listing.place_of(rows[-1]) if rows else None)
+        self._entries = min(self._entries * GROWTH, self._longest)
+
+
+def _places(listing: Listing[R], index: Index) -> Sequence[ColumnElement[Any]]:
+    """The columns that a step bounds: what holds for an execution, no planner concludes for its attempt."""
+    twin = last.c.execution_id if index.is_over else listing.twin
+    return (listing.order[0],) if twin is None else (listing.order[0], twin)
+
+
+async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) -> str:
+    """Where to go on below the place of the last step."""
+    if listing.order[0].table is not done:
+        return str(floor) if len(listing.order) == 1 else f"{floor}:0"
+    event = execution_events.c
+    return str(await connection.scalar(select(func.min(event.id)).where(event.at == floor)))
+
+
+def index_for(selection: Selection) -> Index:
+    """By a rule and not by the planner, which takes rare values for frequent ones and then reads for seconds."""
+    place, *entries = next(_indexes(selection), (executions.c.id,))
+    return Index(place, entries, id_bounds(selection, place), is_over=_is_over(selection))
+
+
+def index_for_events(selection: Selection, kind: str | None) -> Index:
+    """Events are few, and in the order of their moments."""
+    event = execution_events.c
+    bounds = [] if selection.since is None else [event.at >= selection.since]
+    bounds += [] if selection.until is None else [event.at < selection.until]
+    return Index(event.at, [] if kind is None else [event.kind == clean(kind)], bounds)
+
+
+def _is_over(selection: Selection) -> bool:
+    told = (selection.error_code, selection.error_text, selection.min_ms, selection.max_ms)
+    return selection.status in TERMINAL or any(value is not None for value in told)
+
+
+def _indexes(selection: Selection) -> Iterator[tuple[ColumnElement[Any], *tuple[ColumnElement[bool], ...]]]:
+    """Those that fit, the narrowest first."""
+    asked, ended = executions.c, execution_attempts.c
+    is_notable = ended.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True)
+    if selection.session_id is not None:
+        yield asked.id, asked.session_id == clean(selection.session_id)
+    if selection.error_code is not None:
+        yield ended.execution_id, ended.error_code == clean(str(selection.error_code))
+    if selection.status is not None and selection.status != ExecutionStatus.SUCCEEDED:
+        yield _of_status(ExecutionStatus(selection.status), is_notable)
+    if selection.queue not in (None, DEFAULT_QUEUE):
+        is_named = asked.queue != literal(DEFAULT_QUEUE, literal_execute=True)
+        yield asked.id, asked.queue == clean(selection.queue), is_named
+    if selection.error_text is not None:
+        yield ended.execution_id, is_notable
+    for name in ("agent_id", "tool", "category"):
+        value = getattr(selection, name)
+        if value is not None:
+            yield asked.id, asked[name] == clean(str(value))
+
+
+def _of_status(
+    status: ExecutionStatus, is_notable: ColumnElement[bool]
+) -> tuple[ColumnElement[Any], *tuple[ColumnElement[bool], ...]]:
+    wanted = literal(status.value, literal_execute=True)
+    if status not in TERMINAL:
+        return execution_queue.c.id, execution_queue.c.status == wanted
+    return execution_attempts.c.execution_id, execution_attempts.c.status == wanted, is_notable

@@ -1,0 +1,226 @@
+"""Counts whole hours of calls once, so that figures of a day or a month are read in a moment.
+
+An hour is counted when it has been over for a while and all that was queued in it is over, too: then it changes only where
+calls are pruned, and whoever prunes says so, in the same transaction. Counting locks nothing: it leaves a token in the row of
+its hour, reads, and writes only if the token is still there.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import takewhile
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.records import ExecutionStatus, Grouping, Selection, id_floor, id_time, is_id, new_id
+from forge_tools.storage.columns import in_form
+from forge_tools.storage.connection.database import Database
+from forge_tools.storage.functions import database_now, from_now
+from forge_tools.storage.history.figures import (
+    COLUMNS,
+    HOUR,
+    HOUR_FORMAT,
+    SETS,
+    Tallies,
+    Tally,
+    count,
+    figures,
+    hours,
+    is_rolled_up,
+    measured,
+    open_up,
+)
+from forge_tools.storage.history.view import asked, id_bounds, queued_within
+from forge_tools.storage.models import execution_queue, executions, rollup_figures, rollup_hours
+from forge_tools.storage.rows import MAX_SKEW
+
+SETTLED_SECONDS = 300.0
+"""For so long an hour is over before it is counted: what was queued in it has been committed by then."""
+
+REACH = timedelta(days=400)
+"""Hours further back are read call by call, and a clock that was once wrong does not make work for ever."""
+
+SKEW = timedelta(seconds=MAX_SKEW)
+
+WRITTEN = 50
+"""Rows of figures that one statement writes."""
+
+_WRITE = insert(rollup_figures).returning(figures.number)
+"""RETURNING makes one statement of many rows: asyncpg's `executemany`, cancelled half way, first waits for its time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledHour:
+    """An hour that was counted, and what that took."""
+
+    hour: datetime
+    calls: int
+    seconds: float
+
+
+class Rollups:
+    """Keeps the figures of whole hours. Two that do so at once do no harm."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def sweep(self) -> AsyncIterator[RolledHour]:
+        """Roll up each hour that is ready and not rolled up, the newest first; drop those that cannot be."""
+        async with self._database.reading() as connection:
+            settled = await database_now(connection, -SETTLED_SECONDS)
+            oldest = await connection.scalar(select(executions.c.id).order_by(executions.c.id).limit(1))
+        first = hour_at(min(settled, settled if oldest is None else _time_of(oldest) - SKEW))
+        await self._drop_stale(first)
+        missing = await self._missing(max(first, hour_at(settled) - REACH), hour_at(settled))
+        while missing:
+            reach = await self._last_call_before(missing[0] + HOUR)
+            if empty := _behind(reach, missing):
+                await self._database.write(partial(_let_be_empty, self._database, empty))
+            elif (rolled := await self.roll(missing[0])) is not None:
+                yield rolled
+            missing = missing[len(empty) or 1 :]
+
+    async def roll(self, hour: datetime) -> RolledHour | None:
+        """Count the calls of one hour. None if it or one of them is not over, or some were pruned meanwhile: it can be tried again."""
+        began = time.monotonic()
+        within, token, dialect = Selection(since=hour, until=hour + HOUR), new_id(), self._database.dialect
+        if await self._is_anything_live(within):
+            return None
+        await self._database.write(partial(_mark, self._database, [hour], token=token))
+        groups = await self._counted(within)
+        calls = sum(group.calls for group in groups.values())
+        # On a thread: of 200,000 calls it would keep the loop, and the writers of an SQLite file, for a second.
+        rows = await asyncio.to_thread(lambda: [row for one in SETS for row in _rows(one, hour, groups, dialect)])
+
+        async def work(connection: AsyncConnection) -> bool:
+            is_mine, is_over = (hours.hour == hour) & (hours.token == token), from_now(-SETTLED_SECONDS) >= hour + HOUR
+            known = {"token": None, "rolled_at": from_now(0.0), "calls": calls}
+            if not (await connection.execute(update(rollup_hours).where(is_mine, is_over).values(known))).rowcount:
+                return False
+            await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour == hour))
+            for start in range(0, len(rows), WRITTEN):
+                await connection.execute(_WRITE, rows[start : start + WRITTEN])
+            return True
+
+        is_written = await self._database.write(work)
+        return RolledHour(hour, calls, time.monotonic() - began) if is_written else None
+
+    async def _counted(self, within: Selection) -> Tallies:
+        """Its calls by `COLUMNS`."""
+        groups: Tallies = Tallies(Tally)
+        query = measured(within, *(asked.c[name] for name in COLUMNS))
+        async with self._database.reading(is_long=True) as connection:
+            await open_up(connection, within)
+            await count(connection, query, itemgetter(slice(len(COLUMNS))), groups)
+        return groups
+
+    async def _is_anything_live(self, within: Selection) -> bool:
+        live = execution_queue.join(asked, asked.c.id == execution_queue.c.id)
+        bounds = *id_bounds(within, execution_queue.c.id), *queued_within(within)
+        query = select(asked.c.id).select_from(live).where(*bounds)
+        async with self._database.reading() as connection:
+            return await connection.scalar(query.limit(1)) is not None
+
+    async def _missing(self, first: datetime, end: datetime) -> list[datetime]:
+        """The hours from `first` to `end` that are not rolled up, the newest first."""
+        query = select(hours.hour).where(hours.hour >= first, is_rolled_up())
+        async with self._database.reading() as connection:
+            known = set((await connection.scalars(query)).all())
+        every = (end - number * HOUR for number in range(1, (end - first) // HOUR + 1))
+        return [hour for hour in every if hour not in known]
+
+    async def _last_call_before(self, end: datetime) -> datetime | None:
+        """The latest that a call before `end` may have been queued, by its id; None if there is none."""
+        bound = executions.c.id < id_floor(max(0.0, (end + SKEW).timestamp()))
+        async with self._database.reading() as connection:
+            id_ = await connection.scalar(
+                select(executions.c.id).where(bound).order_by(executions.c.id.desc()).limit(1)
+            )
+        return None if id_ is None else _time_of(id_) + SKEW
+
+    async def _drop_stale(self, first: datetime) -> None:
+        """Hours from before the `first`, and those that do not count."""
+
+        async def work(connection: AsyncConnection) -> None:
+            await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour < first))
+            await connection.execute(delete(rollup_hours).where((hours.hour < first) | ~is_rolled_up()))
+
+        await self._database.write(work)
+
+
+async def unroll(database: Database, connection: AsyncConnection, told: Iterable[str]) -> None:
+    """Have hours, in `HOUR_FORMAT`, counted again. Comes first in a transaction that takes away calls queued in them."""
+    await _mark(database, sorted(map(_hour, set(told))), connection)
+
+
+def _hour(told: str) -> datetime:
+    return datetime.strptime(told, HOUR_FORMAT).replace(tzinfo=UTC)
+
+
+def _time_of(id_: str) -> datetime:
+    """When an execution was queued, by its id; long ago for what is none."""
+    moment = id_time(id_) if is_id(id_) else 0.0
+    return datetime.fromtimestamp(moment, UTC)
+
+
+def hour_at(moment: datetime) -> datetime:
+    """The beginning of the hour in which it lies, UTC."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def _behind(moment: datetime | None, every: Sequence[datetime]) -> list[datetime]:
+    """Those hours of `every`, the newest first, that begin after a moment."""
+    return list(every if moment is None else takewhile(moment.__lt__, every))
+
+
+async def _mark(
+    database: Database, marked: Sequence[datetime], connection: AsyncConnection, token: str | None = None
+) -> None:
+    """Let these hours count no more, and only who has the token roll them up; in the order of hours, as everybody does."""
+    values = {"token": token, "rolled_at": None, "calls": None}
+    upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
+    if marked:
+        await connection.execute(upsert, [values | {"hour": hour} for hour in marked])
+
+
+async def _let_be_empty(database: Database, empty: Sequence[datetime], connection: AsyncConnection) -> None:
+    """Roll up hours in and between which there are no calls; the latest comes first."""
+    values = {"token": None, "rolled_at": from_now(0.0), "calls": 0}
+    await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour.between(empty[-1], empty[0])))
+    upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
+    await connection.execute(upsert.values(values), [{"hour": hour} for hour in reversed(empty)])
+
+
+def _is_of_sets() -> ColumnElement[bool]:
+    """In the words of the primary key, which begins with it."""
+    return figures.grouped_by.in_([one.value for one in SETS])
+
+
+def _rows(
+    grouped_by: Grouping, hour: datetime, groups: Mapping[tuple[Any, ...], Tally], dialect: str
+) -> Iterator[dict[str, Any]]:
+    names = SETS[grouped_by]
+    places = [COLUMNS.index(name) for name in names]
+    together: Tallies = Tallies(Tally)
+    for key, group in groups.items():
+        together[tuple(key[place] for place in places)].add(group)
+    for number, (key, group) in enumerate(together.items()):
+        yield {
+            "grouped_by": grouped_by.value,
+            "hour": hour,
+            "number": number,
+            **dict.fromkeys(COLUMNS),
+            **dict(zip(names, key, strict=True)),
+            "calls": group.calls,
+            "succeeded": group.ends[ExecutionStatus.SUCCEEDED],
+            "failed": group.failed,
+            "rejected": group.ends[ExecutionStatus.REJECTED],
+            "durations": in_form(group.durations, dialect),
+            "waits": in_form(group.waits, dialect),
+        }

@@ -1,0 +1,102 @@
+"""Finds what the schema refuses and has all the same: a restore, or somebody who switched its checks off, brought it."""
+
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sqlalchemy import Table, text
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.errors import StorageError
+from forge_tools.storage.columns import check_name, metadata, rules
+from forge_tools.storage.connection.database import Database
+
+LOOK_SECONDS = 10.0
+"""What a look may take: an SQLite file is read, PostgreSQL is asked for its checks and for the rows of those that are missing."""
+
+_STEPS = 100_000
+"""Of SQLite's machine, between two looks at the clock."""
+
+_TOGETHER = {
+    "executions that have two ends": "SELECT count(*) FROM (SELECT 1 FROM execution_attempts WHERE final GROUP BY execution_id HAVING count(*) > 1) AS e",
+    "executions that have neither ended nor wait": "SELECT count(*) FROM executions e WHERE NOT EXISTS (SELECT 1 FROM execution_queue q WHERE q.id = e.id) "
+    "AND NOT EXISTS (SELECT 1 FROM execution_attempts a WHERE a.execution_id = e.id AND a.final)",
+}
+"""What no CHECK can say, since it is of several rows."""
+
+
+async def unsound(database: Database) -> list[str]:
+    """Say which columns hold what they refuse, in how many rows, which checks are missing, and what cannot be together.
+
+    Raises:
+        StorageError: it takes longer than `LOOK_SECONDS`.
+    """
+    found: list[str] = []
+    async with database.reading(is_long=True) as connection, _limited(connection):
+        enforced = await _enforced(connection)
+        for table in metadata.sorted_tables:
+            checks = {
+                column: rule
+                for column, rule in rules(table, database.dialect)
+                if check_name(table.name, column) not in enforced
+            }
+            if database.dialect == "postgresql":
+                found += [f"no check of {table.name}.{column}" for column in checks]
+            else:
+                checks["text"] = _is_text(table)
+            found += [
+                f"{table.name}.{column} ({count:,})"
+                for column, count in await _broken(connection, table, checks)
+                if count
+            ]
+        for said, query in _TOGETHER.items():
+            if count := await connection.scalar(text(query)):
+                found.append(f"{said} ({count:,})")
+    return found
+
+
+async def _enforced(connection: AsyncConnection) -> set[str]:
+    """The checks that every row has passed. SQLite does not say: whoever writes may switch them off."""
+    if connection.dialect.name == "sqlite":
+        return set()
+    return set(await connection.scalars(text("SELECT conname FROM pg_constraint WHERE contype = 'c' AND convalidated")))
+
+
+async def _broken(connection: AsyncConnection, table: Table, checks: dict[str, str]) -> Iterable[tuple[str, int]]:
+    """How many rows break each of these."""
+    if not checks:
+        return []
+    counts = (f"sum(CASE WHEN {rule} THEN 0 ELSE 1 END)" for rule in checks.values())
+    row = (await connection.exec_driver_sql(f"SELECT {', '.join(counts)} FROM {table.name}")).one()
+    return zip(checks, row, strict=True)
+
+
+def _is_text(table: Table) -> str:
+    """What holds of a row of SQLite whose texts are UTF-8."""
+    texts = (column.name for column in table.c if column.type.compile(sqlite.dialect()) == "TEXT")
+    joined = " || ' ' || ".join(["''", *(f"coalesce({name}, '')" for name in texts)])
+    return f"forge_is_text(CAST({joined} AS BLOB))"
+
+
+@asynccontextmanager
+async def _limited(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Break a long look off."""
+    end = time.monotonic() + LOOK_SECONDS
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    is_file = connection.dialect.name == "sqlite"
+    if is_file:
+        await driver.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+    else:
+        await connection.execute(text(f"SET LOCAL statement_timeout = {LOOK_SECONDS * 1000:.0f}"))
+    try:
+        yield
+    except DBAPIError as error:
+        if time.monotonic() < end:
+            raise
+        raise StorageError(f"reading them takes longer than {LOOK_SECONDS:g} s") from error
+    finally:
+        if is_file:
+            await driver.set_progress_handler(None, 0)

@@ -1,0 +1,244 @@
+"""Natural batching: while one flush is under way the next rows gather, then they all go together. No SQL, no timers."""
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from forge_tools.errors import DatabaseUnavailableError, ForgeError, StorageError
+from forge_tools.storage.connection.deadline import SENT, answered_within
+from forge_tools.storage.connection.faults import ConflictError, RefusedError, UnreachableError
+
+Row = TypeVar("Row")
+Result = TypeVar("Result")
+
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 1.0
+LEAST_CONFLICT_TRIES = 5
+LAST_PATIENCE = 3.0
+"""Seconds that a flush may still take once its Store is being closed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call(Generic[Result]):
+    """One caller and the rows it waits for."""
+
+    future: "asyncio.Future[list[Result | ForgeError]]"
+    results: list[Result | ForgeError]
+    missing: int
+
+
+@dataclass(slots=True)
+class _Tried:
+    """What the tries of one flush came to: why the last one failed, and whether any may have taken effect."""
+
+    why: str = ""
+    doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one flush may hold, and how long it is tried: `patience` seconds; None: for ever.
+
+    After `deadline` seconds the try under way is cut off as well; None: never.
+    """
+
+    rows: int = 1000
+    size: int = 8_000_000
+    patience: float | None = 3.0
+    deadline: float | None = None
+
+
+def _weightless(_: object) -> int:
+    return 0
+
+
+def _as_it_is(_: object, error: ForgeError) -> ForgeError:
+    return error
+
+
+@dataclass(slots=True, eq=False)
+class Batcher(Generic[Row, Result]):
+    """Gather rows and hand them to `flush`, one flush at a time.
+
+    `flush` returns one result a row, in order, and must be idempotent: it is repeated whole after a `ConflictError` or when the
+    database is away (`UnreachableError`). When it raises `RefusedError` the rows are halved until the refused one is alone.
+    `give_up` turns a row and the error it ends with into the error that the row's caller gets.
+    """
+
+    flush: Callable[[Sequence[Row]], Awaitable[Sequence[Result | ForgeError]]]
+    limits: Limits = Limits()
+    size: Callable[[Row], int] = _weightless
+    give_up: Callable[[Row, ForgeError], ForgeError] = _as_it_is
+    _pending: deque[tuple[Row, _Call[Result], int]] = field(default_factory=deque)
+    _flusher: "asyncio.Future[None] | None" = None
+    _closed: bool = False
+
+    async def add(self, row: Row) -> Result:
+        """Wait until `row` is flushed; raise its error if it has one."""
+        [outcome] = await self.put([row])
+        if isinstance(outcome, ForgeError):
+            raise outcome
+        return outcome
+
+    async def add_many(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
+        """Wait until all `rows` are flushed; outcomes in order.
+
+        Where nothing is under way they are flushed here and now: who cancels this cuts that flush off.
+        """
+        if self._flusher is None and not self._closed and self._fits(rows):
+            return await self._flush_here(rows)
+        return await self.put(rows)
+
+    def put(self, rows: Sequence[Row]) -> "asyncio.Future[list[Result | ForgeError]]":
+        """Queue `rows` under one future. A waiter that is cancelled stops no flush."""
+        if self._closed:
+            raise StorageError("The Store is closed; open another one.")
+        call: _Call[Result] = _Call(asyncio.get_running_loop().create_future(), [], len(rows))
+        if not rows:
+            call.future.set_result([])
+            return call.future
+        call.results = [_UNANSWERED] * len(rows)
+        self._pending.extend((row, call, index) for index, row in enumerate(rows))
+        if self._flusher is None:
+            self._flusher = asyncio.get_running_loop().create_task(self._run())
+        return call.future
+
+    async def settle(self) -> None:
+        """Wait until the rows there are have been written or given up, whoever still waits for them."""
+        while self._flusher is not None:
+            await asyncio.wait([self._flusher])
+
+    async def close(self) -> None:
+        """Take no more rows, and settle those there are."""
+        self._closed = True
+        await self.settle()
+
+    async def _flush_here(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
+        """Without a task and a future for rows that come alone, as most do."""
+        loop = asyncio.get_running_loop()
+        done = self._flusher = loop.create_future()
+        try:
+            return await self._outcomes(rows)
+        finally:
+            self._flusher = loop.create_task(self._run()) if self._pending else None
+            done.set_result(None)
+
+    def _fits(self, rows: Sequence[Row]) -> bool:
+        """Whether they are one flush; a single row is, however large."""
+        return len(rows) == 1 or (0 < len(rows) <= self.limits.rows and sum(map(self.size, rows)) <= self.limits.size)
+
+    async def _run(self) -> None:
+        try:
+            while self._pending:
+                await self._flush_next()
+        finally:
+            self._flusher = None
+            self._answer_rest(StorageError("The Store was closed before these rows were written."))
+
+    async def _flush_next(self) -> None:
+        entries = self._take()
+        try:
+            outcomes = await self._outcomes([row for row, _, _ in entries])
+        except asyncio.CancelledError:
+            _answer(entries, [StorageError("The Store was closed while these rows were being written.")] * len(entries))
+            raise
+        _answer(entries, outcomes)
+
+    async def _outcomes(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
+        try:
+            return await self._settle(rows)
+        except Exception as error:  # noqa: BLE001 a defect in a flush must reach its waiters, or they wait for ever
+            broken = UnreachableError(
+                f"The database driver failed: {type(error).__name__}: {error}", maybe_committed=True
+            )
+            broken.__cause__ = error
+            return [self.give_up(row, broken) for row in rows]
+
+    def _take(self) -> list[tuple[Row, _Call[Result], int]]:
+        """The next rows within the limits; one that is larger than they allow goes alone."""
+        entries: list[tuple[Row, _Call[Result], int]] = []
+        room = self.limits.size
+        while self._pending and len(entries) < self.limits.rows:
+            room -= self.size(self._pending[0][0])
+            if room < 0 and entries:
+                break
+            entries.append(self._pending.popleft())
+        return entries
+
+    async def _settle(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
+        """Flush `rows`, halving them while the database refuses a value among them.
+
+        Each part ends for itself: what was written before the database went away was written.
+        """
+        outcomes: list[Result | ForgeError] = []
+        parts = [rows]
+        while parts:
+            part = parts.pop()
+            try:
+                outcomes += await self._persist(part)
+            except UnreachableError as error:
+                outcomes += [self.give_up(row, error) for row in part]
+                unsent = DatabaseUnavailableError(error.message)
+                outcomes += [self.give_up(row, unsent) for rest in reversed(parts) for row in rest]
+                self._answer_rest(unsent)
+                break
+            except ForgeError as error:
+                if isinstance(error, RefusedError) and len(part) > 1:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+                else:
+                    outcomes += [self.give_up(row, error) for row in part]
+        return outcomes
+
+    async def _persist(self, rows: Sequence[Row]) -> Sequence[Result | ForgeError]:
+        """Repeat one flush until it takes effect, or patience or the deadline ends."""
+        tried = _Tried()
+        try:
+            async with answered_within(self.limits.deadline):
+                return await self._repeat(rows, tried)
+        except TimeoutError as cut_off:
+            why = tried.why or f"The database gave no answer within {self.limits.deadline:g} s."
+            was_sent = isinstance(cut_off.__cause__, asyncio.CancelledError) and cut_off.__cause__.args == (SENT,)
+            raise UnreachableError(why, maybe_committed=tried.doubt or was_sent) from cut_off
+
+    async def _repeat(self, rows: Sequence[Row], tried: "_Tried") -> Sequence[Result | ForgeError]:
+        began, pause, tries = time.monotonic(), FIRST_PAUSE, 0
+        while True:
+            tries += 1
+            try:
+                return await self.flush(rows)
+            except ConflictError as error:
+                tried.why = error.message
+                if tries >= LEAST_CONFLICT_TRIES and self._is_out_of_patience(began):
+                    raise UnreachableError(error.message, maybe_committed=tried.doubt) from error
+            except UnreachableError as error:
+                tried.why, tried.doubt = error.message, tried.doubt or error.maybe_committed
+                if error.is_final or self._is_out_of_patience(began - pause):
+                    raise UnreachableError(error.message, maybe_committed=tried.doubt) from error
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 spreads retries, guards nothing
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _is_out_of_patience(self, began: float) -> bool:
+        patience = LAST_PATIENCE if self._closed else self.limits.patience
+        return patience is not None and time.monotonic() - began >= patience
+
+    def _answer_rest(self, error: ForgeError) -> None:
+        """Rows that gathered behind a flush that gave up fail with it: each would wait as long in vain."""
+        entries = list(self._pending)
+        self._pending.clear()
+        _answer(entries, [self.give_up(row, error) for row, _, _ in entries])
+
+
+_UNANSWERED = StorageError("This row was never answered.")
+
+
+def _answer(entries: Sequence[tuple[Row, _Call[Result], int]], outcomes: Sequence[Result | ForgeError]) -> None:
+    for (_, call, index), outcome in zip(entries, outcomes, strict=True):
+        call.results[index] = outcome
+        call.missing -= 1
+        if not call.missing and not call.future.done():
+            call.future.set_result(call.results)

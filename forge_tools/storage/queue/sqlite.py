@@ -1,0 +1,308 @@
+"""The hot statements on SQLite: one writer thread, one transaction a flush; reads on a connection of their own."""
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import cache, partial
+from typing import TypeVar
+
+from forge_tools.errors import ForgeError, StorageError
+from forge_tools.records import (
+    Claim,
+    ExecutionStatus,
+    Holder,
+    KeyClaim,
+    LinkedExecution,
+    NewExecution,
+    Outcome,
+    Scope,
+    StoredResult,
+    Wakeup,
+)
+from forge_tools.storage.connection.address import Address
+from forge_tools.storage.connection.database import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, forge_now
+from forge_tools.storage.connection.faults import translated
+from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
+from forge_tools.storage.rows import (
+    MAX_SKEW,
+    Answer,
+    Ask,
+    Record,
+    asked_by_name,
+    claim_of,
+    clean,
+    late_detail,
+    links,
+    outcome_by_name,
+    refusal,
+    skewed,
+    status_of,
+    stored_result,
+)
+from forge_tools.storage.statements import sqlite_statement
+
+R = TypeVar("R")
+T = TypeVar("T")
+Clock = Callable[[float], str]
+"""The time that many seconds from a flush's own now."""
+
+
+class SqliteHotPath:
+    """Every write of this process goes through one thread, and takes turns with SQLAlchemy's on `write_lock`."""
+
+    def __init__(self, address: Address) -> None:
+        self.write_lock = asyncio.Lock()
+        self._writer = _Thread(address, "forge-sqlite-writer")
+        self._reader = _Thread(address, "forge-sqlite-reader")
+
+    async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
+        return await self._write_each(_submit_one, rows)
+
+    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+        return await self._write_each(_submit_linked, rows)
+
+    async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
+        return await self._write_each(_record, rows)
+
+    async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:
+        return await self.write(partial(_claim, rows, scope))
+
+    async def finish(self, rows: Sequence[Outcome]) -> list[bool]:
+        return await self._write_each(_finish, rows)
+
+    async def beat(self, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
+        async with self.write_lock:
+            return await self._writer.run(partial(_beat, rows))
+
+    async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
+        return await self._reader.run(partial(_due, scope, limit))
+
+    async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
+        return await self._reader.run(partial(_results, ids))
+
+    async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]:
+        return await self._reader.run(partial(_statuses, ids))
+
+    def cut_off(self) -> None:
+        """Nothing waits for a file that does not answer."""
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._reader.close()
+
+    async def _write_each(self, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]) -> list[T]:
+        """All rows in one transaction, and at one moment; no other writer is in between."""
+        clock = cache(forge_now)
+        return await self.write(lambda connection: [work(connection, row, clock) for row in rows])
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in one write transaction on the writer's thread."""
+        async with self.write_lock:
+            return await self._writer.run(partial(_in_transaction, work))
+
+
+class _Thread:
+    """One connection, used by one thread only."""
+
+    def __init__(self, address: Address, name: str) -> None:
+        self._address = address
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._connection: sqlite3.Connection | None = None
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown()
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with translated(self._address.shown):
+            return work(self._connect())
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._address.file_uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, cached_statements=64
+            )
+            connection.text_factory = READ_TEXT
+            for statement in SQLITE_SETUP:
+                connection.execute(statement)
+            self._connection = connection
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _in_transaction(work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _run(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3.Cursor:
+    return connection.execute(sqlite_statement(name), values)
+
+
+def _bound(values: Mapping[str, object]) -> dict[str, object]:
+    """Parameters of which a list is a text of JSON."""
+    return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock) -> ForgeError | None:
+    changed = _run(connection, "changed", tool=new.tool, tool_digest=new.tool_digest, id=new.id).fetchone()
+    refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock(0.0))
+    if refused is None:
+        due = {"not_before": clock(new.delay), "expires_at": clock(new.expires_in)}
+        _run(connection, "enqueue", **due, sealed=new.sealed, reply_key=new.reply_key, id=new.id)
+    return None if refused is _ALREADY_THERE else refused
+
+
+_ALREADY_THERE = ForgeError("this execution was inserted before")
+
+
+def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: str) -> ForgeError | None:
+    """Insert the asked part; None if that is new."""
+    skew = new.issued_at - time.time()
+    if abs(skew) > MAX_SKEW:
+        known = _run(connection, "known", id=new.id).fetchone()
+        return _ALREADY_THERE if known else skewed(new, skew)
+    inserted = _run(connection, "insert", now=now, **asked_by_name(new)).rowcount
+    return None if inserted else _ALREADY_THERE
+
+
+def _submit_linked(connection: sqlite3.Connection, row: LinkedExecution, clock: Clock) -> Answer:
+    claim, replay, new = row.claim, row.replay, row.new
+    if claim is not None and (holder := _holder(connection, claim, clock)) is not None:
+        return None if holder.execution_id == new.id else holder
+    if (refused := _submit_one(connection, new, clock)) is not None:
+        return refused
+    key = clean(claim.key) if claim else None
+    _run(connection, "link", key=key, replay_of=replay.of if replay else None, id=new.id)
+    if claim is not None:
+        held = {"scope": clean(claim.scope), "key": key, "fingerprint": claim.fingerprint, "ttl": claim.ttl}
+        _run(connection, "take_key", id=new.id, **held, now=clock(0.0), expires_at=clock(claim.ttl))
+    if replay is not None:
+        event = {"now": clock(0.0), "actor": clean(replay.actor), "id": new.id}
+        mine, its = links(new.id, replay)
+        _run(connection, "note", execution_id=new.id, kind="replay", detail=mine, **event)
+        _run(connection, "note", execution_id=replay.of, kind="replayed", detail=its, **event)
+    return None
+
+
+def _holder(connection: sqlite3.Connection, claim: KeyClaim, clock: Clock) -> Holder | None:
+    key = {"scope": clean(claim.scope), "key": clean(claim.key)}
+    row = _run(connection, "holder", **key).fetchone()
+    if row is None or _run(connection, "free", now=clock(0.0), **key).rowcount:
+        return None
+    return Holder(*row)
+
+
+def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeError | None:
+    now = clock(0.0)
+    refused = _insert_execution(connection, row.new, now)
+    if refused is None:
+        never_started = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
+        _insert_attempt(connection, row.outcome, id=row.new.id, attempt=0, final=True, now=now, **never_started)
+    return None if refused is _ALREADY_THERE else refused
+
+
+def _insert_attempt(connection: sqlite3.Connection, outcome: Outcome, **values: object) -> None:
+    """`values` go before those of the outcome: what never started has no token."""
+    _run(connection, "insert_attempt", **{**outcome_by_name(outcome), **values})
+
+
+def _claim(rows: Sequence[Ask], scope: Scope, connection: sqlite3.Connection) -> list[Claim | None]:
+    asked = {**_bound(scope_values(scope)), "now": forge_now()}
+    claims: list[Claim | None] = []
+    for ask in rows:
+        won = _run(connection, "claim", **asked, **ask._asdict()).rowcount
+        claims.append(_claimed(connection, ask) if won else None)
+    return claims
+
+
+def _claimed(connection: sqlite3.Connection, ask: Ask) -> Claim | None:
+    row = _run(connection, "claimed", id=ask.id).fetchone()
+    if row is None:  # nobody asked for it: the row in the queue is all there is
+        _run(connection, "leave", id=ask.id)
+        return None
+    *values, sealed, reply_key, started_at = row
+    started = datetime.fromisoformat(started_at).replace(tzinfo=UTC).timestamp()
+    return claim_of(ask, values, sealed=sealed, reply_key=reply_key, started_at=started)
+
+
+def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> bool:
+    fence, now = {"id": outcome.id, "attempt": outcome.attempt, "token": outcome.token}, clock(0.0)
+    owned = _run(connection, "owned", **fence).fetchone()
+    if owned is None:
+        return _settle_late(connection, outcome, fence, now)
+    *who, may_run_again, expires_in = owned
+    requeue = outcome.give_back or (outcome.retry_in is not None and may_run_again)
+    if requeue:
+        left, delay = outcome.attempt - outcome.give_back, outcome.retry_in or 0.0
+        due = {"not_before": clock(delay), "expires_at": clock(delay + expires_in)}
+        _run(connection, "requeue", left=left, **due, id=outcome.id)
+    else:
+        _run(connection, "leave", id=outcome.id)
+    if outcome.give_back:
+        detail = json.dumps({"attempt": outcome.attempt})
+        _run(connection, "insert_event", now=now, kind="given_back", actor=who[0], detail=detail, **fence)
+    else:
+        owner = dict(zip(("owner", "hostname", "pid", "started_at"), who, strict=True))
+        _insert_attempt(connection, outcome, final=not requeue, now=now, **fence, **owner)
+    return True
+
+
+def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[str, object], now: str) -> bool:
+    """Tell a repeated finish, which took effect before, from one that was fenced off; keep the latter to read."""
+    if _run(connection, "is_mine", status=outcome.status.value, **fence).fetchone()[0]:
+        return True
+    _run(connection, "insert_event", now=now, kind="late", actor="worker", detail=late_detail(outcome), **fence)
+    return False
+
+
+def _beat(rows: Sequence[Heartbeat], connection: sqlite3.Connection) -> list[Answers | StorageError]:
+    """Each heartbeat is a transaction of its own."""
+    now = forge_now()
+    moment = datetime.fromisoformat(now).replace(tzinfo=UTC)
+    answers = []
+    for heartbeat in rows:
+        asked = heartbeat_values(heartbeat)
+        since = max(EVER, min(asked.pop("chained_end"), moment)) - OVERLAP
+        asked |= {
+            "now": now,
+            "unix": moment.timestamp(),
+            "chained_since": since.replace(tzinfo=None).isoformat(" ", "microseconds"),
+        }
+        rows_of = _run(connection, "heartbeat", **_bound(asked)).fetchall()  # the last row commits it
+        answers.append(answers_of(heartbeat, rows_of))
+    return answers
+
+
+def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Wakeup]:
+    return [
+        Wakeup(*row) for row in _run(connection, "due", **_bound(scope_values(scope)), now=forge_now(), limit=limit)
+    ]
+
+
+def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:
+    found = {id_: row for id_, *row in _run(connection, "results", ids=json.dumps(ids))}
+    return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]
+
+
+def _statuses(ids: Sequence[str], connection: sqlite3.Connection) -> list[ExecutionStatus | None]:
+    found = {id_: status_of(status) for id_, status in _run(connection, "statuses", ids=json.dumps(ids))}
+    return [found.get(id_) for id_ in ids]
