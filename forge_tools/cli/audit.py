@@ -20,7 +20,7 @@ from forge_tools.errors import ForgeError
 from forge_tools.records.audit import AuditReport, Finding
 from forge_tools.storage import Store
 from forge_tools.storage.audit import OvertakenError, Signer, Trust
-from forge_tools.storage.audit.book import ALL
+from forge_tools.storage.audit.chain import ALL
 from forge_tools.storage.audit.keys import make_key
 
 app = App(no_args_is_help=True)

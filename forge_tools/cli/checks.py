@@ -227,7 +227,7 @@ async def check_keys(store: Store, settings: Settings) -> list[Finding]:
     """Check what encrypts secrets, what identifies repeated calls, and what history is signed with."""
     held = KeyFolder(settings.keys_folder).ids()
     return [
-        _sealing(await store.sealing.current(), held, settings.keys_folder),
+        _sealing(await store.encryption_keys.current(), held, settings.keys_folder),
         *_digests(store.dialect, settings),
         *_signature(await store.audit.head(), settings),
     ]

@@ -9,8 +9,8 @@ from typer import Argument, Option
 from forge_tools.cli.face import App, Face
 from forge_tools.config import Settings
 from forge_tools.storage import migrate
+from forge_tools.storage.connection.faults import is_usable
 from forge_tools.storage.connection.pool import role_setting
-from forge_tools.storage.connection.schema_version import is_usable
 
 app = App(no_args_is_help=True)
 

@@ -159,13 +159,13 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
 
 async def _rows(store: Store) -> Finding:
     try:
-        unsound = await store.unsound()
+        refused = await store.violations()
     except ForgeError as error:
         return note("rows", f"not all of them were looked at: {error.message}")
-    if not unsound:
+    if not refused:
         return ok("rows", "the tables hold nothing that they refuse")
     way_out = "No forge-tools wrote it so: correct or delete the rows, or restore a backup; then have the missing checks made."
-    return problem("rows", f"the tables hold what they refuse: {', '.join(unsound)}", way_out)
+    return problem("rows", f"the tables hold what they refuse: {', '.join(refused)}", way_out)
 
 
 def _clock(workers: Sequence[WorkerRecord]) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ def new(
     settings = Settings.load()
 
     async def work(store: Store) -> str | None:
-        has_one = if_none and await store.sealing.current() is not None
+        has_one = if_none and await store.encryption_keys.current() is not None
         return None if has_one else await _make(store, settings)
 
     made = with_store(work, settings)
@@ -53,9 +53,9 @@ def rotate(face: Face) -> None:
     settings = Settings.load()
 
     async def work(store: Store) -> tuple[str, list[str]]:
-        old = [key.id for key in await store.sealing.list() if key.retired_at is None]
+        old = [key.id for key in await store.encryption_keys.list() if key.retired_at is None]
         made = await _make(store, settings)
-        await store.sealing.retire(old)
+        await store.encryption_keys.retire(old)
         return made, old
 
     made, old = with_store(work, settings)
@@ -67,7 +67,7 @@ def rotate(face: Face) -> None:
 def list_keys(face: Face) -> None:
     """List the keys, with how many calls under way each is needed for, and whether this machine can decrypt with it."""
     settings = Settings.load()
-    keys, held = with_store(lambda store: store.sealing.list(), settings), KeyFolder(settings.keys_folder).ids()
+    keys, held = with_store(lambda store: store.encryption_keys.list(), settings), KeyFolder(settings.keys_folder).ids()
     if face.is_json:
         face.document([_facts(key, held) for key in keys])
     elif not keys:
@@ -86,7 +86,7 @@ def retire(face: Face, id: KeyArgument) -> None:
 
     async def work(store: Store) -> None:
         await _find(store, id)
-        await store.sealing.retire([id])
+        await store.encryption_keys.retire([id])
 
     with_store(work)
     face.tell({"retired": id}, f"Key {id} is retired; clients hear of it within seconds of use.")
@@ -107,7 +107,7 @@ def forget(
 
 async def _make(store: Store, settings: Settings) -> str:
     public = KeyFolder(settings.keys_folder).new()
-    await store.sealing.publish(key_id(public), public)
+    await store.encryption_keys.publish(key_id(public), public)
     return key_id(public)
 
 
@@ -119,11 +119,11 @@ async def _forget(store: Store, id: str, *, is_patient: bool) -> None:
             f"Key {id} was retired {lasted:.0f} s ago, and clients that were idle since may still encrypt with it. "
             f"Wait until {PATIENCE_SECONDS:.0f} s have passed, or say --now."
         )
-    await store.sealing.forget(id)
+    await store.encryption_keys.forget(id)
 
 
 async def _find(store: Store, id: str) -> SealingKey:
-    keys = {key.id: key for key in await store.sealing.list()}
+    keys = {key.id: key for key in await store.encryption_keys.list()}
     if not _ID.fullmatch(id) or id not in keys:
         raise ConfigurationError(f"There is no key {id[:40]!r}. There are: {', '.join(keys) or 'none'}.")
     return keys[id]

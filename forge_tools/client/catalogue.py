@@ -62,7 +62,7 @@ class Snapshot:
         """Read it; who was seen for the last time a `lease` ago serves nothing. A tool that is as before stays that object."""
         read, disabled = await store.catalogue.read()
         specs = [before.same(spec) for spec in read]
-        places, key = await store.workspaces.places(within=lease), await store.sealing.current()
+        places, key = await store.workspaces.places(within=lease), await store.encryption_keys.current()
         return cls(specs, places, disabled, key, await store.workers.servers(lease))
 
     @cached_property

@@ -1,31 +1,38 @@
-"""The rows of artifacts: written part by part, seen only when whole, shared by all whose bytes are the same."""
+"""Artifacts: written part by part, in rows or in a folder of files, seen only when whole, shared by all whose bytes are the same."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, update
+from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.pages import Pages, whole
-from forge_tools.artifacts.parts import unpack
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, unpack
 from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError, StorageError
 from forge_tools.records import Artifact, ArtifactPage, PageWish
 from forge_tools.records.artifacts import SCHEME
-from forge_tools.storage.artifact_parts import Parts, session_key
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import artifact_owners, artifacts
+from forge_tools.storage.models import artifact_owners, artifact_parts, artifacts
 from forge_tools.storage.rows import clean, record_of
 
 UPLOAD_SECONDS = 3600.0
-"""After so long without a further part, what is not whole is a leftover."""
+"""After so long without another part, an artifact that is not whole is given up."""
 
-kept, owner = artifacts.c, artifact_owners.c
+kept, part, owner = artifacts.c, artifact_parts.c, artifact_owners.c
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+_IN_A_FILE = b""  # no packed part is empty
+_is_in_a_file = func.length(part.data) == 0
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +46,16 @@ class Keeping:
 
 
 class StoredArtifacts:
-    """Begin, add the parts in any order, finish. Who is killed in between leaves nothing that anybody could see."""
+    """Begin, add the parts in any order, finish. A process that is killed in between leaves nothing that anybody could see."""
 
     def __init__(self, database: Database, folder: Path | None = None) -> None:
         self._database = database
         self._parts = Parts(database, folder)
 
     async def begin(self, new: Artifact, keeping: Keeping) -> Artifact | None:
-        """Announce an artifact. If its bytes are here already it is kept for longer and returned: nothing is left to do.
+        """Announce an artifact. If its bytes are there already, it is kept for longer and returned: nothing is left to do.
 
-        Its bytes are taken as they come: whoever may send others has to prove them before.
+        Its bytes are taken as they come: whoever might send others has to prove first that it has them.
         """
         announced = (
             self._database.upsert(artifacts)
@@ -79,7 +86,7 @@ class StoredArtifacts:
         return await self._evicting(await self._database.write(work), keeping)
 
     async def renew(self, new: Artifact, keeping: Keeping) -> Artifact | None:
-        """Keep for longer what its session has kept before; None where it has to come again, or never came.
+        """Keep for longer what its session has kept before; None if its bytes have to be sent again, or never were.
 
         An id alone proves nothing: for other sessions nothing is changed.
         """
@@ -100,7 +107,7 @@ class StoredArtifacts:
         return await self._evicting(await self._database.write(work), keeping)
 
     async def add(self, id: str, number: int, data: bytes, breaks: int | None = None) -> bool:
-        """Store one packed part, in which so many lines end.
+        """Store one packed part, in which `breaks` lines end.
 
         False if it is no longer waited for: somebody else finished, or it was given up.
         """
@@ -115,7 +122,7 @@ class StoredArtifacts:
         return await self._database.write(work)
 
     async def finish(self, new: Artifact, keeping: Keeping) -> Artifact | None:
-        """Make it seen; None if parts are missing, then begin again."""
+        """Make it visible; None if parts are missing: begin again."""
         locked = select(kept.id).where(kept.id == new.id).with_for_update()
         whole = (
             update(artifacts)
@@ -207,7 +214,7 @@ class StoredArtifacts:
         return artifact
 
     async def check(self, artifact: Artifact) -> None:
-        """Read all of it, which takes care of it if it is damaged."""
+        """Read all of it, so that it is hidden if it is damaged."""
         with suppress(ArtifactDamagedError):
             async for _ in self.read(artifact):
                 pass
@@ -215,8 +222,7 @@ class StoredArtifacts:
     async def purge(self, most: int = 100) -> int:
         """Delete what has expired and what was never finished, each in its own transaction; returns how many."""
         overdue = select(kept.id).where(kept.expires_at <= from_now(0.0), self._parts.can_delete)
-        async with self._database.reading() as connection:
-            found = (await connection.scalars(overdue.order_by(kept.expires_at).limit(most))).all()
+        found = await self._database.scalars(overdue.order_by(kept.expires_at).limit(most))
         return sum([await self._purge(one) for one in found])
 
     async def _purge(self, id: str) -> bool:
@@ -236,20 +242,20 @@ class StoredArtifacts:
             return False
 
     async def _damaged(self, artifact: Artifact, error: ValueError) -> ArtifactDamagedError:
-        """Let nobody see bytes that are not those that were kept: who has the right ones may then store them again."""
+        """Hide an artifact whose bytes are not those that were kept; whoever has the right ones may store them again."""
         logger.warning("An artifact is damaged", extra={"artifact": artifact.id, "error": str(error)})
         with suppress(StorageError):  # a client may not be allowed to; then a worker does when it reads it
             await self._hide(kept.id == artifact.id)
         return ArtifactDamagedError(f"{artifact.handle} is damaged: {error}. Run the call again")
 
     async def _put_off(self, id: str, error: ArtifactFolderError) -> None:
-        """What cannot be deleted now is not seen any more, and must not keep others from being deleted."""
+        """Hide what cannot be deleted now, and try it later, so that others can be deleted meanwhile."""
         logger.warning("An expired artifact is not deleted yet", extra={"artifact": id, "error": error.message})
         await self._hide(kept.id == id, kept.expires_at <= from_now(0.0))
 
     async def _hide(self, *which: ColumnElement[bool]) -> None:
         hidden = update(artifacts).where(*which).values(is_whole=False, expires_at=from_now(UPLOAD_SECONDS))
-        await self._database.write(lambda connection: connection.execute(hidden))
+        await self._database.execute(hidden)
 
     async def _one(self, *which: ColumnElement[bool]) -> Artifact | None:
         return next(iter(await self._list(*which)), None)
@@ -261,12 +267,11 @@ class StoredArtifacts:
             .where(*which, kept.is_whole, kept.expires_at > from_now(0.0))
             .order_by(owner.kept_at, kept.id)
         )
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).all()
+        rows = await self._database.rows(query)
         return [_artifact(row, row.execution_id, row.session_id) for row in rows]
 
     async def _own(self, connection: AsyncConnection, row: Row[Any], new: Artifact) -> Artifact:
-        """Note whose it is, in the transaction that holds its row."""
+        """Note whose it is, in the transaction that has locked its row."""
         facts = {"execution_id": clean(new.execution_id and new.execution_id[:64]), "kept_at": from_now(0.0)}
         mine = self._database.upsert(artifact_owners).values(
             artifact_id=new.id,
@@ -279,45 +284,33 @@ class StoredArtifacts:
         return _artifact(row, new.execution_id, new.session_id)
 
     async def _evicting(self, artifact: Artifact | None, keeping: Keeping) -> Artifact | None:
-        """Take from a session that holds too much what it kept first."""
+        """Take from a session that holds too much what it kept longest."""
         if artifact is not None:
-            await self._evict(session_key(artifact.session_id), keeping.quota)
+            await self._evict_oldest(session_key(artifact.session_id), keeping.quota)
         return artifact
 
-    async def _evict(self, key: str, quota: int) -> None:
+    async def _evict_oldest(self, key: str, quota: int) -> None:
         latest_first = (owner.kept_at.desc(), owner.artifact_id)
         held = select(owner.artifact_id, func.sum(owner.size).over(order_by=latest_first).label("held")).where(
             owner.session_key == key
         )
         rows = held.subquery()
-        async with self._database.reading() as connection:
-            excess: Sequence[str] = (
-                await connection.scalars(select(rows.c.artifact_id).where(rows.c.held > quota))
-            ).all()
+        excess: Sequence[str] = await self._database.scalars(select(rows.c.artifact_id).where(rows.c.held > quota))
         for one in sorted(excess):
-            await self._database.write(_Eviction(one, key))
+            await self._database.write(partial(_evict, one, key))
 
 
-@dataclass(frozen=True, slots=True)
-class _Eviction:
-    """Takes an artifact from a session; one that is nobody's any more expires."""
-
-    id: str
-    key: str
-
-    async def __call__(self, connection: AsyncConnection) -> None:
-        await connection.execute(select(kept.id).where(kept.id == self.id).with_for_update())
-        await connection.execute(
-            delete(artifact_owners).where(owner.artifact_id == self.id, owner.session_key == self.key)
-        )
-        is_owned = exists().where(owner.artifact_id == self.id)
-        await connection.execute(
-            update(artifacts).where(kept.id == self.id, kept.is_whole, ~is_owned).values(expires_at=from_now(0.0))
-        )
+async def _evict(id: str, key: str, connection: AsyncConnection) -> None:
+    """Take an artifact from a session; it expires if nobody owns it any more."""
+    await connection.execute(select(kept.id).where(kept.id == id).with_for_update())
+    await connection.execute(delete(artifact_owners).where(owner.artifact_id == id, owner.session_key == key))
+    is_owned = exists().where(owner.artifact_id == id)
+    nobodys = update(artifacts).where(kept.id == id, kept.is_whole, ~is_owned)
+    await connection.execute(nobodys.values(expires_at=from_now(0.0)))
 
 
 def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:
-    """What is whole is kept for longer, never for less; what is not expires in `otherwise` seconds."""
+    """When an artifact expires: one that is whole never earlier than before; another one in `otherwise` seconds."""
     is_longer = kept.is_whole & (kept.expires_at > from_now(keeping.ttl))
     seconds = case((kept.is_whole, keeping.ttl), else_=otherwise)
     return case((is_longer, kept.expires_at), else_=from_now(seconds))
@@ -325,3 +318,105 @@ def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:
 
 def _artifact(row: Row[Any], execution_id: str | None, session_id: str | None) -> Artifact:
     return record_of(Artifact, row, execution_id=execution_id, session_id=session_id)
+
+
+class Parts:
+    """Packed parts. Methods that take a connection need the row of the artifact locked in its transaction.
+
+    Files are written and deleted while that lock is held, so that nobody deletes what another one is writing.
+    """
+
+    def __init__(self, database: Database, folder: Path | None) -> None:
+        self._database = database
+        self._files = None if folder is None else PartFiles(folder)
+
+    async def write(self, connection: AsyncConnection, id: str, number: int, data: bytes, breaks: int | None) -> None:
+        """Store a part, in which `breaks` lines end."""
+        held = data
+        if self._files is not None:
+            await self._on_disk(self._files.write, id, number, data)
+            held = _IN_A_FILE
+        row = self._database.upsert(artifact_parts).values(
+            artifact_id=id, number=number, start=number * PART_BYTES, data=held, breaks=breaks
+        )
+        facts = {"data": held, "breaks": breaks}
+        await connection.execute(row.on_conflict_do_update(index_elements=["artifact_id", "number"], set_=facts))
+
+    async def are_all_there(self, connection: AsyncConnection, artifact: Artifact) -> bool:
+        """Whether no part is missing; files in a folder that this process does not know count as there."""
+        expected = part.artifact_id == artifact.id, part.number < count_parts(artifact.size)
+        rows = (await connection.execute(select(part.number, _is_in_a_file).where(*expected))).all()
+        in_files = [number for number, is_in_a_file in rows if is_in_a_file]
+        if len(rows) < count_parts(artifact.size):
+            return False
+        return not in_files or self._files is None or await self._on_disk(self._files.are_there, artifact.id, in_files)
+
+    async def read(self, artifact: Artifact, number: int) -> bytes | None:
+        """Read a part of what its session kept; None if that is not there, or no longer.
+
+        Raises:
+            ArtifactDamagedError: its file is missing.
+            ArtifactFolderError: this process cannot read it.
+        """
+        mine = exists().where(owner.artifact_id == artifact.id, owner.session_key == session_key(artifact.session_id))
+        query = select(part.data).where(part.artifact_id == artifact.id, part.number == number, mine)
+        data = await self._database.scalar(query)
+        if data is None or data != _IN_A_FILE:
+            return None if data is None else bytes(data)
+        return await self._read_file(artifact, number)
+
+    async def breaks(self, artifact: Artifact) -> list[int | None]:
+        """How many lines end in each part; None where nobody counted them."""
+        query = select(part.breaks).where(part.artifact_id == artifact.id).order_by(part.number)
+        return list(await self._database.scalars(query))
+
+    async def delete(self, connection: AsyncConnection, id: str) -> None:
+        """Delete all parts.
+
+        Raises:
+            ArtifactFolderError: files cannot be deleted.
+        """
+        if self._files is not None:
+            await self._on_disk(self._files.remove, id)
+        await connection.execute(delete(artifact_parts).where(part.artifact_id == id))
+
+    @property
+    def can_delete(self) -> ColumnElement[bool]:
+        """The condition for artifacts whose bytes this process can get at."""
+        in_files = exists().where(part.artifact_id == artifacts.c.id, _is_in_a_file)
+        return true() if self._files is not None else ~in_files
+
+    async def _read_file(self, artifact: Artifact, number: int) -> bytes | None:
+        if self._files is None:
+            raise ArtifactFolderError(
+                f"{artifact.handle} is kept in a folder that this process does not know. "
+                "Set FORGE_ARTIFACT_DIR to what it is for the workers"
+            )
+        try:
+            return await self._on_disk(self._files.read, artifact.id, number)
+        except FileNotFoundError:
+            if await self._database.scalar(select(artifacts.c.id).where(artifacts.c.id == artifact.id)) is None:
+                return None
+            where = f"part {number} is missing in {self._files.folder}"
+            raise ArtifactDamagedError(f"{artifact.handle} is damaged: {where}. Run the call again") from None
+
+    async def _on_disk(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await asyncio.to_thread(work, *args, **kwargs)
+        except FileNotFoundError:
+            if self._files is not None and self._files.folder.exists():
+                raise
+            raise self._unusable("it does not exist") from None
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from error
+
+    def _unusable(self, reason: str) -> ArtifactFolderError:
+        folder = self._files and self._files.folder
+        return ArtifactFolderError(f"The folder of artifacts {folder} (FORGE_ARTIFACT_DIR) cannot be used: {reason}")
+
+
+def session_key(session_id: str | None) -> str:
+    """A session as the key of a row; calls of no session share one."""
+    if session_id is None:
+        return ""
+    return blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -3,20 +3,10 @@
 import logging
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import (
-    Row,
-    Update,
-    false,
-    func,
-    or_,
-    select,
-    true,
-    tuple_,
-    update,
-)
+from sqlalchemy import Row, Update, false, func, or_, select, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ToolNotFoundError
@@ -38,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
-    """The one that a version, a digest or the beginning of one means.
+    """The version that `definition` means: a version, a digest, or the beginning of a digest.
 
     Raises:
         ToolNotFoundError: naming those there are.
@@ -54,12 +44,6 @@ def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
     raise ToolNotFoundError(name, f"{shown(definition)!r} {said}. There are: {known}.")
 
 
-class _Host(NamedTuple):
-    boot: str
-    hostname: str
-    tools: dict[str, str]
-
-
 class Catalogue:
     """Tools as data, so that a client validates and exports them without importing any."""
 
@@ -67,15 +51,14 @@ class Catalogue:
         self._database = database
         self._unreadable: set[str] = set()
 
-    async def publish(self, specs: Sequence[ToolSpec], boot: str, *, keeps_first: bool = False) -> list[str]:
-        """Write what `boot`, which must be registered, hosts from now on beside what it published before.
+    async def publish(self, specs: Sequence[ToolSpec], instance: str, *, keeps_first: bool = False) -> list[str]:
+        """Write which tools `instance`, which must be registered, hosts from now on beside those it published before.
 
         With `keeps_first` each of its tools that is not pinned is pinned to the definition that was the default before.
-        Returns a warning for each tool of which another live boot hosts a different definition under the same version, and for
+        Returns a warning for each tool of which another live instance hosts a different definition under the same version, and for
         each that is pinned to another definition.
         """
         hosted = {spec.name: f"{spec.version} {spec.digest}" for spec in specs}
-
         statement = self._database.upsert(tools).values(
             enabled=True, is_default=False, first_seen_at=from_now(0.0), last_seen_at=from_now(0.0)
         )
@@ -88,14 +71,17 @@ class Catalogue:
             if specs:
                 if keeps_first:
                     await connection.execute(_pin_defaults(list(hosted)))
-                await connection.execute(seen, [_values(spec) for spec in sorted(specs, key=_identity)])
+                await connection.execute(
+                    seen,
+                    [_values(spec) for spec in sorted(specs, key=lambda spec: (spec.name, spec.version, spec.digest))],
+                )
                 await connection.execute(_kept_disabled())
                 await _settle_defaults(connection, list(hosted))
                 if keeps_first:
                     await connection.execute(_pin_defaults(list(hosted)))  # those that nobody ever published before
-            before = await connection.scalar(select(workers.c.tools).where(workers.c.id == boot)) or {}
-            await connection.execute(update(workers).where(workers.c.id == boot).values(tools={**before, **hosted}))
-            return _disagreements(await _live(connection), boot) + await _left_alone(connection, specs)
+            before = await connection.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
+            await connection.execute(update(workers).where(workers.c.id == instance).values(tools={**before, **hosted}))
+            return _disagreements(await _live(connection), instance) + await _left_alone(connection, specs)
 
         return await self._database.write(work)
 
@@ -105,18 +91,17 @@ class Catalogue:
             return _disagreements(await _live(connection))
 
     async def specs(self) -> list[ToolSpec]:
-        """The enabled tools by name, each in the definition that counts. Demoted ones say lane `process`."""
+        """The enabled tools in order of name, each in the definition that counts; demoted ones have lane `process`."""
         enabled, _ = await self.read()
         return enabled
 
     async def read(self) -> tuple[list[ToolSpec], list[ToolSpec]]:
-        """The tools that are enabled, and those that are not, as `specs` has them.
+        """The tools that are enabled, and those that are disabled, as `specs` has them.
 
         Of several definitions the one that the tool is pinned to counts, else the one seen last.
         """
         query = select(tools).where(tools.c.is_default).order_by(tools.c.name)
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).all()
+        rows = await self._database.rows(query)
         enabled, disabled = list[ToolSpec](), list[ToolSpec]()
         for row in rows:
             if (spec := self._spec_of(row)) is not None:
@@ -136,15 +121,14 @@ class Catalogue:
     async def definition(self, name: str, version: str, digest: str) -> ToolSpec | None:
         """One definition as it was published, such as the one that an execution was accepted with; None if none was."""
         found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
-        async with self._database.reading() as connection:
-            row = next(iter((await connection.execute(select(tools).where(*found))).all()), None)
-        return None if row is None else self._spec_of(row, is_as_published=True)
+        rows = await self._database.rows(select(tools).where(*found))
+        return self._spec_of(rows[0], is_as_published=True) if rows else None
 
-    async def hosted(self, boot: str, name: str) -> tuple[str, str] | None:
-        """Version and digest of a tool as that boot of a worker hosts it; None if it is not known."""
-        async with self._database.reading() as connection:
-            query = select(workers.c.id, workers.c.tools).where(workers.c.id == boot)
-            known: dict[str, str] = next((row.tools for row in (await connection.execute(query)).all()), {})
+    async def hosted(self, instance: str, name: str) -> tuple[str, str] | None:
+        """Version and digest of a tool as a worker instance hosts it; None if that is not known."""
+        known: dict[str, str] = (
+            await self._database.scalar(select(workers.c.tools).where(workers.c.id == instance)) or {}
+        )
         version, _, digest = str(known.get(name, "")).partition(" ")
         return (version, digest) if digest else None
 
@@ -154,44 +138,39 @@ class Catalogue:
             return sorted({one.hostname for one in await _live(connection) if _digest(one.tools.get(name)) == digest})
 
     async def pin(self, name: str, definition: str) -> ToolVersion:
-        """Let one definition count, and no other be run; `definition` is its version, or its digest or the beginning of it.
+        """Pin a tool to one definition, and run no other; `definition` is its version, its digest, or the beginning of that.
 
         Raises:
             ToolNotFoundError: no worker ever published it, or several that it may mean; it names those there are.
         """
-        tool = await self._named(name)
-
-        async def work(connection: AsyncConnection) -> ToolVersion:
-            await prepare(connection, "catalogue_in_turn")
-            one = chosen(await self._versions(connection, tool), definition)
-            of_tool = update(tools).where(tools.c.name == tool)
-            await connection.execute(of_tool.where(tools.c.pinned_at.is_not(None)).values(pinned_at=None))
-            exactly = (tools.c.version == one.spec.version, tools.c.digest == one.digest)
-            await connection.execute(of_tool.where(*exactly).values(pinned_at=from_now(0.0)))
-            await _settle_defaults(connection, [tool])
-            return next(it for it in await self._versions(connection, tool) if it.is_pinned)
-
-        return await self._database.write(work)
+        return await self._pin(name, definition)
 
     async def unpin(self, name: str) -> ToolVersion:
-        """Let the definition seen last count again; returns it.
+        """Undo `pin`: the definition seen last counts again; returns it.
 
         Raises:
             ToolNotFoundError: no worker ever published the tool.
         """
+        return await self._pin(name, None)
+
+    async def _pin(self, name: str, definition: str | None) -> ToolVersion:
         tool = await self._named(name)
+        of_tool = update(tools).where(tools.c.name == tool)
 
         async def work(connection: AsyncConnection) -> ToolVersion:
             await prepare(connection, "catalogue_in_turn")
-            of_tool = update(tools).where(tools.c.name == tool, tools.c.pinned_at.is_not(None))
-            await connection.execute(of_tool.values(pinned_at=None))
+            one = None if definition is None else chosen(await self._versions(connection, tool), definition)
+            await connection.execute(of_tool.where(tools.c.pinned_at.is_not(None)).values(pinned_at=None))
+            if one is not None:
+                exactly = (tools.c.version == one.spec.version, tools.c.digest == one.digest)
+                await connection.execute(of_tool.where(*exactly).values(pinned_at=from_now(0.0)))
             await _settle_defaults(connection, [tool])
             return (await self._versions(connection, tool))[0]
 
         return await self._database.write(work)
 
     async def switch(self, name: str, *, is_enabled: bool) -> str:
-        """Enable or disable the tool of that name or alias, in every definition there is and will be; returns its name.
+        """Enable or disable the tool of that name or alias in all its definitions, later ones included; returns its name.
 
         Raises:
             ToolNotFoundError: none was ever published.
@@ -210,8 +189,7 @@ class Catalogue:
         query = select(tools.c.name, tools.c.digest, tools.c.enabled, tools.c.pinned_at).where(
             or_(tools.c.enabled == false(), tools.c.pinned_at.is_not(None))
         )
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).all()
+        rows = await self._database.rows(query)
         disabled = frozenset(row.name for row in rows if not row.enabled)
         return disabled, frozenset((row.name, row.digest) for row in rows if row.pinned_at is not None)
 
@@ -238,7 +216,7 @@ class Catalogue:
         ]
 
     def _spec_of(self, row: Row[Any], *, is_as_published: bool = False) -> ToolSpec | None:
-        """A definition; None, and a warning once for each, where newer code published what this code cannot read."""
+        """Read a definition; None, with one warning for each, if newer code published what this code cannot read."""
         try:
             is_demoted = row.demoted_at is not None and not is_as_published
             return spec_of(row.spec, row.digest, is_demoted=is_demoted)
@@ -277,16 +255,12 @@ class Catalogue:
             return {(row.name, row.digest) for row in await connection.execute(query)}
 
     async def divert(self, keys: Sequence[str]) -> int:
-        """Move queued calls of demoted tools that came to the async lane since; returns how many."""
-
-        async def work(connection: AsyncConnection) -> int:
-            return (await connection.execute(_diverted(keys))).rowcount
-
-        return await self._database.write(work)
+        """Move queued calls of demoted tools out of the async lane, where more have come since; returns how many."""
+        return await self._database.execute(_diverted(keys))
 
 
 async def _settle_defaults(connection: AsyncConnection, names: Sequence[str]) -> None:
-    """Say anew which definition of each of those tools counts: first that none does, since two never may."""
+    """Decide again which definition of each of those tools counts: first none, since there may never be two."""
     named = tools.c.name.in_(names)
     order = (tools.c.pinned_at.is_(None), tools.c.last_seen_at.desc(), tools.c.first_seen_at.desc())
     place = func.row_number().over(partition_by=tools.c.name, order_by=order)
@@ -298,7 +272,7 @@ async def _settle_defaults(connection: AsyncConnection, names: Sequence[str]) ->
 
 
 def _pin_defaults(names: Sequence[str]) -> Update:
-    """Pin what counts of those tools that are not pinned."""
+    """Pin those of the named tools that are not pinned to the definition that counts."""
     pinned = select(tools.c.name).where(tools.c.pinned_at.is_not(None))
     wanted = tools.c.is_default & tools.c.name.in_(names) & tools.c.name.not_in(pinned)
     return update(tools).where(wanted).values(pinned_at=from_now(0.0))
@@ -321,20 +295,19 @@ def _diverted(keys: Sequence[str]) -> Update:
     return update(execution_queue).where(queued.id.in_(waiting)).values(lane="process")
 
 
-async def _live(connection: AsyncConnection) -> list[_Host]:
+async def _live(connection: AsyncConnection) -> Sequence[Row[str, str, dict[str, str]]]:
     rows = select(workers.c.id, workers.c.hostname, workers.c.tools).where(is_alive(LIVE_SECONDS))
-    hosts = (await connection.execute(rows.order_by(workers.c.id))).all()
-    return [_Host(row.id, row.hostname, row.tools) for row in hosts]
+    return (await connection.execute(rows.order_by(workers.c.id))).all()
 
 
-def _disagreements(hosts: Sequence[_Host], boot: str | None = None) -> list[str]:
-    """Say where two live boots (or `boot` and another) host different definitions under one version."""
+def _disagreements(hosts: Sequence[Row[str, str, dict[str, str]]], instance: str | None = None) -> list[str]:
+    """Say where two live instances (or `instance` and another) host different definitions under one version."""
     return [
-        f"Tool '{name}' {theirs.partition(' ')[0]} of worker {one.boot} on {one.hostname} differs from the one that worker "
-        f"{other.boot} on {other.hostname} hosts under the same version; calls may meet either. Deploy one definition, or "
+        f"Tool '{name}' {theirs.partition(' ')[0]} of worker {one.id} on {one.hostname} differs from the one that worker "
+        f"{other.id} on {other.hostname} hosts under the same version; calls may meet either. Deploy one definition, or "
         "raise the version."
         for one, other in combinations(hosts, 2)
-        if boot in {None, one.boot, other.boot}
+        if instance in {None, one.id, other.id}
         for name, theirs in sorted(one.tools.items())
         if _differs(theirs, other.tools.get(name))
     ]
@@ -349,7 +322,7 @@ def _differs(ours: str, theirs: str | None) -> bool:
 
 
 async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) -> list[str]:
-    """Say which of the tools that a worker hosts it will not run."""
+    """Say which of its tools a worker will not run, since they are pinned to other definitions."""
     query = select(tools.c.name, tools.c.version, tools.c.digest).where(tools.c.pinned_at.is_not(None))
     pins = {row.name: row for row in await connection.execute(query)}
     return [
@@ -358,10 +331,6 @@ async def _left_alone(connection: AsyncConnection, specs: Sequence[ToolSpec]) ->
         for spec in specs
         if (pin := pins.get(spec.name)) is not None and pin.digest != spec.digest
     ]
-
-
-def _identity(spec: ToolSpec) -> tuple[str, str, str]:
-    return spec.name, spec.version, spec.digest
 
 
 def _values(spec: ToolSpec) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What columns hold: each type says what the database has to refuse, so that no reader doubts a row.
+"""The types of columns. Each says what the database has to refuse, so that no reader has to doubt a row.
 
 `array` is what PostgreSQL calls a value that is given with those of other rows; without it, text.
 """
@@ -10,19 +10,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    JSON,
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Dialect,
-    Float,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-)
+from sqlalchemy import ARRAY, JSON, BigInteger, Boolean, CheckConstraint, Dialect, Float, Integer, MetaData, Table, Text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.event import listens_for
 from sqlalchemy.ext.compiler import compiles
@@ -40,7 +28,7 @@ _MAKING = Lock()  # migrations run on threads of their own
 
 @listens_for(Table, "before_create")
 def _make_strict(made: Table, *_: object, **__: object) -> None:
-    """Tables are STRICT on SQLite, and refuse what the types of their columns rule out; only those who make them pay for that."""
+    """Make tables STRICT on SQLite, with the CHECKs of their columns' types; only a process that creates tables pays for that."""
     if made.metadata is not metadata:
         return
     with _MAKING:
@@ -55,7 +43,7 @@ def _make_strict(made: Table, *_: object, **__: object) -> None:
 
 
 def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
-    """The columns of a table with what must hold of them."""
+    """(column, rule) for the columns of a table that have a CHECK."""
     for column in of.c:
         if rule := getattr(column.type, dialect, None):
             said = rule.format(column.name)
@@ -89,7 +77,7 @@ class LargeCount(BigInteger):
 
 
 class Real(Float[float]):
-    """A number that is one, and finite; PostgreSQL takes NaN for the largest of all."""
+    """A finite number: no NaN, which PostgreSQL takes for the largest of all."""
 
     array = "float8"
     sqlite = postgresql = "abs({0}) < 1e300"
@@ -208,6 +196,6 @@ Numbers = _Numbers().with_variant(ARRAY(Float(53)), "postgresql")
 
 
 def in_form(numbers: Sequence[float], dialect: str) -> Sequence[float] | str:
-    """In ascending order, as a column of `Numbers` holds them: for many it takes long, so it is done before they are bound."""
+    """Numbers in ascending order, as a column of `Numbers` takes them; sorting many takes long, so it is done before they are bound."""
     ranked = sorted(numbers)
     return array("d", ranked) if dialect == "postgresql" else json.dumps(ranked, separators=(",", ":"))

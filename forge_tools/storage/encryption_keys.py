@@ -1,10 +1,10 @@
-"""The public halves of sealing keys, from which clients learn what to seal with."""
+"""The public halves of the keys that clients encrypt parameters with."""
 
 import base64
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, delete, func, select, update
+from sqlalchemy import Row, Select, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ConfigurationError
@@ -16,40 +16,33 @@ from forge_tools.storage.models import execution_queue, sealing_keys
 known = sealing_keys.c
 
 
-class SealingKeys:
-    """Clients use the newest key that is not retired; what is sealed with another one is opened all the same."""
+class EncryptionKeys:
+    """Clients use the newest key that is not retired; what was encrypted with another one is decrypted all the same."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def publish(self, id: str, public: bytes) -> None:
-        """Have clients seal with this key from now on. Publishing it again changes nothing."""
-        statement = self._database.upsert(sealing_keys).on_conflict_do_nothing()
+        """Have clients encrypt with this key from now on. Publishing it again changes nothing."""
         row = {"id": id, "public": base64.b64encode(public).decode(), "created_at": from_now(0.0)}
-
-        async def work(connection: AsyncConnection) -> None:
-            await connection.execute(statement.values(row))
-
-        await self._database.write(work)
+        statement = self._database.upsert(sealing_keys).values(row).on_conflict_do_nothing()
+        await self._database.execute(statement)
 
     async def current(self) -> SealingKey | None:
-        """The key that clients seal with; None where there is none."""
-        newest = _keys().where(known.retired_at.is_(None)).order_by(known.created_at.desc(), known.id).limit(1)
-        async with self._database.reading() as connection:
-            row = (await connection.execute(newest)).one_or_none()
-        return None if row is None else _key(row)
+        """The key that clients encrypt with; None where there is none."""
+        rows = await self._database.rows(_newest_first().where(known.retired_at.is_(None)).limit(1))
+        return _key(rows[0]) if rows else None
 
     async def list(self) -> list[SealingKey]:
         """All keys, the newest first, with the number of executions under way that each is needed for."""
         async with self._database.reading() as connection:
-            rows = (await connection.execute(_keys().order_by(known.created_at.desc(), known.id))).all()
-            live = {row.id: await _live(connection, row.id) for row in rows}
-        return [_key(row, live[row.id]) for row in rows]
+            rows = (await connection.execute(_newest_first())).all()
+            return [_key(row, await _live(connection, row.id)) for row in rows]
 
     async def retire(self, ids: Sequence[str]) -> None:
-        """Have clients use these no more; workers go on opening what was sealed with them."""
+        """Have clients use these no more; workers go on decrypting what was encrypted with them."""
         retired = update(sealing_keys).where(known.id.in_(ids), known.retired_at.is_(None))
-        await self._database.write(lambda connection: connection.execute(retired.values(retired_at=from_now(0.0))))
+        await self._database.execute(retired.values(retired_at=from_now(0.0)))
 
     async def forget(self, id: str) -> None:
         """Delete a key that is retired and that nothing under way needs.
@@ -59,8 +52,8 @@ class SealingKeys:
         """
 
         async def work(connection: AsyncConnection) -> None:
-            row = (await connection.execute(_keys().where(known.id == id))).one_or_none()
-            if row is not None and row.retired_at is None:
+            in_use = select(known.id).where(known.id == id, known.retired_at.is_(None))
+            if await connection.scalar(in_use) is not None:
                 raise ConfigurationError(f"Key {id} is in use. Retire it first: forge-tools keys retire {id}")
             if live := await _live(connection, id):
                 raise ConfigurationError(
@@ -71,8 +64,8 @@ class SealingKeys:
         await self._database.write(work)
 
 
-def _keys() -> Select[Any]:
-    return select(known.id, known.public, known.created_at, known.retired_at)
+def _newest_first() -> Select[Any]:
+    return select(sealing_keys).order_by(known.created_at.desc(), known.id)
 
 
 def _key(row: Row[Any], live: int = 0) -> SealingKey:
@@ -80,10 +73,6 @@ def _key(row: Row[Any], live: int = 0) -> SealingKey:
 
 
 async def _live(connection: AsyncConnection, id: str) -> int:
-    count = select(func.count()).select_from(execution_queue).where(_is_sealed_with(id))
-    return int(await connection.scalar(count) or 0)
-
-
-def _is_sealed_with(id: str) -> ColumnElement[bool]:
-    """What is sealed begins with the version of its form and the id of its key."""
-    return execution_queue.c.sealed.like(f"%.{id}.%")
+    """How many calls under way need it: what is encrypted begins with the version of its form and the id of its key."""
+    needed = select(func.count()).select_from(execution_queue).where(execution_queue.c.sealed.like(f"%.{id}.%"))
+    return int(await connection.scalar(needed) or 0)

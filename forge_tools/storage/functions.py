@@ -1,4 +1,4 @@
-"""What both databases compute, each in its own words: a statement that uses these is the same for both."""
+"""SQL functions that each database spells differently, so that a statement is written once for both."""
 
 import json
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class from_now(FunctionElement[datetime]):  # noqa: N801 it reads as the SQL fun
 
 
 async def database_now(connection: AsyncConnection, seconds: float = 0.0) -> datetime:
-    """What `from_now` is at this moment."""
+    """The value of `from_now` at this moment."""
     said: datetime = (await connection.execute(select(from_now(seconds)))).scalar_one()
     return said
 
@@ -59,7 +59,7 @@ class hour_of(FunctionElement[str]):  # noqa: N801 it reads as the SQL function 
 
 
 class seen_last(FunctionElement[bool]):  # noqa: N801 it reads as the SQL function it is
-    """A condition that no planner shall start from, such as one on what events happened to: there are far more executions."""
+    """A condition that the planner must not start from, such as one on the executions of events, which are far more."""
 
     type = Boolean()
     inherit_cache = True
@@ -71,16 +71,16 @@ class _Stored(FunctionElement[Any]):
 
 
 def stored(column: Column[Any]) -> ColumnElement[Any]:
-    """The column as the driver brings it: nothing is made of it on the way, and JSON is text."""
+    """The column as the driver returns it, not converted to a Python type; JSON is text."""
     return _Stored(column)
 
 
-def among(column: ColumnElement[Any], keys: Iterable[Any]) -> ColumnElement[bool]:
-    """Whether a column has one of these keys: as `column.in_(keys)`, but they are one parameter.
+def any_of(column: ColumnElement[Any], keys: Iterable[Any]) -> ColumnElement[bool]:
+    """Whether a column has one of these keys: like `column.in_(keys)`, but with one parameter.
 
-    However long the list, its statement is compiled once and its values are bound at once.
+    However long the list, the statement is compiled once and the values are bound as one.
     """
-    return _Among(column, literal(list(keys), _Keys().with_variant(postgresql.ARRAY(column.type), "postgresql")))
+    return _AnyOf(column, literal(list(keys), _Keys().with_variant(postgresql.ARRAY(column.type), "postgresql")))
 
 
 class _Keys(TypeDecorator[list[Any]]):
@@ -93,7 +93,7 @@ class _Keys(TypeDecorator[list[Any]]):
         return json.dumps(value, default=repr)  # bytes are no row's key
 
 
-class _Among(FunctionElement[bool]):
+class _AnyOf(FunctionElement[bool]):
     type = Boolean()
     inherit_cache = True
 
@@ -119,7 +119,7 @@ _WORDS: dict[type[FunctionElement[Any]], dict[str, str]] = {
         "sqlite": "replace(substr({0}, 1, 13), ' ', 'T') || ':00Z'",
     },
     seen_last: dict.fromkeys(("postgresql", "sqlite"), "CASE WHEN {0} THEN true ELSE false END"),
-    _Among: {"postgresql": "{0} = ANY ({1})", "sqlite": "{0} IN (SELECT value FROM json_each({1}))"},
+    _AnyOf: {"postgresql": "{0} = ANY ({1})", "sqlite": "{0} IN (SELECT value FROM json_each({1}))"},
     _Stored: dict.fromkeys(("postgresql", "sqlite"), "{0}"),
 }
 

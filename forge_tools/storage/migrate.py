@@ -1,4 +1,4 @@
-"""Migrations: bring a database to this code's tables, or back; and the steps of which a revision of a large table is made."""
+"""Migrations: bring a database to this code's tables, or back; and the steps that revisions of large tables are made of."""
 
 import asyncio
 import re
@@ -20,8 +20,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Sch
 from forge_tools.storage.columns import check_name
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import create_engine, migration_engine
-from forge_tools.storage.connection.faults import ConflictError, ForbiddenError, translated
-from forge_tools.storage.connection.schema_version import is_usable, unknown_version
+from forge_tools.storage.connection.faults import ConflictError, ForbiddenError, is_usable, translated, unknown_version
 from forge_tools.storage.models import rollup_figures
 from forge_tools.storage.statements import settings
 
@@ -43,13 +42,13 @@ LOCK_SECONDS = 300.0
 LOCK_PAUSE = 0.2
 
 TRIES = 75
-"""How often it goes on from where it was when other transactions were in its way: for about five minutes."""
+"""How often it is tried when other transactions are in its way: for about five minutes."""
 TRY_PAUSE = 2.0
-"""As long as calls may have waited behind a try."""
+"""As long as calls may have waited behind one try."""
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Bring the database at `url` up to `revision`; an SQLite file, and its folder, are made where there are none.
+    """Bring the database at `url` up to `revision`; an SQLite file and its folder are made if there are none.
 
     A database that newer code migrated, and that this code can work on, is left as it is.
 
@@ -170,7 +169,7 @@ def _migrate(url: str, change: Callable[[Config, str], None], revision: str) -> 
 
 
 def _absolute(url: str, revision: str) -> str:
-    """The revision that a number of steps leads to from where the database is: steps that are tried again would lead further."""
+    """The revision that a number of steps leads to from where the database is; steps that are tried again would lead too far."""
     if not re.fullmatch(r"[+-]\d+", revision):
         return revision
     chain = [*_known(), "base"]
@@ -269,7 +268,7 @@ def concurrent_index(
 
 
 def checked_later(table: str, column: str, rule: str, *, sqlite: str | None = None) -> None:
-    """Let the CHECK of a column be `rule`, whatever it was; on PostgreSQL for new rows alone until a later revision has it `validated`.
+    """Set the CHECK of a column to `rule`; on PostgreSQL for new rows alone until a later revision has it `validated`.
 
     SQLite looks at every row now. `sqlite` is the rule in its words, where they differ.
     """
@@ -282,13 +281,13 @@ def checked_later(table: str, column: str, rule: str, *, sqlite: str | None = No
 
 
 def validated(table: str, column: str) -> None:
-    """Make sure that the rows which were there keep the CHECK of a column, too; it keeps nobody waiting."""
+    """Make sure that the rows from before keep the CHECK of a column, too; nobody has to wait for that."""
     if _is_postgres():
         _ask(f"ALTER TABLE {table} VALIDATE CONSTRAINT {check_name(table, column)}")
 
 
 def unchecked(table: str, column: str) -> None:
-    """Drop the CHECK of a column, without which SQLite drops no column."""
+    """Drop the CHECK of a column; SQLite drops no column that has one."""
     name = check_name(table, column)
     if _is_postgres():
         _ask(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")

@@ -1,4 +1,4 @@
-"""The tables: what is history is insert-only, what moves is narrow.
+"""The tables: history is insert-only, what changes is narrow.
 
 Whatever else names columns (lists to insert or read, casts, checks, grants) is made from what stands here.
 """
@@ -25,8 +25,11 @@ from forge_tools.storage.columns import (
     metadata,
 )
 
+SCHEMA_REVISION = "0001"
+"""The newest migration: a number, and where older code can work on what it makes, the oldest that can: `0003_from_0002`."""
+
 DEFAULT_QUEUE = "default"
-"""Where most calls are, so that an index which leaves them out is small."""
+"""Most calls are there, so an index that leaves them out is small."""
 
 LANE = Choice(get_args(Lane))
 
@@ -66,8 +69,8 @@ executions = Table(
     Index("executions_by_session", "session_id", "id"),
     Index("executions_by_category", "category", "id"),
 )
-"""What was asked, inserted once. `parameters` is what people may see; what they hide, those of `sealed_names`, is sealed in
-the queue, and goes with its row there. The order of ids is that of time, so each index ends with them."""
+"""What was asked, inserted once. `parameters` is what people may see; the values of `sealed_names` are encrypted in
+the queue, and go with the row there. Ids are in the order of time, so each index ends with them."""
 
 execution_queue = Table(
     "execution_queue",
@@ -99,7 +102,7 @@ execution_queue = Table(
 """Executions that are not over. No index on, or over, a column that a claim changes: it would end heap-only updates."""
 
 NOBODY: dict[str, None] = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
-"""What a row in the queue says of who runs it, while nobody does."""
+"""The columns of the queue that say who runs an execution, as they are while nobody does."""
 
 execution_attempts = Table(
     "execution_attempts",
@@ -188,7 +191,7 @@ workers = Table(
     Column("dropped_messages", LargeCount, nullable=False),
     postgresql_with={"fillfactor": 50},
 )
-"""One row a boot of a worker process; `tools` maps each name it hosts to `version digest`, `servers` is how its MCP servers
+"""One row a worker instance (one start of a worker process); `tools` maps each name it hosts to `version digest`, `servers` is how its MCP servers
 are, `unfit` says why it claims nothing, and `dropped_messages` counts what came from the broker and was none of ours.
 """
 
@@ -320,7 +323,7 @@ sealing_keys = Table(
     Column("created_at", Moment, nullable=False),
     Column("retired_at", Moment),
 )
-"""The public halves, in base64, of the keys that clients seal with: the newest that is not retired."""
+"""The public halves, in base64, of the keys that clients encrypt with: the newest that is not retired."""
 
 workspaces = Table(
     "workspaces",
@@ -332,7 +335,7 @@ workspaces = Table(
     Column("roots", JsonList, nullable=False),
     Column("announced_at", Moment, nullable=False),
 )
-"""What each boot of a worker has by name; whether it lives, `workers` tells."""
+"""What each worker instance (`boot`) has by name; whether it lives, `workers` tells."""
 
 session_workspaces = Table(
     "session_workspaces",

@@ -1,4 +1,4 @@
-"""What the tools of executions tell while they run: written by their workers, read by whoever follows."""
+"""Reports of tools while they run: written by their workers, read by those who follow the execution."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,48 +28,47 @@ from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.rows import clean, record_of
 
 MOST_READ = 256
-"""Rows that one look returns."""
+"""How many rows one read returns."""
 
 FOLLOWED = 50
-"""Executions in one look, which everybody who follows through this Store shares."""
+"""How many executions one read covers; all who follow one through this Store share it."""
 
 told = execution_reports.c
 live, ended, event = execution_queue.c, execution_attempts.c, execution_events.c
 
 
 class Reports:
-    """Reports of attempts. What an attempt writes that is no longer its worker's is dropped."""
+    """Reports of attempts. What is reported for an attempt that no longer belongs to its worker is dropped."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._looks: Batcher[Position, Sight] = Batcher(self._look, Limits(rows=FOLLOWED))
 
     async def add(self, reports: Sequence[NewReport]) -> None:
-        """Write reports in one transaction; again changes nothing."""
+        """Write reports in one transaction; writing them again changes nothing."""
         if reports:
             await self._database.write(lambda connection: self._add(connection, reports))
 
     async def look(self, position: Position) -> Sight:
-        """See what there is behind a position; those who look meanwhile share the next statements."""
+        """Read what came after a position; all who ask meanwhile share the next statements."""
         self._database.guard()
         if not is_id(position.execution_id):
             return Sight(state=None, heard=(), position=position)
         return await self._looks.add(position)
 
     async def progress_of(self, ids: Collection[str]) -> Mapping[str, Progress]:
-        """The newest progress of those executions that have told any."""
+        """The newest progress of those executions that have reported any."""
         known = [id_ for id_ in ids if is_id(id_)]
         if not known:
             return {}
         query = (
             select(execution_reports).where(told.execution_id.in_(known), told.slot == 0).order_by(told.attempt.asc())
         )
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).all()
+        rows = await self._database.rows(query)
         return {row.execution_id: _progress(row, "") for row in rows}
 
     async def close(self) -> None:
-        """Wait for the looks that are under way."""
+        """Wait for the reads that are under way."""
         await self._looks.close()
 
     async def _add(self, connection: AsyncConnection, reports: Sequence[NewReport]) -> None:
@@ -86,14 +85,12 @@ class Reports:
         row = self._database.upsert(execution_reports)
         news = {name: row.excluded[name] for name in ("number", "at", "done", "total", "text", "left_out")}
         statement = row.values(at=from_now(0.0)).on_conflict_do_update(
-            index_elements=["execution_id", "attempt", "slot"],
-            set_=news,
-            where=row.excluded.number > told.number,
+            index_elements=["execution_id", "attempt", "slot"], set_=news, where=row.excluded.number > told.number
         )
         await connection.execute(statement, [values[key] for key in sorted(values)])
 
     async def _look(self, positions: Sequence[Position]) -> list[Sight | ForgeError]:
-        """States come first: reports are written before the end, so behind an end all of them are there."""
+        """States are read first: reports are written before an execution ends, so if it has ended all of them are there."""
         async with self._database.reading() as connection:
             states = await _states(connection, [position.execution_id for position in positions])
             rows = await _behind(connection, positions)
@@ -107,7 +104,7 @@ class Reports:
 
 
 async def _states(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, tuple[StateChange, int]]:
-    """Where they are, with the newest note of each."""
+    """The state of each execution, with the number of its newest event."""
     newest = select(func.max(event.id)).where(event.execution_id == live.id).scalar_subquery()
     why = select(ended.error).where(ended.execution_id == live.id, ended.attempt == live.attempt).scalar_subquery()
     running: Select[Any] = select(
@@ -144,7 +141,7 @@ def _final_state(row: Row[Any]) -> StateChange:
 
 
 async def _behind(connection: AsyncConnection, positions: Iterable[Position]) -> Sequence[Row[Any]]:
-    """The reports behind those positions, each attempt's in the order in which it told them."""
+    """The reports after those positions, those of each attempt in their order."""
     query = (
         select(execution_reports)
         .where(or_(*map(_is_behind, positions)))
@@ -155,7 +152,7 @@ async def _behind(connection: AsyncConnection, positions: Iterable[Position]) ->
 
 
 def _is_behind(position: Position) -> ColumnElement[bool]:
-    """Each part is a range of the key, so that a call which has told much is not read from its beginning."""
+    """Each part is a range of the key, so that a call with many reports is not read from its beginning."""
     of_it = told.execution_id == position.execution_id
     of_attempt = of_it & (told.attempt == position.attempt)
     return or_(
@@ -210,14 +207,6 @@ def _slot(report: NewReport) -> int:
 
 
 def _values(report: NewReport) -> dict[str, object]:
-    one = report.told
-    return {
-        "execution_id": report.execution_id,
-        "attempt": report.attempt,
-        "slot": _slot(report),
-        "number": one.number,
-        "done": one.done,
-        "total": one.total,
-        "text": clean(one.text),
-        "left_out": one.left_out,
-    }
+    told = {name: getattr(report.told, name) for name in ("number", "done", "total", "left_out")}
+    key = {"execution_id": report.execution_id, "attempt": report.attempt, "slot": _slot(report)}
+    return {**key, **told, "text": clean(report.told.text)}

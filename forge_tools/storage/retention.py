@@ -1,4 +1,4 @@
-"""Deletes what is over and old enough, a small transaction at a time: executions with all that belongs to them, and what hosts and sessions left."""
+"""Deletes what is old enough, in small transactions: executions that have ended with all that belongs to them, and rows that hosts and sessions left."""
 
 import asyncio
 import time
@@ -13,11 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import ShellStatus, id_floor
 from forge_tools.records.audit import Pruned, Pruning
-from forge_tools.storage.audit import Signer, chain
-from forge_tools.storage.audit.chain import PRUNE, Batch, OvertakenError, Portion
+from forge_tools.storage.audit import Signer, batches
+from forge_tools.storage.audit.batches import PRUNE, Batch, OvertakenError, Portion
 from forge_tools.storage.audit.hashes import line, root_of
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.functions import among, database_now, from_now, hour_of, seconds_between, stored
+from forge_tools.storage.functions import any_of, database_now, from_now, hour_of, seconds_between, stored
 from forge_tools.storage.history.rollups import unroll
 from forge_tools.storage.models import (
     artifact_owners,
@@ -40,28 +40,28 @@ from forge_tools.storage.workspaces import KEPT_SECONDS
 
 KIND = "prune"
 LOOKED_AT = 5_000
-"""Executions that one step looks at, at most: where few match, no statement reads the whole table."""
+"""How many executions one step looks at, at most, so that no statement reads the whole table where few match."""
 
 GOAL_SECONDS = {"sqlite": 0.05, "postgresql": 0.5}
-"""What a transaction should take. On SQLite another writer of the same file may have to wait as long; on PostgreSQL nobody does."""
+"""How long a transaction should take. On SQLite other writers of the file have to wait as long; on PostgreSQL nobody does."""
 
 BUSY_REST, IDLE_REST, LONGEST_REST = 12.0, 0.5, 10.0
-"""Times what a transaction took, it rests: beside calls it takes a thirteenth of the time, unless one takes a second."""
+"""A rest is so many times as long as the transaction before it: beside calls pruning takes a thirteenth of the time."""
 
 OVERTAKEN_REST = 0.02
 _FIRST_ROWS = 100
 _BEGINNING = "00000000-0000-0000-0000-000000000000"
 
-BOOT_SECONDS = 365 * 86_400.0
-"""After that a boot goes even if attempts are kept that it may have run: the longest that its restarts add up."""
+INSTANCE_SECONDS = 365 * 86_400.0
+"""After that a worker instance is deleted even if attempts are kept that it may have run, so restarts add up no longer."""
 
 BOUND_SECONDS = 90 * 86_400.0
-"""For so long a session keeps its workspace without a call that is kept."""
+"""How long a session keeps its workspace once none of its calls is kept."""
 
 ENDING_SECONDS = 86_400.0
 
 ROWS_LOOKED_AT = 2_000
-"""Rows that one statement looks at: however many there are, none reads or deletes them all."""
+"""How many rows one statement looks at, at most."""
 
 PAUSE_SECONDS = 0.1
 
@@ -70,7 +70,7 @@ asked, last = executions.c, execution_attempts.c
 
 @dataclass(frozen=True, slots=True)
 class PruneRun:
-    """One run: its id, under which its events are kept, who it is for, and the key that signs its checkpoints."""
+    """One run: the id under which its events are kept, who asked for it, and the key that signs its checkpoints."""
 
     id: str
     actor: str
@@ -79,7 +79,7 @@ class PruneRun:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What one transaction is to delete, and how it was sealed."""
+    """What one transaction is to delete, with its entries in the audit chain."""
 
     head: Batch | None
     ids: Sequence[str]
@@ -89,7 +89,7 @@ class _Chosen:
 
 
 class Pace:
-    """How many rows a transaction takes, and how long to rest after it, so that others hardly notice."""
+    """How many rows a transaction deletes, and how long to rest after it, so that others hardly notice."""
 
     def __init__(self, most: int, goal: float) -> None:
         self.rows = min(most, _FIRST_ROWS)
@@ -97,7 +97,7 @@ class Pace:
         self._goal = goal
 
     def rest(self, gone: Pruned) -> float:
-        """Learn from the last transaction; seconds until the next."""
+        """Learn from the last transaction; return the seconds until the next."""
         if gone.seconds > 2 * self._goal:
             self.rows = max(1, self.rows // 2)
         elif gone.seconds < self._goal:
@@ -106,13 +106,13 @@ class Pace:
 
 
 class Retention:
-    """Prunes. What waits, runs, or has no end is never touched, whatever is asked."""
+    """Prunes executions that have ended. Others are never touched, whatever is asked."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def count(self, what: Pruning, after: str | None = None) -> tuple[int, str | None]:
-        """How many executions of the next few thousand match, and the id behind which to go on; None at the end."""
+        """How many of the next few thousand executions match, and the id after which to go on; None at the end."""
         async with self._database.reading() as connection:
             reach = await _reach(connection, what, after)
             if reach is None:
@@ -121,7 +121,7 @@ class Retention:
             return await connection.scalar(query) or 0, reach
 
     async def sweep(self, what: Pruning, run: PruneRun, *, most: int = LOOKED_AT) -> AsyncIterator[Pruned]:
-        """Prune all that matches, resting in between; tells each transaction. Stopped at any point, it can be run again."""
+        """Prune all that matches, with rests in between; yields once a transaction. Stopped at any point, it can be run again."""
         pace, gone = Pace(most, GOAL_SECONDS[self._database.dialect]), Pruned()
         while True:
             try:
@@ -160,9 +160,9 @@ class Retention:
         async def work(connection: AsyncConnection) -> Pruned:
             await unroll(self._database, connection, (row.hour for row in found))
             if checkpoint is None:
-                await chain.require_none(connection)
+                await batches.require_none(connection)
             else:
-                await chain.append(self._database, connection, checkpoint)
+                await batches.append(self._database, connection, checkpoint)
                 await _mark(connection, chosen, checkpoint.sequence)
             gone = await _delete(connection, ids)
             if gone.executions:
@@ -203,16 +203,16 @@ async def _chosen(connection: AsyncConnection, ids: Sequence[str]) -> _Chosen:
     entry, event = audit_executions.c, audit_events.c
     hashes = stored(entry.hashes).label("hashes")
     entries = select(entry.execution_id.label("key"), entry.batch, hashes).where(
-        among(entry.execution_id, ids), entry.pruned_by.is_(None)
+        any_of(entry.execution_id, ids), entry.pruned_by.is_(None)
     )
     events = (
         select(event.event_id.label("key"), event.batch, stored(event.hashes).label("hashes"))
         .join(execution_events, execution_events.c.id == event.event_id)
-        .where(among(execution_events.c.execution_id, ids), event.pruned_by.is_(None))
+        .where(any_of(execution_events.c.execution_id, ids), event.pruned_by.is_(None))
     )
     is_busy = await connection.scalar(select(execution_queue.c.id).limit(1)) is not None
     return _Chosen(
-        await chain.newest(connection),
+        await batches.newest(connection),
         ids,
         (await connection.execute(entries)).all(),
         (await connection.execute(events)).all(),
@@ -244,7 +244,7 @@ def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batc
         previous=head.hash,
         sealed_at=now,
         sealer=clean(run.actor),
-        detail=chain.detail_text(detail),
+        detail=batches.detail_text(detail),
     ).signed(run.signer)
 
 
@@ -276,62 +276,62 @@ def _event(what: Pruning, run: PruneRun, ids: Sequence[str], gone: Pruned) -> di
 
 
 async def _mark(connection: AsyncConnection, chosen: _Chosen, checkpoint: int) -> None:
-    """Note at each entry which checkpoint has it; entries of a batch of which nothing is left go with its last row."""
+    """Note at each entry which checkpoint removed it; the entries of a batch are deleted with the last row that it covers."""
     for table, rows in ((audit_executions, chosen.entries), (audit_events, chosen.events)):
         key, *_ = table.primary_key.columns
-        marked = update(table).where(among(key, [row.key for row in rows])).values(pruned_by=checkpoint)
+        marked = update(table).where(any_of(key, [row.key for row in rows])).values(pruned_by=checkpoint)
         await connection.execute(marked)
     batches = {row.batch for row in (*chosen.entries, *chosen.events)}
     kept = set[int]()
     for table in (audit_executions, audit_events):
-        left = select(table.c.batch).where(among(table.c.batch, batches), table.c.pruned_by.is_(None)).distinct()
+        left = select(table.c.batch).where(any_of(table.c.batch, batches), table.c.pruned_by.is_(None)).distinct()
         kept.update((await connection.scalars(left)).all())
     for table in (audit_executions, audit_events):
-        await connection.execute(delete(table).where(among(table.c.batch, batches - kept)))
+        await connection.execute(delete(table).where(any_of(table.c.batch, batches - kept)))
 
 
 async def _delete(connection: AsyncConnection, ids: Sequence[str]) -> Pruned:
     await _disown_artifacts(connection, ids)
     for table in (idempotency_keys, execution_reports):
-        await connection.execute(delete(table).where(among(table.c.execution_id, ids)))
-    events = await connection.execute(delete(execution_events).where(among(execution_events.c.execution_id, ids)))
-    attempts = await connection.execute(delete(execution_attempts).where(among(last.execution_id, ids)))
-    gone = await connection.execute(delete(executions).where(among(asked.id, ids)))
+        await connection.execute(delete(table).where(any_of(table.c.execution_id, ids)))
+    events = await connection.execute(delete(execution_events).where(any_of(execution_events.c.execution_id, ids)))
+    attempts = await connection.execute(delete(execution_attempts).where(any_of(last.execution_id, ids)))
+    gone = await connection.execute(delete(executions).where(any_of(asked.id, ids)))
     return Pruned(gone.rowcount, attempts.rowcount, events.rowcount)
 
 
 async def _disown_artifacts(connection: AsyncConnection, ids: Sequence[str]) -> None:
-    """What nobody holds any more expires at once; workers delete it as they do whatever has expired."""
+    """Let artifacts that nobody owns any more expire at once; workers delete them like all that have expired."""
     owner = artifact_owners.c
-    theirs = among(owner.execution_id, map(str, ids))
+    theirs = any_of(owner.execution_id, map(str, ids))
     held = sorted((await connection.scalars(select(owner.artifact_id).where(theirs).distinct())).all())
     if not held:
         return
-    is_held, is_owned = among(artifacts.c.id, held), exists().where(owner.artifact_id == artifacts.c.id)
+    is_held, is_owned = any_of(artifacts.c.id, held), exists().where(owner.artifact_id == artifacts.c.id)
     await connection.execute(select(artifacts.c.id).where(is_held).order_by(artifacts.c.id).with_for_update())
     # Another call may have kept it meanwhile, and then the row is that call's.
-    await connection.execute(delete(artifact_owners).where(among(owner.artifact_id, held), theirs))
+    await connection.execute(delete(artifact_owners).where(any_of(owner.artifact_id, held), theirs))
     nobodys = update(artifacts).where(is_held, artifacts.c.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Rows of one table that go once they are over, with those that name them."""
+    """Rows of one table that are deleted once they meet a condition, with the rows that name them."""
 
     key: Column[str]
     is_over: ColumnElement[bool]
     named_by: Column[str] | None = None
 
 
-class Remnants:
-    """Deletes what is over for so long. Of what may be alive, or is needed to settle it, nothing goes."""
+class Leftovers:
+    """Deletes rows of worker instances, shells and bindings that nobody can need any more, and none that may be alive."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def clear(self, *, shells_kept: float = 0.0) -> int:
-        """Delete all that there is, a small transaction at a time; returns how many rows went.
+        """Delete all there is, in small transactions; returns how many rows went.
 
         `shells_kept` is for how many seconds hosts keep the output of shells that ended: their rows stay as long, at least.
         """
@@ -345,7 +345,7 @@ class Remnants:
         return count
 
     async def _step(self, kind: _Kind, after: str) -> tuple[int, str | None]:
-        """Look at the next rows behind `after`; says how many went and where to go on, None at the end."""
+        """Look at the next rows after `after`; returns how many went and where to go on, None at the end."""
         key = kind.key
         window = select(key.label("key")).where(key > after).order_by(key).limit(ROWS_LOOKED_AT).subquery()
         async with self._database.reading() as connection:
@@ -369,15 +369,15 @@ class Remnants:
 
 def _kinds(shells_kept: float) -> Iterator[_Kind]:
     owners = select(execution_queue.c.owner).where(execution_queue.c.owner.is_not(None))
-    boot, shell, bound = workers.c, shells.c, session_workspaces.c
+    worker, shell, bound = workers.c, shells.c, session_workspaces.c
     # One that never stopped may only sleep, with everybody who could have found it dead: that comes first.
-    has_stopped = (boot.stopped_at < from_now(-KEPT_SECONDS)) & (boot.last_seen_at < from_now(-KEPT_SECONDS))
+    has_stopped = (worker.stopped_at < from_now(-KEPT_SECONDS)) & (worker.last_seen_at < from_now(-KEPT_SECONDS))
     oldest = select(func.coalesce(func.min(execution_attempts.c.completed_at), from_now(0.0))).scalar_subquery()
     # No index says who ran what, but nothing is kept from its time. What it left may have ended a while after it.
     is_needless = or_(
-        seconds_between(boot.stopped_at, oldest) > ENDING_SECONDS, boot.stopped_at < from_now(-BOOT_SECONDS)
+        seconds_between(worker.stopped_at, oldest) > ENDING_SECONDS, worker.stopped_at < from_now(-INSTANCE_SECONDS)
     )
-    yield _Kind(boot.id, has_stopped & is_needless & boot.id.not_in(owners), named_by=workspaces.c.boot)
+    yield _Kind(worker.id, has_stopped & is_needless & worker.id.not_in(owners), named_by=workspaces.c.boot)
     has_ended = shell.status != ShellStatus.RUNNING.value
     yield _Kind(shell.id, has_ended & (shell.updated_at < from_now(-max(KEPT_SECONDS, shells_kept))))
     # Without its binding, a session that goes on would work elsewhere, and nobody would be told.

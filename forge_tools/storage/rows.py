@@ -32,7 +32,7 @@ class _Kept(Protocol):
 T = TypeVar("T", bound=_Kept)
 
 MAX_SKEW = 3600.0
-"""Seconds an id's time may be off the database's clock: ids order pages and partitions."""
+"""By how many seconds the time of an id may differ from the database's clock: ids order pages and partitions."""
 
 
 def _shared(table: Table, record: type[Any], *, but: Collection[str] = ()) -> tuple[str, ...]:
@@ -41,16 +41,16 @@ def _shared(table: Table, record: type[Any], *, but: Collection[str] = ()) -> tu
 
 
 ASKED = _shared(executions, NewExecution)
-"""What is given with each new execution."""
+"""The columns that each new execution brings."""
 
 CLAIM = _shared(executions, Claim, but={"id"})
-"""What a worker is told of an execution that it claims."""
+"""The columns that a worker gets with its claim."""
 
 OUTCOME = _shared(execution_attempts, Outcome, but={"attempt", "token"})
-"""What an attempt leaves behind."""
+"""The columns that an attempt leaves behind."""
 
 RESULT = ("attempt", *OUTCOME)
-"""What is read of it."""
+"""The columns that are read of a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Record:
 
 
 Answer = Holder | ForgeError | None
-"""Who had a key first, why the call cannot be stored, or None: it is stored."""
+"""Who has the key, why the call cannot be stored, or None: it is stored."""
 
 
 class Ask(NamedTuple):
@@ -86,7 +86,7 @@ _FORMS: dict[type[Any], Callable[[Any], Any]] = {
     Text: clean,
     type(JsonList): lambda names: json.dumps(names) if names else None,
 }
-"""What the values of a record become; other JSON is text before it comes here."""
+"""How values are converted by the type of their column; other JSON is text before it comes here."""
 
 
 def _values_of(table: Table, names: Sequence[str]) -> Callable[[Any], list[Any]]:
@@ -113,7 +113,7 @@ outcome_values: Callable[[Outcome], list[Any]] = _values_of(execution_attempts, 
 
 
 def named_values(table: Table, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
-    """How to say what records of a kind have of the columns of a table, storable."""
+    """Make a function that takes a record to a dict of those columns of a table that it has, storable."""
     names = _shared(table, kind)
     values = _values_of(table, names)
     return lambda record: dict(zip(names, values(record), strict=True))
@@ -125,12 +125,12 @@ outcome_by_name: Callable[[Outcome], dict[str, Any]] = named_values(execution_at
 
 
 def record_of(kind: type[T], row: Row[Any], **more: Any) -> T:
-    """Read a row as a record: a field is the column of that name, if it is not given here."""
+    """Read a row as a record: each field that is not given here is the column of that name."""
     return kind(**{name: getattr(row, name) for name in kind.__dataclass_fields__ if name not in more}, **more)
 
 
 def claim_of(ask: Ask, values: Sequence[Any], *, sealed: str | None, reply_key: str | None, started_at: float) -> Claim:
-    """Build a claim from the values of `CLAIM`, and from those that only its row in the queue has."""
+    """Build a claim from the values of `CLAIM` and what only its row in the queue has."""
     told: dict[str, Any] = dict(zip(CLAIM, values, strict=True))
     told["idempotent"] = bool(told["idempotent"])
     return Claim(
@@ -145,7 +145,7 @@ def claim_of(ask: Ask, values: Sequence[Any], *, sealed: str | None, reply_key: 
 
 
 def links(new_id: str, replay: Replay) -> tuple[str, str]:
-    """What the event of a replay says, and that of what it repeats."""
+    """The details of the event of a replay, and of the event of what it repeats, as JSON."""
     said = {"dry_run": replay.dry_run, **({"reason": clean(replay.reason)} if replay.reason else {})}
     return json.dumps({"of": replay.of, **said}), json.dumps({"as": new_id, **said})
 
@@ -160,7 +160,7 @@ def skewed(new: NewExecution, seconds: float) -> UnstorableRowError:
 
 
 def spec_of(published: Any, digest: str, *, is_demoted: bool) -> ToolSpec:
-    """A definition, with the digest that it was published with; a demoted one in the lane where it runs now."""
+    """Read a definition with the digest it was published with; a demoted one gets the lane where it runs now."""
     spec = ToolSpec.model_validate(published)
     if is_demoted:
         spec = spec.model_copy(update={"lane": "process"})
@@ -169,7 +169,7 @@ def spec_of(published: Any, digest: str, *, is_demoted: bool) -> ToolSpec:
 
 
 class ToolChangedError(ToolError):
-    """The insert refused a call: its tool is disabled, or defined otherwise than the call was checked by.
+    """The insert refused a call: its tool is disabled, or its definition is no longer the one that the call was checked by.
 
     `current` is the definition that counts, None where this code cannot read it.
     """
@@ -184,7 +184,7 @@ class ToolChangedError(ToolError):
 
 
 def refusal(new: NewExecution, skew: float, *current: Any) -> ForgeError:
-    """Why an insert refused a call: the time of its id, or what counts of its tool (name, spec, digest, enabled, demoted)."""
+    """Why an insert refused a call: the time of its id, or its tool as it is now (name, spec, digest, enabled, demoted)."""
     if abs(skew) > MAX_SKEW:
         return skewed(new, skew)
     name, published, digest, is_enabled, is_demoted = current
@@ -196,7 +196,7 @@ def refusal(new: NewExecution, skew: float, *current: Any) -> ForgeError:
 
 
 def unstorable(outcome: Outcome, error: UnstorableRowError) -> Outcome:
-    """The failed result that stands for one the database refuses."""
+    """The failed result that replaces one which the database refuses."""
     return Outcome(
         id=outcome.id,
         attempt=outcome.attempt,
@@ -220,12 +220,12 @@ def stored_result(execution_id: str, row: Any) -> StoredResult:
 
 
 def result_text(outcome: Outcome) -> bytes:
-    """What would be read of an outcome that is stored, as JSON."""
+    """An outcome as it would be read once stored, as JSON."""
     return json.dumps([outcome.attempt, *outcome_values(outcome)]).encode()
 
 
 def result_of(execution_id: str, text: bytes) -> StoredResult:
-    """The result that `result_text` is of."""
+    """Undo `result_text`."""
     return stored_result(execution_id, json.loads(text))
 
 
@@ -233,7 +233,7 @@ _JSON_RESULTS = {name for name in OUTCOME if isinstance(execution_attempts.c[nam
 
 
 def status_of(status: str | None) -> ExecutionStatus | None:
-    """Where an execution is; one that has neither ended nor waits in the queue is nowhere."""
+    """The status of an execution; None if it has neither ended nor waits in the queue."""
     return None if status is None else ExecutionStatus(status)
 
 
@@ -252,4 +252,4 @@ def late_detail(outcome: Outcome) -> str:
 
 
 LATE_OUTPUT = 10_000
-"""Characters of a late output's JSON text that are kept."""
+"""How many characters of a late output's JSON are kept."""

@@ -14,7 +14,7 @@ from forge_tools.storage.queue.workers import beat_within
 from forge_tools.storage.rows import clean, named_values, record_of
 
 MOST_LISTED = 500
-"""Of a session: all that run come before any that ended."""
+"""How many of one session are listed: those that run come before those that ended."""
 
 kept = shells.c
 RUNNING = kept.status == ShellStatus.RUNNING.value
@@ -22,7 +22,7 @@ LOST = kept.status == ShellStatus.LOST.value
 
 
 class Shells:
-    """A shell's host is believed, in one direction: what ended stays ended as it was first said to have.
+    """The host of a shell is believed, but a shell that has ended stays as it was first said to have ended.
 
     Only LOST may be taken back, by the host itself: it means that nobody could know.
     """
@@ -46,10 +46,10 @@ class Shells:
             news[name] = said[name]
         statement = row.on_conflict_do_update(index_elements=["id"], set_=news, where=or_(RUNNING, LOST))
         values = [_values(shell) for shell in sorted(seen, key=lambda shell: shell.id)]  # or two hosts could deadlock
-        await self._database.write(lambda connection: connection.execute(statement, values))
+        await self._database.execute(statement, values)
 
     async def find(self, id: str) -> ShellRecord | None:
-        """Read one shell; None where nobody has told of it."""
+        """Read one shell; None if no host has written it."""
         found = await self._read(select(shells).where(kept.id == clean(id)))
         return found[0] if found else None
 
@@ -69,22 +69,20 @@ class Shells:
         return await self._read(select(shells).where(RUNNING, kept.hostname == hostname))
 
     async def mark_lost(self, ids: Collection[str]) -> list[str]:
-        """Say of shells that nobody knows how they ended; returns those that were said to run until now."""
+        """Mark shells as lost: nobody knows how they ended. Returns those that had been running."""
         return await self._lose(kept.id.in_(ids)) if ids else []
 
     async def deserted_hosts(self, seconds: float) -> set[str]:
         """Hosts on which shells are said to run, and no worker was seen for so many seconds."""
         query = select(kept.hostname).where(RUNNING, _is_deserted(seconds)).distinct()
-        async with self._database.reading() as connection:
-            return set((await connection.scalars(query)).all())
+        return set(await self._database.scalars(query))
 
     async def desert(self, hostnames: Collection[str], seconds: float) -> list[str]:
         """Mark what is said to run on those hosts as lost, where no worker was seen for so many seconds still."""
         return await self._lose(kept.hostname.in_(hostnames), _is_deserted(seconds)) if hostnames else []
 
     async def _read(self, query: Select[Any]) -> list[ShellRecord]:
-        async with self._database.reading() as connection:
-            return [_shell(row) for row in (await connection.execute(query)).all()]
+        return [_shell(row) for row in await self._database.rows(query)]
 
     async def _lose(self, *which: ColumnElement[bool]) -> list[str]:
         lost = (
@@ -101,7 +99,7 @@ class Shells:
 
 
 def _is_deserted(seconds: float) -> ColumnElement[bool]:
-    """A worker that stopped in good order was seen until then."""
+    """Whether no worker of the host, stopped or not, was seen for so many seconds."""
     return kept.hostname.not_in(select(workers.c.hostname).where(beat_within(seconds)))
 
 

@@ -1,4 +1,4 @@
-"""The hot statements, by name, from the `.sql` files of each database; what they list of columns comes from the tables.
+"""The hot statements by name, from the `.sql` files of each database; their lists of columns come from the tables.
 
 A file has blocks, each after a line `-- name: ...`; other comments are for people. `{name}` stands for another block, or for
 columns: `asked` (of a call that is inserted), `queued` (those of them that its row in the queue repeats), `outcome` (of an
@@ -6,10 +6,11 @@ attempt that ended), `claim_columns` and `result_columns` (what is read of eithe
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Column
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -52,7 +53,7 @@ def postgres_statement(name: str) -> Numbered:
 
 
 async def prepare(connection: AsyncConnection, name: str) -> None:
-    """Begin a transaction with what this database needs for it, which is nothing where no block has that name."""
+    """Begin a transaction with the statements of a block, if this database has one of that name."""
     for said in settings(connection.dialect.name, name):
         await connection.exec_driver_sql(said)
 
@@ -79,40 +80,40 @@ def _filled(said: str, dialect: str) -> str:
 
 @cache
 def _lists(dialect: str) -> Mapping[str, str]:
-    given = {"asked": _columns(ASKED), "outcome": _columns(OUTCOME)}
-    values: Callable[[Column[object]], str] = _cast if dialect == "postgresql" else _place
+    asked = [executions.c[name] for name in ASKED]
+    given: dict[str, list[Column[Any]]] = {
+        "asked": asked,
+        "queued": [column for column in asked if column.name in execution_queue.c],
+        "outcome": [execution_attempts.c[name] for name in OUTCOME],
+    }
+    forms: dict[str, Callable[[Column[Any]], str]] = {
+        "": attrgetter("name"),
+        "_arrays": _array,
+        "_parameters": _parameter,
+        "_values": _cast if dialect == "postgresql" else _place,
+    }
     return {
-        "asked": ", ".join(ASKED),
-        "queued": ", ".join(name for name in ASKED if name in execution_queue.c),
-        "outcome": ", ".join(OUTCOME),
         "claim_columns": ", ".join(f"e.{name}" for name in CLAIM),
         "result_columns": ", ".join(f"a.{name}" for name in RESULT),
         "nobody": ", ".join(f"{name} = NULL" for name in NOBODY),
         "max_skew": str(MAX_SKEW),
-        **{f"{name}_arrays": ", ".join(map(_array, columns)) for name, columns in given.items()},
-        "queued_parameters": ", ".join(_parameter(executions.c[name]) for name in ASKED if name in execution_queue.c),
-        **{f"{name}_parameters": ", ".join(map(_parameter, columns)) for name, columns in given.items()},
-        **{f"{name}_values": ", ".join(map(values, columns)) for name, columns in given.items()},
+        **{name + form: ", ".join(map(forms[form], columns)) for name, columns in given.items() for form in forms},
     }
 
 
-def _columns(names: Iterable[str]) -> list[Column[object]]:
-    return [executions.c[name] if name in executions.c else execution_attempts.c[name] for name in names]
-
-
-def _array(column: Column[object]) -> str:
+def _array(column: Column[Any]) -> str:
     """JSON travels as text."""
     return f":{column.name}::{getattr(column.type, 'array', 'text')}[]"
 
 
-def _parameter(column: Column[object]) -> str:
+def _parameter(column: Column[Any]) -> str:
     kind = getattr(column.type, "array", "text")
     return f":{column.name}::{'json' if isinstance(column.type, Json) else kind}"
 
 
-def _cast(column: Column[object]) -> str:
+def _cast(column: Column[Any]) -> str:
     return f"{column.name}::json" if isinstance(column.type, Json) else column.name
 
 
-def _place(column: Column[object]) -> str:
+def _place(column: Column[Any]) -> str:
     return f":{column.name}"

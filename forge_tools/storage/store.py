@@ -9,18 +9,18 @@ from typing import Self
 from sqlalchemy import select
 
 from forge_tools.storage.artifacts import StoredArtifacts
-from forge_tools.storage.audit import AuditBook
+from forge_tools.storage.audit import AuditChain
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.deadline import answered_within
 from forge_tools.storage.connection.pool import Connections, read_connections
-from forge_tools.storage.encryption_keys import SealingKeys
+from forge_tools.storage.encryption_keys import EncryptionKeys
 from forge_tools.storage.functions import server_name
 from forge_tools.storage.history.history import History
 from forge_tools.storage.history.overview import Overviews
 from forge_tools.storage.history.rollups import Rollups
-from forge_tools.storage.integrity import unsound
+from forge_tools.storage.integrity import violations
 from forge_tools.storage.queue.batcher import Limits
 from forge_tools.storage.queue.postgres import PostgresHotPath
 from forge_tools.storage.queue.queue import ExecutionQueue, IdempotencyKeys
@@ -28,7 +28,7 @@ from forge_tools.storage.queue.sqlite import SqliteHotPath
 from forge_tools.storage.queue.transitions import Clock
 from forge_tools.storage.queue.workers import Workers
 from forge_tools.storage.reports import Reports
-from forge_tools.storage.retention import Remnants, Retention
+from forge_tools.storage.retention import Leftovers, Retention
 from forge_tools.storage.shells import Shells
 from forge_tools.storage.workspaces import Workspaces
 
@@ -91,14 +91,14 @@ class Store:
         self.queue = ExecutionQueue(hot, database, limits=limits)
         self.history = History(database)
         self.artifacts = StoredArtifacts(database, artifact_dir)
-        self.audit = AuditBook(database)
+        self.audit = AuditChain(database)
         self.catalogue = Catalogue(database)
         self.clock = Clock(database)
         self.overviews = Overviews(database)
         self.keys = IdempotencyKeys(hot, database, limits=limits)
         self.reports = Reports(database)
-        self.sealing = SealingKeys(database)
-        self.remnants = Remnants(database)
+        self.encryption_keys = EncryptionKeys(database)
+        self.leftovers = Leftovers(database)
         self.retention = Retention(database)
         self.rollups = Rollups(database)
         self.shells = Shells(database)
@@ -107,20 +107,19 @@ class Store:
 
     async def server(self) -> str:
         """Name the database and its version, such as `PostgreSQL 18.6`."""
-        async with self._database.reading() as connection:
-            return str(await connection.scalar(select(server_name())))
+        return str(await self._database.scalar(select(server_name())))
 
     async def connections(self) -> Connections | None:
-        """Say how many connections its server takes and has; None of a file."""
+        """Say how many connections the server takes and has; None for a file."""
         return None if self.dialect == "sqlite" else await read_connections(self._database)
 
-    async def unsound(self) -> list[str]:
-        """Say what the tables hold that they refuse: a restore, or somebody who switched their checks off, brought it."""
-        return await unsound(self._database)
+    async def violations(self) -> list[str]:
+        """Say which rows break the schema; a restore, or somebody who switched its checks off, may have brought them."""
+        return await violations(self._database)
 
     @asynccontextmanager
     async def cut_off_after(self, seconds: float) -> AsyncIterator[None]:
-        """Once what is done inside took that long, let go of the connections to a server, and make no others."""
+        """If what is done inside takes that long, close all connections to the server and make no others."""
         try:
             async with answered_within(seconds):
                 yield

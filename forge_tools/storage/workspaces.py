@@ -34,17 +34,17 @@ from forge_tools.storage.rows import clean, record_of
 from forge_tools.validation import shown
 
 KEPT_SECONDS = 30 * 86_400.0
-"""For so long it is known where a workspace was whose host is gone."""
+"""How long it is remembered where a workspace was whose host is gone."""
 
 MAX_SESSION_ID = 500
 LOCK = "workspaces"
 
 KIND = "rerouted"
 MOST_MOVES = 5
-"""Of one execution. A host that has what a call needs keeps it, so one move does; this ends every other story."""
+"""How often one execution may be moved. One move is enough, since a host that has the workspace keeps it; this ends loops."""
 
 RETRY_HERE_SECONDS = 1.0
-"""Until a call is due again that only another worker of the same host can run."""
+"""When a call is due again that only another worker of the same host can run."""
 
 live = execution_queue.c
 
@@ -52,13 +52,15 @@ known = workspaces.c
 
 
 class Workspaces:
-    """Rows of (name, boot): each worker says at its start what it has. A boot that is dead has nothing, but is remembered."""
+    """Each worker instance says at its start which workspaces it has. What a dead one had is remembered."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def announce(self, boot: str, hostname: str, named: Sequence[NamedWorkspace], *, within: float) -> list[str]:
-        """Say what `boot`, which must be registered, has; one that beat `within` seconds is alive.
+    async def announce(
+        self, instance: str, hostname: str, named: Sequence[NamedWorkspace], *, within: float
+    ) -> list[str]:
+        """Write which workspaces `instance`, which must be registered, has; instances seen `within` seconds are alive.
 
         What dead workers of this host had is forgotten: its configuration may have changed. A workspace that was bound to a
         host without live workers is taken over. Returns a sentence for each one taken.
@@ -71,17 +73,16 @@ class Workspaces:
             await self._lock(connection)  # or two hosts could each find that the other has nothing
             rows = [_record(row) for row in (await connection.execute(_rows(within))).all()]
             taken = [_resolved(theirs, hostname) for theirs in rivals(named, rows, hostname)]
-            await connection.execute(delete(workspaces).where(_is_stale(boot, hostname, named, within)))
+            await connection.execute(delete(workspaces).where(_is_stale(instance, hostname, named, within)))
             if named:
-                await connection.execute(_ANNOUNCE, [_values(one, boot, hostname) for one in named])
+                await connection.execute(_ANNOUNCE, [_values(one, instance, hostname) for one in named])
             return list(dict.fromkeys(taken))
 
         return await self._database.write(work)
 
     async def list(self, *, within: float) -> list[WorkspaceRecord]:
         """Every announcement, by name; the newest of each name first."""
-        async with self._database.reading() as connection:
-            return [_record(row) for row in (await connection.execute(_rows(within))).all()]
+        return [_record(row) for row in await self._database.rows(_rows(within))]
 
     async def places(self, *, within: float) -> WorkspacePlaces:
         """What a client must know to send calls where they belong."""
@@ -94,7 +95,7 @@ class Workspaces:
         return WorkspacePlaces(hosts=hosts, has_sessions=bool(has_sessions))
 
     async def send_home(self, claim: Claim, name: str, scope: Scope, *, within: float) -> Moved | Stranded | None:
-        """Move a call that `scope` claimed to a host that has its workspace; None: it is no longer this worker's."""
+        """Move a call that `scope` claimed to a host that has its workspace; None: the claim is no longer this worker's."""
 
         async def work(connection: AsyncConnection) -> Moved | Stranded | None:
             rows = (await connection.execute(_rows(within).where(known.name == clean(name)))).all()
@@ -103,7 +104,7 @@ class Workspaces:
         return await self._database.write(work)
 
     async def bind_session(self, session_id: str, name: str | None) -> None:
-        """Have calls of that session which name no workspace use this one; None ends that.
+        """Let calls of a session that name no workspace use this one; None ends that.
 
         Raises:
             ConfigurationError: the id is empty or too long to be kept.
@@ -122,19 +123,17 @@ class Workspaces:
             statement = row.on_conflict_do_update(
                 index_elements=["session_id"], set_={"workspace": name, "bound_at": from_now(0.0)}
             )
-        await self._database.write(lambda connection: connection.execute(statement))
+        await self._database.execute(statement)
 
     async def of_session(self, session_id: str) -> str | None:
         """The workspace that the session was bound to, if any."""
         bound = session_workspaces.c
-        async with self._database.reading() as connection:
-            name: str | None = await connection.scalar(
-                select(bound.workspace).where(bound.session_id == clean(session_id))
-            )
+        query = select(bound.workspace).where(bound.session_id == clean(session_id))
+        name: str | None = await self._database.scalar(query)
         return name
 
     async def _lock(self, connection: AsyncConnection) -> None:
-        """Hold a row until the transaction ends: one host announces at a time."""
+        """Lock a row until the transaction ends, so that one host announces at a time."""
         taken = {"holder": "", "expires_at": from_now(0.0)}
         row = self._database.upsert(leases).values(name=LOCK, **taken)
         await connection.execute(row.on_conflict_do_update(index_elements=["name"], set_=taken))
@@ -143,7 +142,7 @@ class Workspaces:
 def rivals(
     mine: Iterable[NamedWorkspace], known_ones: Iterable[WorkspaceRecord], hostname: str
 ) -> Sequence[WorkspaceRecord]:
-    """What other hosts than `hostname` have or had of what cannot be there and here."""
+    """The announcements of other hosts than `hostname` that clash with `mine`."""
     by_name = {one.name: one for one in mine}
     return [
         theirs
@@ -156,7 +155,7 @@ _ANNOUNCE = insert(workspaces).values(announced_at=from_now(0.0))
 
 
 def _rows(within: float) -> Select[Any]:
-    """Announcements with what is known of their boots, by name, the newest first."""
+    """Announcements with what is known of their worker instances, by name, the newest first."""
     silence = func.coalesce(seconds_between(workers.c.last_seen_at, from_now(0.0)), KEPT_SECONDS)
     return (
         select(
@@ -178,7 +177,7 @@ def _rows(within: float) -> Select[Any]:
 
 
 def _places(within: float) -> Select[Any]:
-    """Where each name is: where it lives before where it was, and of those the newest."""
+    """The hosts of each name: those with a live instance first, then the newest."""
     return (
         select(known.name, known.hostname, known.shared)
         .select_from(workspaces)
@@ -192,7 +191,7 @@ def _lives(within: float) -> ColumnElement[bool]:
 
 
 def _resolved(theirs: WorkspaceRecord, hostname: str) -> str:
-    """Say that a dead host's workspace is taken over, or refuse to take a live one's."""
+    """Say that the workspace of a dead host is taken over; refuse to take that of a live one."""
     name, host, silence = theirs.name, theirs.hostname, f"{theirs.silent_seconds:.0f} s"
     if not theirs.is_live:
         how = "was shared on" if theirs.is_shared else "was bound to"
@@ -207,10 +206,10 @@ def _resolved(theirs: WorkspaceRecord, hostname: str) -> str:
     )
 
 
-def _is_stale(boot: str, hostname: str, named: Sequence[NamedWorkspace], within: float) -> ColumnElement[bool]:
-    """Announcements that this one replaces: what got so far that clashes has no live owner.
+def _is_stale(instance: str, hostname: str, named: Sequence[NamedWorkspace], within: float) -> ColumnElement[bool]:
+    """Announcements that this one replaces: if it clashed with that of a live instance, it was refused before.
 
-    What is shared is forgotten of those that stopped, or were found dead. Who is only silent may not know that it was.
+    Shared workspaces of instances that stopped, or were found dead, are forgotten; one that is only silent may come back.
     """
     has_owner = exists().where(workers.c.id == known.boot, is_alive(within))
     is_recent = exists().where(workers.c.id == known.boot, beat_within(KEPT_SECONDS))
@@ -218,11 +217,13 @@ def _is_stale(boot: str, hostname: str, named: Sequence[NamedWorkspace], within:
     elsewhere = (known.hostname != hostname) & or_(known.name.in_(bound), known.name.in_(shared) & ~known.shared)
     has_stopped = ~exists().where(workers.c.id == known.boot, workers.c.stopped_at.is_(None))
     is_had_again = known.name.in_(shared) & known.shared & has_stopped
-    return or_(known.boot == boot, is_had_again, ~has_owner & or_(known.hostname == hostname, elsewhere, ~is_recent))
+    return or_(
+        known.boot == instance, is_had_again, ~has_owner & or_(known.hostname == hostname, elsewhere, ~is_recent)
+    )
 
 
-def _values(one: NamedWorkspace, boot: str, hostname: str) -> dict[str, Any]:
-    return {"name": one.name, "boot": boot, "hostname": hostname, "shared": one.is_shared, "roots": list(one.roots)}
+def _values(one: NamedWorkspace, instance: str, hostname: str) -> dict[str, Any]:
+    return {"name": one.name, "boot": instance, "hostname": hostname, "shared": one.is_shared, "roots": list(one.roots)}
 
 
 def _record(row: Row[Any]) -> WorkspaceRecord:
@@ -263,7 +264,7 @@ async def move(
 
 
 def _host_for(claim: Claim, held: Any, scope: Scope, rows: Sequence[Row[Any]]) -> str | None:
-    """A host with a live worker that has it, rather one whose lane and tools fit; calls spread over several by their ids."""
+    """A host with a live worker that has the workspace, preferably with the right lane and tool; calls are spread by their ids."""
     living = [row for row in rows if row.is_live and row.boot != scope.boot]
     fitting = [row for row in living if row.lane == held.lane and claim.tool in row.tools]
     elsewhere = [row for row in living if row.hostname != scope.hostname]
@@ -275,7 +276,7 @@ def _host_for(claim: Claim, held: Any, scope: Scope, rows: Sequence[Row[Any]]) -
 
 
 async def _give_back(connection: AsyncConnection, claim: Claim, queue: str, delay: float) -> None:
-    """As every give-back, but to another queue, and without more time: a call that only travels expires all the same."""
+    """Give the claim back, to another queue, and with no later expiry: a call that is only moved expires all the same."""
     values = {"status": ExecutionStatus.QUEUED.value, "attempt": claim.attempt - 1, "queue": queue}
     moved = update(execution_queue).where(live.id == claim.id)
     await connection.execute(moved.values(**values, **NOBODY, not_before=from_now(delay)))

@@ -60,10 +60,12 @@ def compare_and_set() -> None:
 def lone_claim() -> None:
     """Whoever wakes gets an execution that comes alone, whatever its state and attempt."""
     blocks: Any = statements._blocks("postgresql")
-    for condition in ("q.status = 'queued' AND q.attempt = :attempt::int4", "q.attempt < q.max_attempts"):
-        if condition not in blocks["claim_one"]:
+    due, is_asked = blocks["is_due"], "q.attempt = :attempt::int4 AND {is_due}"
+    for condition in ("q.status = 'queued'", "q.attempt < q.max_attempts"):
+        if condition not in due or is_asked not in blocks["claim_one"]:
             raise AssertionError("There is nothing to take away")
-        blocks["claim_one"] = blocks["claim_one"].replace(condition, ":attempt::int4 >= 0")
+        due = due.replace(condition, "true")
+    blocks["claim_one"] = blocks["claim_one"].replace(is_asked, f":attempt::int4 >= 0 AND {due}")
 
 
 def fencing() -> None:

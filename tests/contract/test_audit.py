@@ -14,9 +14,9 @@ from sqlalchemy import select
 from forge_tools.records import Kept
 from forge_tools.records.audit import Fault
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.audit import Signer, Trust, chain
-from forge_tools.storage.audit.book import ALL
-from forge_tools.storage.audit.chain import OvertakenError
+from forge_tools.storage.audit import Signer, Trust, batches
+from forge_tools.storage.audit.batches import OvertakenError
+from forge_tools.storage.audit.chain import ALL
 from forge_tools.storage.models import audit_batches, audit_executions, execution_attempts, execution_events, executions
 from tests.contract.calls import call, claimed, ended, finished, running, submitted
 from tests.contract.sealed import (
@@ -113,10 +113,10 @@ async def test_batches_are_bounded_and_each_follows_the_one_before(store: Store,
         await finished(store, [await submitted(store)])
     assert await seal_all(store, signer, most=3) == 7
     async with store._database.reading() as connection:
-        batches = await chain.following(connection, 0, 10)
-    assert [one.sequence for one in batches] == [1, 2, 3, 4]
-    assert [one.executions for one in batches] == [1, 3, 3, 1]
-    assert [one.previous for one in batches[1:]] == [one.hash for one in batches[:-1]]
+        found = await batches.following(connection, 0, 10)
+    assert [one.sequence for one in found] == [1, 2, 3, 4]
+    assert [one.executions for one in found] == [1, 3, 3, 1]
+    assert [one.previous for one in found[1:]] == [one.hash for one in found[:-1]]
 
 
 async def test_an_event_that_is_added_after_the_end_is_sealed_by_itself(store: Store) -> None:
@@ -384,7 +384,7 @@ async def test_entries_hold_what_the_page_of_the_documentation_says(store: Store
         hashes = await connection.scalar(
             select(audit_executions.c.hashes).where(audit_executions.c.execution_id == ids[0])
         )
-        [batch] = await chain.following(connection, 0, 5)
+        [batch] = await batches.following(connection, 0, 5)
     assert len(bytes(hashes)) == 32 + 2 * (4 + 32)
     assert replace(batch, executions=9).computed_hash() != batch.hash == batch.computed_hash()
 

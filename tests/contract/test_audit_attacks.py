@@ -99,7 +99,7 @@ async def test_a_chain_that_is_gone_altogether_is_not_taken_for_a_new_one(store:
 async def test_a_number_that_is_given_late_is_sealed_and_no_forgery(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forge_tools.storage.audit.chain.OVERLAP", timedelta(microseconds=1))
+    monkeypatch.setattr("forge_tools.storage.audit.batches.OVERLAP", timedelta(microseconds=1))
     await past(store)  # an event that is committed after a later one, and after that was sealed:
     await forge(
         store,
@@ -117,7 +117,7 @@ async def test_a_number_that_is_given_late_is_sealed_and_no_forgery(
 async def test_an_end_that_lies_ahead_keeps_no_other_from_being_sealed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("book", "chain", "verification"):
+    for module in ("batches", "chain", "verification"):
         monkeypatch.setattr(f"forge_tools.storage.audit.{module}.OVERLAP", timedelta(0))
     [ahead] = await past(store, 1)
     later = "2099-01-01 00:00:00.000000" + ("+00" if store.dialect == "postgresql" else "")

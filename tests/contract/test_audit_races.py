@@ -13,7 +13,7 @@ from forge_tools.config import Settings
 from forge_tools.records import Artifact
 from forge_tools.storage import Store, open_store, retention
 from forge_tools.storage.artifacts import Keeping
-from forge_tools.storage.audit import OvertakenError, book, hashes
+from forge_tools.storage.audit import OvertakenError, chain, hashes
 from tests.contract.calls import finished, submitted
 from tests.contract.sealed import forge, past, seal_all, sealed_past, verified
 from tests.contract.test_retention import by, everything, pruned
@@ -49,7 +49,7 @@ async def test_an_end_that_is_committed_after_a_later_one_was_sealed_is_sealed_t
 async def test_a_sweep_that_never_ends_looks_back_for_such_an_end(
     migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(book, "LOOK_BACK_SECONDS", 0.0)
+    monkeypatch.setattr(chain, "LOOK_BACK_SECONDS", 0.0)
     async with await open_store(migrated_postgres) as store:
         slow, _ = await open_ended(migrated_postgres, store)
         counts = []
@@ -86,7 +86,7 @@ async def test_what_is_pruned_while_the_first_batch_is_made_is_not_in_it(
         assert await pruned(store, everything()) == 3
         return found
 
-    monkeypatch.setattr(book, "hashes_of_events", hashed_and_then_pruned)
+    monkeypatch.setattr(chain, "hashes_of_events", hashed_and_then_pruned)
     with pytest.raises(OvertakenError):
         await store.audit.seal(None, sealer="me")
     await seal_all(store)

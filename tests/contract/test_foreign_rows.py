@@ -81,7 +81,7 @@ async def fill(url: str) -> None:
         await running(store)
         await store.workers.register(boot("boot-2"))
         await store.catalogue.publish([GREP], "boot-2")
-        await store.sealing.publish("k1", bytes(32))
+        await store.encryption_keys.publish("k1", bytes(32))
 
 
 async def spoil(store: Store, table: str, column: str, value: str, where: str = "true") -> None:
@@ -131,7 +131,7 @@ async def test_every_moment_of_ours_is_taken(copied: Store, moment: str) -> None
 
 
 async def test_nothing_is_said_of_rows_that_are_ours(copied: Store) -> None:
-    assert await copied.unsound() == []
+    assert await copied.violations() == []
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ async def test_rows_that_break_a_check_are_counted(copied: Store, table: str, co
     async with copied._database.reading() as connection:
         count = (await connection.exec_driver_sql(f"SELECT count(*) FROM {table}")).scalar_one()
     missing = [f"no check of {table}.{column}"] if copied.dialect == "postgresql" else []
-    assert await copied.unsound() == [*missing, f"{table}.{column} ({count})"]
+    assert await copied.violations() == [*missing, f"{table}.{column} ({count})"]
 
 
 @pytest.mark.parametrize("migrated_url", ["sqlite"], indirect=True)
@@ -202,7 +202,7 @@ async def test_a_text_that_is_no_utf8_is_shown_and_counted_and_stops_nobody(
     assert len(await copied.workers.list()) == 2
     assert (await copied.overviews.read(window=60.0, lease=15.0, patience=0.0)).workers
     assert await copied.queue.sweep() == []
-    assert await copied.unsound() == [f"{table}.text (1)"]
+    assert await copied.violations() == [f"{table}.text (1)"]
 
 
 @pytest.mark.parametrize("migrated_url", ["sqlite"], indirect=True)
@@ -219,9 +219,9 @@ async def test_a_look_that_takes_too_long_is_broken_off(copied: Store, monkeypat
     monkeypatch.setattr(integrity, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(integrity, "_STEPS", 1)
     with pytest.raises(StorageError, match="takes longer than"):
-        await copied.unsound()
+        await copied.violations()
     monkeypatch.undo()
-    assert await copied.unsound() == []
+    assert await copied.violations() == []
 
 
 # What no check of one row can say.
@@ -239,7 +239,7 @@ async def test_a_call_with_two_ends_is_shown_once_and_counted(store: Store) -> N
     await finished(store, [id_])
     await forge(store, _attempt_of(id_, is_final=True).replace(", 1, ", ", 2, "))
     assert (await store.history.get(id_)).id == id_
-    assert await store.unsound() == ["executions that have two ends (1)"]
+    assert await store.violations() == ["executions that have two ends (1)"]
 
 
 async def test_a_call_that_has_neither_ended_nor_waits_is_lost_and_counted(store: Store) -> None:
@@ -247,7 +247,7 @@ async def test_a_call_that_has_neither_ended_nor_waits_is_lost_and_counted(store
     await forge(store, f"DELETE FROM execution_queue WHERE id = '{bad}'")
     assert [one.status for one in await store.history.list()] == [ExecutionStatus.QUEUED, ExecutionStatus.LOST]
     assert await store.queue.statuses([bad, good]) == {good: ExecutionStatus.QUEUED}
-    assert await store.unsound() == ["executions that have neither ended nor wait (1)"]
+    assert await store.violations() == ["executions that have neither ended nor wait (1)"]
 
 
 async def test_a_finish_whose_number_is_taken_ends_its_call_and_no_other_waits(store: Store) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, inspect, text
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError, UnstorableRowError
 from forge_tools.records import ExecutionStatus
 from forge_tools.storage import Store, migrate, open_store
-from forge_tools.storage.connection import schema_version
+from forge_tools.storage.connection import faults
 from forge_tools.storage.migrate import checked_later, concurrent_index, unchecked
 from tests.contract.calls import UNKNOWN, call, finished, submitted
 from tests.contract.migrations_example import ADDED, OURS, REMOVED, VALIDATED, known
@@ -131,7 +131,7 @@ async def test_what_is_removed_ends_older_code_and_no_other(migrated_url: str, m
     assert await asyncio.to_thread(migrate.current, migrated_url) == REMOVED
     with pytest.raises(SchemaVersionError, match=f"is at version {REMOVED}, .*newer forge-tools"):
         await open_store(migrated_url)
-    monkeypatch.setattr(schema_version, "SCHEMA_REVISION", VALIDATED)
+    monkeypatch.setattr(faults, "SCHEMA_REVISION", VALIDATED)
     await (await open_store(migrated_url)).close()
 
 

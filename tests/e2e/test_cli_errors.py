@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.storage.connection.schema_version import SCHEMA_REVISION
+from forge_tools.storage.models import SCHEMA_REVISION
 from tests.e2e.cli_driver import TOOLS, Cli
 
 COMMANDS = (("history",), ("stats",), ("run", "Read", "file_path=x"), ("show", "01a20085-ebef"), ("tools",))

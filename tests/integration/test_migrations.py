@@ -25,7 +25,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Sch
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.columns import metadata
 from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.schema_version import SCHEMA_REVISION
+from forge_tools.storage.models import SCHEMA_REVISION
 from forge_tools.storage.statements import settings
 from tests.contract.calls import SCOPE, submitted
 from tests.migrated import look

@@ -22,7 +22,7 @@ SAID = "ada has a password of 16 characters"
 
 async def keys(fleet: Fleet) -> list[SealingKey]:
     async with await open_store(fleet.settings.database) as store:
-        return await store.sealing.list()
+        return await store.encryption_keys.list()
 
 
 async def rotate(fleet: Fleet) -> str:
@@ -30,8 +30,8 @@ async def rotate(fleet: Fleet) -> str:
     public = KeyFolder(fleet.settings.keys_folder).new()
     old = [key.id for key in await keys(fleet)]
     async with await open_store(fleet.settings.database) as store:
-        await store.sealing.publish(key_id(public), public)
-        await store.sealing.retire(old)
+        await store.encryption_keys.publish(key_id(public), public)
+        await store.encryption_keys.retire(old)
     return key_id(public)
 
 
@@ -76,7 +76,7 @@ async def test_a_worker_without_the_key_says_so_and_runs_nothing_with_redacted_v
 async def test_without_a_key_in_the_database_a_secret_is_refused_until_there_is_one(fresh_fleet: Fleet) -> None:
     await rotate(fresh_fleet)
     async with await open_store(fresh_fleet.settings.database) as store:
-        await store.sealing.retire([key.id for key in await keys(fresh_fleet)])
+        await store.encryption_keys.retire([key.id for key in await keys(fresh_fleet)])
     fresh_fleet.start("async")
     async with ExecutorClient(fresh_fleet.settings) as client:
         refused = await client.execute("Login", CONTEXT, **SECRET)

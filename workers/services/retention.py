@@ -46,7 +46,7 @@ class Retention(Service):
     async def _clear(self) -> None:
         """What cannot be cleared away keeps nothing else from being pruned."""
         try:
-            count = await self._store.remnants.clear(shells_kept=self._shells_kept)
+            count = await self._store.leftovers.clear(shells_kept=self._shells_kept)
         except ForgeError as error:
             logger.warning("What others left behind is not cleared away yet", extra={"error": str(error)})
             return

@@ -1,200 +1,220 @@
-"""The chain itself: batches, each with the hash of the one before, appended by one writer at a time."""
+"""The audit chain: append what has ended, verify it, tell its head."""
 
-import hashlib
-import json
-from dataclasses import dataclass, fields, replace
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, exists, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.errors import StorageError
-from forge_tools.records.audit import Head
-from forge_tools.storage.audit.hashes import EPOCH, FORMAT, moment_form, moment_of
-from forge_tools.storage.audit.keys import Signer
+from forge_tools.records.audit import AuditReport, Head
+from forge_tools.storage.audit import batches
+from forge_tools.storage.audit.batches import NOTHING_BEFORE, Batch, OvertakenError
+from forge_tools.storage.audit.hashes import (
+    NO_ROW,
+    hashes_of_events,
+    hashes_of_executions,
+    line,
+    moment_of,
+    reading_raw,
+    root_of,
+)
+from forge_tools.storage.audit.keys import Signer, Trust
+from forge_tools.storage.audit.verification import Verification
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.functions import stored
+from forge_tools.storage.functions import any_of, database_now, stored
+from forge_tools.storage.models import (
+    audit_batches,
+    audit_events,
+    audit_executions,
+    execution_attempts,
+    execution_events,
+    executions,
+)
+from forge_tools.storage.rows import clean
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
-from forge_tools.storage.models import audit_batches
-from forge_tools.storage.statements import prepare
 
-SEAL, PRUNE = "seal", "prune"
-NOTHING_BEFORE = "0" * 64
-"""`previous` of the first batch."""
+BATCH = 500
 
-BELOW_ALL = -(2**63)
+ALL = EVER
+"""`behind` for what ended at any time."""
 
-batch = audit_batches.c
-_IS_NUMBERED = batch.sequence.between(1, 2**62)
-"""As sealers number batches. SQLite keeps others, and has texts and blobs come behind all numbers."""
+LOOK_BACK_SECONDS = 10.0
+"""How often a sweep looks again at the last half minute, where an end may have been committed after a later one."""
 
+# RETURNING makes one statement of many rows: asyncpg's executemany, cancelled half way, first waits for its time limit.
+_ADD_EXECUTIONS = insert(audit_executions).returning(audit_executions.c.execution_id)
+_ADD_EVENTS = insert(audit_events).returning(audit_events.c.event_id)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """A row of `audit_batches`; `detail` is JSON text."""
-
-    sequence: int
-    format: int = FORMAT
-    kind: str = SEAL
-    executions: int = 0
-    events: int = 0
-    ended_from: datetime | None = None
-    ended_until: datetime | None = None
-    frontier: datetime | None = None
-    event_frontier: int = 0
-    root: str
-    previous: str
-    sealed_at: datetime
-    sealer: str
-    detail: str = "{}"
-    key_id: str | None = None
-    hash: str = ""
-    signature: str | None = None
-
-    def computed_hash(self) -> str:
-        """What `hash` must be."""
-        values = {name: getattr(self, name) for name in _HASHED}
-        said = {name: moment_form(v) if isinstance(v, datetime) else v for name, v in values.items() if v is not None}
-        text = json.dumps(said, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
-        return hashlib.sha256(f"forge-tools audit {FORMAT} batch\n{text}".encode()).hexdigest()
-
-    def signed(self, signer: Signer | None) -> "Batch":
-        """This batch with its hash, and signed if there is a key."""
-        named = replace(self, key_id=signer.key_id if signer else None)
-        hashed = replace(named, hash=named.computed_hash())
-        return replace(hashed, signature=signer.sign(hashed.message) if signer else None)
-
-    @property
-    def message(self) -> bytes:
-        """What is signed."""
-        return f"forge-tools audit {FORMAT} head {self.hash}\n".encode()
-
-    @property
-    def head(self) -> Head:
-        return Head(self.sequence, self.hash, self.sealed_at, self.key_id, self.signature)
-
-
-_FIELDS = tuple(field.name for field in fields(Batch))
-_NUMBERS = ("format", "executions", "events", "event_frontier")
-_TEXTS = ("kind", "root", "previous", "sealer", "detail", "hash")
-_HASHED = tuple(name for name in _FIELDS if name not in ("hash", "signature"))
-
-
-async def newest(connection: AsyncConnection) -> Batch | None:
-    """The last batch; None before the first."""
-    found = await _read(connection, after=None, limit=1)
-    return found[0] if found else None
-
-
-async def following(connection: AsyncConnection, after: int, limit: int) -> list[Batch]:
-    """The batches behind that sequence, in order. Behind `BELOW_ALL` come also those that no sealer has numbered."""
-    return await _read(connection, after=after, limit=limit)
-
-
-async def reach(database: Database) -> Reach:
-    """How far the last batch says that the chain has come."""
-    async with database.reading() as connection:
-        head = await newest(connection)
-        end = head.frontier if head else None
-        return Reach(EVER if end is None else end, await event_floor(connection, head))
-
-
-async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
-    """The event below which all are sealed: numbers are given before commits, so that a lower one may come later.
-
-    Time counts up to the last look of a sealer, not up to now: what came to light since, nobody has seen yet.
-    """
-    looked_at = head.sealed_at if head else None
-    if head is not None and head.kind != SEAL:
-        sealed_at = select(stored(batch.sealed_at)).where(batch.kind == SEAL)
-        looked_at = moment_of(await connection.scalar(sealed_at.order_by(batch.sequence.desc()).limit(1)))
-    if looked_at is None or looked_at == EPOCH:
-        return 0
-    before = select(batch.event_frontier).where(batch.kind == SEAL, batch.sealed_at <= max(EVER, looked_at) - OVERLAP)
-    return await connection.scalar(before.order_by(batch.sequence.desc()).limit(1)) or 0
-
-
-async def append(database: Database, connection: AsyncConnection, new: Batch) -> None:
-    """Add the next batch, first of all in the transaction that writes what it covers.
-
-    Raises:
-        OvertakenError: somebody else has added one since the chain was read; read it again.
-    """
-    if new.sequence == 1:
-        await require_none(connection)
-    there = await connection.scalar(select(func.max(batch.sequence)).where(_IS_NUMBERED))
-    values = {name: getattr(new, name) for name in _FIELDS} | {"detail": json.loads(new.detail)}
-    row = database.upsert(audit_batches).values(**values)
-    added = await connection.scalar(row.on_conflict_do_nothing().returning(batch.sequence))
-    if added is None or (there or 0) != new.sequence - 1:
-        raise OvertakenError("Another process has added to the audit chain at the same moment. Try again.")
-
-
-async def require_none(connection: AsyncConnection) -> None:
-    """Hold off the first batch until this transaction ends: where there is no chain, none tells of another writer.
-
-    Raises:
-        OvertakenError: there is one.
-    """
-    await prepare(connection, "first_batch")
-    if await connection.scalar(select(batch.sequence).where(_IS_NUMBERED).limit(1)) is not None:
-        raise OvertakenError("Another process has begun the audit chain at the same moment. Try again.")
-
-
-class OvertakenError(StorageError):
-    """Somebody else was quicker, and nothing was written."""
-
-    code = "AUDIT_OVERTAKEN"
-    retryable = True
-
-
-def detail_text(detail: Any) -> str:
-    """A detail as it is stored and hashed."""
-    return json.dumps(detail)
-
-
-async def _read(connection: AsyncConnection, *, after: int | None, limit: int) -> list[Batch]:
-    columns = (stored(batch[name]).label(name) for name in _FIELDS)
-    query = select(*columns).limit(limit)
-    if after is None:
-        query = query.where(_IS_NUMBERED).order_by(batch.sequence.desc())
-    else:
-        query = query.where(batch.sequence > after).order_by(batch.sequence)
-    return [_batch(row._asdict()) for row in await connection.execute(query)]
-
-
-def _batch(values: dict[str, Any]) -> Batch:
-    """What somebody wrote there that is no time is none, and what is no number is -1: then its hash does not fit."""
-    moments = {name: moment_of(values[name]) for name in ("ended_from", "ended_until", "frontier", "sealed_at")}
-    numbers = {name: values[name] if isinstance(values[name], int) else -1 for name in _NUMBERS}
-    texts = {name: values[name] if isinstance(values[name], str) else str(values[name]) for name in _TEXTS}
-    optional = {name: None if values[name] is None else str(values[name]) for name in ("key_id", "signature")}
-    return Batch(**values | moments | numbers | texts | optional | {"sealed_at": moments["sealed_at"] or EPOCH})
+asked, ended, event = executions.c, execution_attempts.c, execution_events.c
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
-    """The part of one batch that one checkpoint removed."""
+class Sealed:
+    """A batch that was just added."""
 
-    checkpoint: int
-    batch: int
+    head: Head
     executions: int
     events: int
-    root: str
+    ended_until: datetime | None
+    seconds: float
+    """How long it took."""
 
-    def stored(self) -> list[Any]:
-        return [self.batch, self.executions, self.events, self.root]
+
+class AuditChain:
+    """Seals what has ended, and verifies that it is still as it was."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def reach(self) -> Reach:
+        """How far the last batch says that the chain has come; a heartbeat asks whether there is anything behind that."""
+        return await batches.reach(self._database)
+
+    async def seal(
+        self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
+    ) -> Sealed | None:
+        """Seal up to `most` executions that have ended, the oldest first, and as many events, in one batch; None if there is nothing.
+
+        They ended at or after `behind`: after a batch, its `ended_until`; `ALL` includes what was ever left out; None stands
+        for a little before the end of the chain.
+
+        Raises:
+            OvertakenError: another process has sealed at the same moment.
+        """
+        began = time.monotonic()
+        async with reading_raw(self._database) as connection:
+            found = await _unsealed(connection, most, behind)
+            if not found.ends and not found.events:
+                return None
+            ends = await hashes_of_executions(connection, [row.execution_id for row in found.ends])
+            events = await hashes_of_events(connection, found.events)
+        new = await asyncio.to_thread(_batch, found, ends, events, clean(sealer), signer)
+
+        async def work(connection: AsyncConnection) -> None:
+            await batches.append(self._database, connection, new)
+            if new.sequence == 1:
+                await _require_unpruned(connection, ends)
+            if ends:
+                rows = [{"execution_id": id_, "hashes": hashes} for id_, hashes in ends.items()]
+                await connection.execute(_ADD_EXECUTIONS.values(batch=new.sequence), rows)
+            if events:
+                entries = [{"event_id": id_, "hashes": hashes} for id_, hashes in events.items()]
+                await connection.execute(_ADD_EVENTS.values(batch=new.sequence), entries)
+
+        await self._database.write(work)
+        return Sealed(new.head, new.executions, new.events, new.ended_until, time.monotonic() - began)
+
+    async def sweep(
+        self, signer: Signer | None, *, sealer: str, most: int = BATCH, behind: datetime | None = None
+    ) -> AsyncIterator[Sealed]:
+        """Seal what has ended, batch by batch, up to the first that is not full. `behind` is that of the first, as in `seal`.
+
+        Raises:
+            OvertakenError: another process has sealed at the same moment.
+        """
+        looked_back_at = time.monotonic()
+        while (sealed := await self.seal(signer, sealer=sealer, most=most, behind=behind)) is not None:
+            yield sealed
+            if max(sealed.executions, sealed.events) < most:
+                return
+            behind = sealed.ended_until or behind
+            if behind != ALL and time.monotonic() - looked_back_at >= LOOK_BACK_SECONDS:
+                behind, looked_back_at = None, time.monotonic()
+
+    async def holds(self, head: Head) -> bool:
+        """Whether that batch is still in the chain."""
+        query = select(audit_batches.c.hash).where(audit_batches.c.sequence == head.sequence)
+        return bool(await self._database.scalar(query) == head.hash)
+
+    async def head(self) -> Head | None:
+        """The newest batch; None before the first."""
+        async with self._database.reading() as connection:
+            found = await batches.newest(connection)
+        return found.head if found else None
+
+    async def count(self) -> int:
+        """How many executions are sealed and not pruned: what a verification will compare."""
+        query = select(func.count()).where(audit_executions.c.pruned_by.is_(None))
+        return await self._database.scalar(query) or 0
+
+    async def verify(
+        self,
+        trust: Trust | None = None,
+        *,
+        head: tuple[int, str] | None = None,
+        signed_from: int = 1,
+        told: Callable[[int], object] = lambda _: None,
+    ) -> AuditReport:
+        """Compare all that is stored with the chain. `told` is called with the number of executions compared so far.
+
+        `trust` are the keys that may have signed it; batches before `signed_from` need no signature. `head` was kept
+        elsewhere and has to be in the chain.
+        """
+        return await Verification(
+            self._database, trust or Trust(), kept_head=head, signed_from=signed_from, told=told
+        ).run()
 
 
-def portions_of(checkpoint: Batch) -> list[Portion]:
-    """Read them back.
+@dataclass(frozen=True, slots=True)
+class Unsealed:
+    """What the next batch will hold, and the batch before it."""
 
-    Raises:
-        KeyError, TypeError, ValueError: the detail is not one of a checkpoint.
-    """
-    detail = json.loads(checkpoint.detail)
-    return [
-        Portion(checkpoint.sequence, int(batch), int(executions), int(events), str(root))
-        for batch, executions, events, root in detail["pruned"]
-    ]
+    head: Batch | None
+    now: datetime
+    ends: Sequence[Row[Any, Any]]
+    events: Sequence[int]
+
+
+async def _require_unpruned(connection: AsyncConnection, hashes: Mapping[str, bytes]) -> None:
+    """Refuse if something was pruned meanwhile: later it would leave a checkpoint; before the first batch it leaves none."""
+    ids = [id_ for id_, sealed in hashes.items() if not sealed.startswith(NO_ROW)]
+    there = await connection.scalar(select(func.count()).where(any_of(asked.id, ids)))
+    if there != len(ids):
+        raise OvertakenError("History was pruned while its first batch was made. Try again.")
+
+
+async def _unsealed(connection: AsyncConnection, most: int, behind: datetime | None) -> Unsealed:
+    head, now = await batches.newest(connection), await database_now(connection)
+    entry = exists().where(audit_executions.c.execution_id == ended.execution_id)
+    completed_at = stored(ended.completed_at).label("completed_at")
+    ends = select(ended.execution_id, completed_at).where(ended.final, ~entry)
+    if behind is None and head is not None and head.frontier is not None:
+        behind = max(EVER, min(head.frontier, now)) - OVERLAP  # the clock may have been set back
+    if behind not in (None, EVER):
+        ends = ends.where(ended.completed_at >= behind)
+    entry = exists().where(audit_events.c.event_id == event.id)
+    known = 0 if behind == EVER else await batches.event_floor(connection, head)
+    events = select(event.id).where(event.id > known, ~entry)
+    return Unsealed(
+        head,
+        now,
+        (await connection.execute(ends.order_by(ended.completed_at).limit(most))).all(),
+        (await connection.scalars(events.order_by(event.id).limit(most))).all(),
+    )
+
+
+def _batch(
+    found: Unsealed, executions: dict[str, bytes], events: dict[int, bytes], sealer: str, signer: Signer | None
+) -> Batch:
+    lines = [line("execution", id_, hashes) for id_, hashes in executions.items()]
+    lines += [line("event", id_, hashes) for id_, hashes in events.items()]
+    ends = [moment_of(row.completed_at) or found.now for row in found.ends]
+    head = found.head
+    frontiers = [*ends, *([head.frontier] if head and head.frontier else [])]
+    return Batch(
+        sequence=head.sequence + 1 if head else 1,
+        executions=len(executions),
+        events=len(events),
+        ended_from=min(ends, default=None),
+        ended_until=max(ends, default=None),
+        frontier=min(max(frontiers), found.now) if frontiers else None,  # an end that lies ahead hides no other
+        event_frontier=max([*events, head.event_frontier if head else 0]),
+        root=root_of(lines),
+        previous=head.hash if head else NOTHING_BEFORE,
+        sealed_at=found.now,
+        sealer=sealer,
+    ).signed(signer)

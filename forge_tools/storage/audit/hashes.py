@@ -17,23 +17,23 @@ from functools import cached_property, reduce
 from operator import add
 from typing import Any
 
-from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Row, Table, Text, cast, func, select
+from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.storage.columns import Json, MomentText
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.functions import among, stored
+from forge_tools.storage.functions import any_of, stored
 from forge_tools.storage.models import execution_attempts, execution_events, executions
 from forge_tools.storage.statements import prepare
 
 FORMAT = 1
 DIGEST_BYTES = 32
 NO_ROW = bytes(DIGEST_BYTES)
-"""Stands for the hash of a row that was not there when it was sealed."""
+"""Stands for the hash of a row that was not there when its execution was sealed."""
 
 _NUMBER_BYTES = 4
 NO_NUMBER = -(2**31)
-"""Stands for the number of an attempt that is none, which SQLite would store."""
+"""Stands for what is no number of an attempt."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -51,7 +51,7 @@ class RowForm:
         self._prefix = f"forge-tools audit {FORMAT} {table.name}\n".encode()
 
     def columns(self) -> list[ColumnElement[Any]]:
-        """What to select, in the order that `digest` takes."""
+        """The columns to select, in the order that `digest` takes."""
         return [stored(column) for column in self._columns]
 
     @cached_property
@@ -91,7 +91,7 @@ def moment_form(value: Any) -> Any:
 
 
 def moment_of(value: Any) -> datetime | None:
-    """Read a time as it is stored; None for what is none, whoever wrote that."""
+    """Read a time as it is stored; None for what is no time."""
     if isinstance(value, str) and _MOMENT.fullmatch(value):
         with suppress(ValueError):
             return datetime.fromisoformat(value).replace(tzinfo=UTC)
@@ -129,7 +129,7 @@ def join_hashes(execution: bytes, attempts: Sequence[tuple[int, bytes]]) -> byte
 
 
 def join_digests(digests: Sequence[bytes]) -> bytes:
-    """One hash for all rows of one key: of one row its own; of several, which no key allows, one that fits no row."""
+    """One hash for all rows with one key: that of the row; of several, which no key allows, one that fits none."""
     return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(sorted(digests))).digest()
 
 
@@ -160,10 +160,10 @@ def root_of(lines: Sequence[str]) -> str:
 
 
 MOST_BYTES = 8_000_000
-"""Of texts that are read at once; one row may be larger."""
+"""How many bytes of text are read at once; one row may be larger."""
 
 LARGE = 8_000
-"""Rows with shorter texts are not counted: hundreds of them always fit."""
+"""Rows with shorter texts are not measured: hundreds of them always fit."""
 
 _WIDE = {
     table: [column for column in table.c if isinstance(column.type, Json)] for table in (executions, execution_attempts)
@@ -172,14 +172,14 @@ _WIDE = {
 
 @asynccontextmanager
 async def reading_raw(database: Database) -> AsyncIterator[AsyncConnection]:
-    """A connection to read with, on which nothing changes meanwhile."""
+    """A connection that reads everything as of one moment."""
     async with database.reading() as connection:
         await prepare(connection, "still")
         yield connection
 
 
 async def hashes_of_executions(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, bytes]:
-    """The hashes of each execution of which there is a row or an attempt."""
+    """The hashes of each execution that has a row or an attempt."""
     found: dict[str, bytes] = {}
     for some in await _portions(connection, ids):
         rows = await _digests(connection, EXECUTION, executions.c.id, some)
@@ -193,7 +193,7 @@ async def hashes_of_executions(connection: AsyncConnection, ids: Sequence[str]) 
 
 
 async def hashes_of_events(connection: AsyncConnection, ids: Sequence[int]) -> dict[int, bytes]:
-    """The hash of each of those events that is there."""
+    """The hash of each of those events that exists."""
     found = await _digests(connection, EVENT, execution_events.c.id, ids)
     return {id_: join_digests([digest for _, digest in rows]) for id_, rows in found.items()}
 
@@ -201,9 +201,9 @@ async def hashes_of_events(connection: AsyncConnection, ids: Sequence[int]) -> d
 async def _digests(
     connection: AsyncConnection, form: RowForm, key: Column[Any], keys: Sequence[Any], *more: Column[Any]
 ) -> Mapping[Any, list[tuple[Any, bytes]]]:
-    """By key, what `more` says of a row, and its hash."""
+    """The rows of each key as (`more`, hash)."""
     query = select(*form.columns(), key.label("key"), *(column.label("also") for column in more)).where(
-        among(key, keys)
+        any_of(key, keys)
     )
     found = defaultdict(list)
     for row in await connection.execute(query):
@@ -212,11 +212,11 @@ async def _digests(
 
 
 async def _portions(connection: AsyncConnection, ids: Sequence[str]) -> Iterable[Sequence[str]]:
-    """The ids in portions whose rows fit in memory together."""
+    """Split the ids into portions whose rows fit in memory together."""
     sizes: dict[str, int] = defaultdict(int)
     for table, key in ((executions, executions.c.id), (execution_attempts, execution_attempts.c.execution_id)):
         size = _size(_WIDE[table])
-        large = select(key.label("key"), size.label("size")).where(among(key, ids), size > LARGE)
+        large = select(key.label("key"), size.label("size")).where(any_of(key, ids), size > LARGE)
         for row in await connection.execute(large):
             sizes[row.key] += row.size
     if sum(sizes.values()) <= MOST_BYTES:
@@ -235,8 +235,3 @@ async def _portions(connection: AsyncConnection, ids: Sequence[str]) -> Iterable
 def _size(columns: Sequence[Column[Any]]) -> Any:
     lengths = (func.coalesce(func.length(cast(column, Text)), 0) for column in columns)
     return reduce(add, lengths)
-
-
-def keys_of(rows: Sequence[Row[Any, Any]]) -> list[Any]:
-    """The first value of each row."""
-    return [row[0] for row in rows]

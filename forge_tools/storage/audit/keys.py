@@ -1,4 +1,4 @@
-"""Ed25519 keys: who seals has the private one, whoever verifies needs only the public one."""
+"""Ed25519 keys: whoever seals needs the private one, whoever verifies only the public one."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ _OPEN_TO_OTHERS = 0o077
 
 
 class Signer:
-    """Signs with a private key; `key_id` tells which one it was."""
+    """Signs with a private key, which `key_id` names."""
 
     def __init__(self, key: "Ed25519PrivateKey") -> None:
         self._key = key

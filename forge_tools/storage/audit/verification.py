@@ -1,17 +1,17 @@
-"""Compares what is stored with the chain, batch by batch, and names each row that differs, or that no batch holds and cannot be there by right."""
+"""Compares what is stored with the chain, batch by batch, and names each row that differs, or that should be in a batch and is in none."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records.audit import AuditReport, Fault, Finding
-from forge_tools.storage.audit import chain
-from forge_tools.storage.audit.chain import NOTHING_BEFORE, PRUNE, Batch, Portion, event_floor, portions_of
+from forge_tools.storage.audit import batches
+from forge_tools.storage.audit.batches import NOTHING_BEFORE, PRUNE, Batch, Portion, event_floor, portions_of
 from forge_tools.storage.audit.hashes import (
     EPOCH,
     NO_ROW,
@@ -38,7 +38,7 @@ from forge_tools.storage.models import (
 )
 
 MOST_FINDINGS = 1000
-"""Findings that a report keeps; all are counted."""
+"""How many findings a report keeps; all are counted."""
 
 _PAGE = 50
 
@@ -47,7 +47,7 @@ Entry = tuple[str, Any, bytes, int | None]
 
 
 class Verification:
-    """One look at the whole chain. `told` hears how many executions were compared so far."""
+    """One verification of the whole chain. `told` is called with the number of executions compared so far."""
 
     def __init__(
         self,
@@ -67,18 +67,18 @@ class Verification:
         self._portions: dict[int, list[Portion]] = defaultdict(list)
 
     async def run(self) -> AuditReport:
-        """Look at everything."""
+        """Compare everything."""
         async with reading_raw(self._database) as connection:
-            last = await chain.newest(connection)
+            last = await batches.newest(connection)
             await self._chain(connection)
             async for batch in self._batches(connection):
                 if _is_numbered(batch):
                     await self._rows(connection, batch)
-            await Strays(connection, self.report, self._found).look(last, is_signed=bool(self._trust))
+            await UnsealedRows(connection, self).look(last, is_signed=bool(self._trust))
         self._compare_kept_head()
         return self.report
 
-    def _found(self, fault: Fault, table: str, key: object, said: str, batch: int | None = None) -> None:
+    def note(self, fault: Fault, table: str, key: object, said: str, batch: int | None = None) -> None:
         self.report.found += 1
         if len(self.report.findings) < MOST_FINDINGS:
             self.report.findings.append(Finding(fault, table, str(key), said, batch))
@@ -90,15 +90,15 @@ class Verification:
         async for batch in self._batches(connection):
             if not _is_numbered(batch):
                 said = "batches are numbered from 1 on: no sealer has made this one"
-                self._found(Fault.INSERTED, "audit_batches", batch.sequence, said)
+                self.note(Fault.INSERTED, "audit_batches", batch.sequence, said)
                 continue
             self._link(batch, after, previous)
             after, previous = batch.sequence, batch.hash
             self._note_portions(batch)
 
     async def _batches(self, connection: AsyncConnection) -> AsyncIterator[Batch]:
-        after = chain.BELOW_ALL
-        while some := await chain.following(connection, after, _PAGE):
+        after = batches.BELOW_ALL
+        while some := await batches.following(connection, after, _PAGE):
             for batch in some:
                 yield batch
             after = some[-1].sequence
@@ -107,13 +107,11 @@ class Verification:
         number = batch.sequence
         if number != after + 1:
             missing = f"{after + 1}" if number == after + 2 else f"{after + 1} to {number - 1}"
-            self._found(Fault.MISSING_BATCH, "audit_batches", missing, "the chain has a gap there", after + 1)
+            self.note(Fault.MISSING_BATCH, "audit_batches", missing, "the chain has a gap there", after + 1)
         elif batch.previous != previous:
-            self._found(Fault.BROKEN_BATCH, "audit_batches", number, "it does not follow the batch before it", number)
+            self.note(Fault.BROKEN_BATCH, "audit_batches", number, "it does not follow the batch before it", number)
         if batch.hash != batch.computed_hash():
-            self._found(
-                Fault.BROKEN_BATCH, "audit_batches", number, "its columns are not those that were hashed", number
-            )
+            self.note(Fault.BROKEN_BATCH, "audit_batches", number, "its columns are not those that were hashed", number)
         self._check_signature(batch)
         report = self.report
         report.batches += 1
@@ -129,11 +127,11 @@ class Verification:
             return
         if key_id is None or batch.signature is None:
             if number >= self._signed_from:
-                self._found(Fault.UNSIGNED, "audit_batches", number, "nobody signed it, and a key was given", number)
+                self.note(Fault.UNSIGNED, "audit_batches", number, "nobody signed it, and a key was given", number)
         elif not self._trust.knows(key_id):
-            self._found(Fault.UNKNOWN_KEY, "audit_batches", number, f"signed by {key_id}, which was not given", number)
+            self.note(Fault.UNKNOWN_KEY, "audit_batches", number, f"signed by {key_id}, which was not given", number)
         elif not self._trust.accepts(key_id, batch.message, batch.signature):
-            self._found(Fault.BAD_SIGNATURE, "audit_batches", number, f"{key_id} has not signed this", number)
+            self.note(Fault.BAD_SIGNATURE, "audit_batches", number, f"{key_id} has not signed this", number)
         else:
             self.report.signatures += 1
 
@@ -145,7 +143,7 @@ class Verification:
             portions = portions_of(batch)
         except (KeyError, TypeError, ValueError):
             said = "its detail does not say what was pruned"
-            self._found(Fault.BROKEN_BATCH, "audit_batches", batch.sequence, said, batch.sequence)
+            self.note(Fault.BROKEN_BATCH, "audit_batches", batch.sequence, said, batch.sequence)
             return
         for portion in portions:
             self._portions[portion.batch].append(portion)
@@ -155,31 +153,34 @@ class Verification:
         if self._kept_head is not None:
             sequence, hash_ = self._kept_head
             said = f"the head that was kept elsewhere, {sequence}:{hash_}, is not in the chain"
-            self._found(Fault.OTHER_HEAD, "audit_batches", sequence, said, sequence)
+            self.note(Fault.OTHER_HEAD, "audit_batches", sequence, said, sequence)
 
     # The rows of a batch.
 
     async def _rows(self, connection: AsyncConnection, batch: Batch) -> None:
         entries = await _entries(connection, batch.sequence)
         self._compare_entries(batch, entries)
-        kept = [(kind, key, hashes) for kind, key, hashes, pruned_by in entries if pruned_by is None]
-        gone = {(kind, key) for kind, key, _, pruned_by in entries if pruned_by is not None}
-        sealed = {key: hashes for kind, key, hashes in kept if kind == "execution"}
-        pruned = [key for kind, key in gone if kind == "execution"]
-        found = await hashes_of_executions(connection, [*sealed, *pruned])
-        for id_, hashes in sealed.items():
+        sealed: dict[str, dict[Any, bytes]] = {"execution": {}, "event": {}}
+        pruned: dict[str, set[Any]] = {"execution": set(), "event": set()}
+        for kind, key, hashes, pruned_by in entries:
+            if pruned_by is None:
+                sealed[kind][key] = hashes
+            else:
+                pruned[kind].add(key)
+        found = await hashes_of_executions(connection, [*sealed["execution"], *pruned["execution"]])
+        for id_, hashes in sealed["execution"].items():
             self._compare_execution(id_, hashes, found.get(id_, NO_ROW), batch.sequence)
-        sealed_ones = {key: hashes for kind, key, hashes in kept if kind == "event"}
-        there = await hashes_of_events(connection, [*sealed_ones, *(key for kind, key in gone if kind == "event")])
-        for number, hashes in sealed_ones.items():
-            self._compare_event(number, hashes, there.get(number), batch.sequence)
-        for table, keys in (
-            ("executions", set(pruned) & found.keys()),
-            ("execution_events", _events(gone) & there.keys()),
+        there = await hashes_of_events(connection, [*sealed["event"], *pruned["event"]])
+        for number, hashes in sealed["event"].items():
+            if hashes != (now := there.get(number, NO_ROW)):
+                self._compare_row("execution_events", number, hashes, now, batch.sequence)
+        for table, back in (
+            ("executions", pruned["execution"] & found.keys()),
+            ("execution_events", pruned["event"] & there.keys()),
         ):
-            for key in sorted(keys, key=str):
-                self._found(Fault.INSERTED, table, key, "it was pruned, and is there again", batch.sequence)
-        self._count(batch, len(sealed), len(sealed_ones))
+            for key in sorted(back, key=str):
+                self.note(Fault.INSERTED, table, key, "it was pruned, and is there again", batch.sequence)
+        self._count(batch, len(sealed["execution"]), len(sealed["event"]))
 
     def _count(self, batch: Batch, executions: int, events: int) -> None:
         report = self.report
@@ -192,11 +193,11 @@ class Verification:
         self._told(report.executions)
 
     def _compare_entries(self, batch: Batch, entries: Sequence[Entry]) -> None:
-        """What the batch covers must be what it covered, less what checkpoints say was pruned."""
+        """The entries of a batch must be those that were sealed, less what checkpoints say was pruned."""
         number, portions = batch.sequence, self._portions.get(batch.sequence, [])
         if batch.kind == PRUNE:
             if entries:
-                self._found(Fault.INSERTED, "audit_executions", number, "a checkpoint holds no entries", number)
+                self.note(Fault.INSERTED, "audit_executions", number, "a checkpoint holds no entries", number)
             return
         if not entries and portions:
             gone = sum(one.executions for one in portions), sum(one.events for one in portions)
@@ -204,7 +205,7 @@ class Verification:
                 return  # pruned as a whole: the entries went with the last row
         if root_of([line(kind, key, hashes) for kind, key, hashes, _ in entries]) != batch.root:
             count = f"{len(entries):,} entries, sealed were {batch.executions + batch.events:,}"
-            self._found(
+            self.note(
                 Fault.BROKEN_BATCH, "audit_executions", number, f"its entries are not those sealed: {count}", number
             )
         self._compare_portions(number, portions, entries)
@@ -218,7 +219,7 @@ class Verification:
         for checkpoint in sorted(marked.keys() | said.keys(), key=str):
             if root_of(marked[checkpoint]) != said.get(checkpoint):
                 why = f"what is marked as pruned by checkpoint {checkpoint} is not what that says"
-                self._found(Fault.BROKEN_BATCH, "audit_executions", number, why, number)
+                self.note(Fault.BROKEN_BATCH, "audit_executions", number, why, number)
 
     def _compare_execution(self, id_: str, sealed: bytes, found: bytes, batch: int) -> None:
         if sealed == found:
@@ -234,11 +235,7 @@ class Verification:
                 self._compare_row("execution_attempts", f"{id_} attempt {number}", was, is_, batch)
         if self.report.found == before:
             said = "an attempt of it is there twice, or its hashes are none"
-            self._found(Fault.INSERTED, "execution_attempts", id_, said, batch)
-
-    def _compare_event(self, number: int, sealed: bytes, found: bytes | None, batch: int) -> None:
-        if sealed != found:
-            self._compare_row("execution_events", number, sealed, found or NO_ROW, batch)
+            self.note(Fault.INSERTED, "execution_attempts", id_, said, batch)
 
     def _compare_row(self, table: str, key: object, was: bytes, is_: bytes, batch: int) -> None:
         fault = Fault.REMOVED if is_ == NO_ROW else Fault.INSERTED if was == NO_ROW else Fault.CHANGED
@@ -247,15 +244,11 @@ class Verification:
             Fault.INSERTED: "it was not there when its execution was sealed",
             Fault.CHANGED: f"sealed as {was.hex()[:16]}, is {is_.hex()[:16]}",
         }[fault]
-        self._found(fault, table, key, said, batch)
+        self.note(fault, table, key, said, batch)
 
 
 def _is_numbered(batch: Batch) -> bool:
     return isinstance(batch.sequence, int) and batch.sequence > 0
-
-
-def _events(gone: Iterable[tuple[str, Any]]) -> set[Any]:
-    return {key for kind, key in gone if kind == "event"}
 
 
 async def _entries(connection: AsyncConnection, batch: int) -> list[Entry]:
@@ -268,7 +261,7 @@ async def _entries(connection: AsyncConnection, batch: int) -> list[Entry]:
 
 
 def _bytes(hashes: Any) -> bytes:
-    """What somebody wrote there that is none, on SQLite, is the hash of nothing."""
+    """Read what anybody may have written on SQLite; what is no hash equals none."""
     return bytes(hashes) if isinstance(hashes, bytes | memoryview) else repr(hashes).encode()
 
 
@@ -277,25 +270,19 @@ _KEYS_READ = 10_000
 asked, ended, event = executions.c, execution_attempts.c, execution_events.c
 entry, event_entry = audit_executions.c, audit_events.c
 _SETTLED = timedelta(minutes=2)
-"""After so long a call is over or in the queue, whatever its submitter's clock says."""
+"""After so long a call has ended or is in the queue, whatever the clock of its submitter says."""
 
 
-class Note(Protocol):
-    """Takes a finding."""
+class UnsealedRows:
+    """Searches each table, in order of its key, for rows without an entry and for entries without a batch."""
 
-    def __call__(self, fault: Fault, table: str, key: object, said: str, batch: int | None = None) -> None: ...
-
-
-class Strays:
-    """Looks through each table by its key for rows without an entry, and for entries without a batch."""
-
-    def __init__(self, connection: AsyncConnection, report: AuditReport, note: Note) -> None:
+    def __init__(self, connection: AsyncConnection, found: "Verification") -> None:
         self._connection = connection
-        self._report = report
-        self._note = note
+        self._report = found.report
+        self._note = found.note
 
     async def look(self, last: Batch | None, *, is_signed: bool) -> None:
-        """`last` is the newest batch from before the chain was read: who sealed meanwhile is no forger.
+        """`last` is the newest batch from before the chain was read: rows sealed meanwhile are no forgeries.
 
         If it `is_signed`, there has to be one.
         """
@@ -335,7 +322,7 @@ class Strays:
             self._note(Fault.UNFINISHED, "executions", row.key, "it has not ended, and is not in the queue")
 
     async def _pages(self, query: Callable[[], Select[Any]], key: ColumnElement[Any]) -> AsyncIterator[Row[Any]]:
-        """What `query` finds, so many keys at a time: where it finds nothing, no statement reads the whole table."""
+        """The rows that `query` finds, so many keys at a time, so that no statement reads the whole table where it finds nothing."""
         keys, found = select(key.label("key")).order_by(key).limit(_KEYS_READ), query().order_by(key)
         reach = None
         while True:

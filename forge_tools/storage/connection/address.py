@@ -25,7 +25,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Read `sqlite:///path` or `postgresql://...`, with or without the driver's name; `?pooler=transaction` says what is between.
+        """Read `sqlite:///path` or `postgresql://...`, with or without the driver's name; `?pooler=transaction` says that a pooler is between.
 
         Raises:
             ConfigurationError: naming the form that is expected.
@@ -62,7 +62,7 @@ class Address:
 
     @property
     def file_uri(self) -> str:
-        """The file as SQLite opens it, without making one."""
+        """The file as a URI that makes SQLite open it, and never create one."""
         return f"file:{quote(self.target)}?mode=rw"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
-from sqlalchemy import URL, Connection, Table, event, text
+from sqlalchemy import URL, Connection, Executable, Row, Select, Table, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -19,8 +19,7 @@ from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, Sto
 from forge_tools.storage.columns import MOMENT_FORMAT
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.deadline import alarm, answered_within
-from forge_tools.storage.connection.faults import ConflictError, translated, unreachable
-from forge_tools.storage.connection.schema_version import require_usable
+from forge_tools.storage.connection.faults import ConflictError, require_usable, translated, unreachable
 
 T = TypeVar("T")
 
@@ -32,10 +31,10 @@ STATEMENT_SECONDS = 8.0
 
 ANSWER_SECONDS = 2.0
 CLIENT_SECONDS = STATEMENT_SECONDS + ANSWER_SECONDS
-"""When the client gives a statement up: the server is frozen, or the network swallows."""
+"""When the client gives a statement up, because the server is frozen or the network drops packets."""
 
 LONG_SECONDS = 300.0
-"""What one statement may take that reads calls of years, on the server; the client waits a little longer."""
+"""What a statement may take on the server that reads calls of years; the client waits a little longer."""
 
 LONG_READS = 2
 """How many of those are under way at once, each on a connection of its own."""
@@ -45,30 +44,30 @@ MIGRATION = {"statement_timeout": "0", "lock_timeout": "2s"}
 instead; after one second PostgreSQL cancels the autovacuum that is in the way."""
 
 HELD, MORE = 1, 4
-"""Connections for everything that is neither hot nor long: one that stays, and what there may be more of while it lasts."""
+"""Connections for all that is neither hot nor long: one that stays, and how many more there may be for a while."""
 
 HOT = 10
 """Connections for hot statements: there are hardly more kinds of batches, and one is under way of each."""
 
 PARTING_SECONDS = 3.0
-"""How long a close waits for statements under way; their connections are closed when they end."""
+"""How long `close` waits for statements under way; their connections are closed when they end."""
 
 APPLICATION = "forge-tools"
-"""What the server knows direct connections by."""
+"""The name by which the server knows direct connections."""
 
 FAREWELL_SECONDS = 1.0
-"""How long it waits for the server to take leave."""
+"""How long `close` waits for the server to say goodbye."""
 
 UNNAMED = {"statement_cache_size": 0}
 """For asyncpg behind a pooler: no statement has a name, and what has none is parsed anew, together with each execution."""
 
 UNNAMED_ADAPTER = {"prepared_statement_name_func": str}
-"""For SQLAlchemy's adapter of it: the name of a statement is the empty one."""
+"""The same for SQLAlchemy's adapter: the name of a statement is empty."""
 
 SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 
 READ_TEXT = partial(str, encoding="utf-8", errors="replace")
-"""Reads a text of SQLite, which keeps any bytes as one: no row of others fails by them."""
+"""Reads a text of SQLite, which keeps any bytes as text, so that one broken row does not hide others."""
 
 CONFLICT_TRIES = 5
 
@@ -120,7 +119,7 @@ class Database:
         self._opened.add(connection.driver_connection)
 
     def cut_off(self) -> None:
-        """Break off what is under way, and what will be."""
+        """Break off all statements, those to come included."""
         self._is_closed = self._is_cut_off = True
         for connection in list(self._opened):
             connection.terminate()
@@ -136,7 +135,7 @@ class Database:
             raise StorageError("This Store belongs to another event loop; open one Store per loop.")
 
     async def check(self, *, has_tables: bool = True) -> None:
-        """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer and say that it can.
+        """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer ones that say so.
 
         Raises:
             SchemaVersionError: with the way out.
@@ -149,7 +148,7 @@ class Database:
         require_usable(self.address.shown, revision)
 
     def upsert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
-        """An INSERT that can say what to do on a conflict, in this dialect."""
+        """An INSERT of this dialect, which can say what to do on a conflict."""
         return postgresql.insert(table) if self.dialect == "postgresql" else sqlite.insert(table)
 
     @asynccontextmanager
@@ -164,6 +163,26 @@ class Database:
                 async with self._connection(self._engine) as connection:
                     with self._alarm(connection):
                         yield connection
+
+    async def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """Read all rows of one query."""
+        async with self.reading() as connection:
+            found: Sequence[Row[Any]] = (await connection.execute(query)).all()
+        return found
+
+    async def scalars(self, query: Select[Any]) -> Sequence[Any]:
+        """Read the first column of all rows of one query."""
+        async with self.reading() as connection:
+            return (await connection.scalars(query)).all()
+
+    async def scalar(self, query: Select[Any]) -> Any:
+        """Read the first value of the first row of one query; None without a row."""
+        async with self.reading() as connection:
+            return await connection.scalar(query)
+
+    async def execute(self, statement: Executable, values: Sequence[Mapping[str, Any]] | None = None) -> int:
+        """Run one statement in a write transaction; returns how many rows it changed."""
+        return (await self.write(lambda connection: connection.execute(statement, values))).rowcount
 
     async def write(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """Run `work` in one write transaction, again if another one got in its way.
@@ -196,7 +215,7 @@ class Database:
                     return await work(connection)
 
     async def _transact_to_its_end(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        """Also if it is cancelled: half of a transaction in SQLite stays open until its last cursor is garbage, and nobody can write."""
+        """Go on to the end even if cancelled: half a transaction would stay open until its last cursor is garbage, and nobody could write."""
         transaction = asyncio.ensure_future(self._transact(work))
         try:
             return await asyncio.shield(transaction)
@@ -262,7 +281,7 @@ class Database:
         await connection.__aexit__(None, None, None)  # unlike close(), it is not cancelled half way
 
     async def close(self) -> None:
-        """Let go of the connections: of those in use when they come back, which is waited for within a bounded time."""
+        """Close the connections; those in use when they come back, for which it waits a bounded time."""
         self._is_closed = True
         if self._users:
             with suppress(TimeoutError):
@@ -292,14 +311,14 @@ def create_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
 
 
 def migration_engine(address: Address, *, connect_timeout: float) -> AsyncEngine:
-    """One whose statements take as long as they need; it makes the file of SQLite."""
+    """Make an engine whose statements may take as long as they need, and which creates an SQLite file."""
     if address.dialect == "sqlite":
         return _sqlite_engine(address, create=True).execution_options(forge_write=True)
     return _postgres_engine(address, connect_timeout, None, MIGRATION, poolclass=NullPool)
 
 
 def _patient_engine(address: Address, connect_timeout: float) -> AsyncEngine:
-    """PostgreSQL by a connection for each long read: the client's limit is that of a connection."""
+    """Make an engine with one connection for each long read, since the client's time limit belongs to a connection."""
     engine = _postgres_engine(address, connect_timeout, LONG_SECONDS + ANSWER_SECONDS, poolclass=NullPool)
     event.listen(engine.sync_engine, "begin", _allow_long_statements)
     return engine
@@ -380,10 +399,7 @@ async def connect_postgres(
         try:
             async with answered_within(timeout):
                 return await load_asyncpg().connect(
-                    address.target,
-                    timeout=None,
-                    command_timeout=command_timeout,
-                    **way,
+                    address.target, timeout=None, command_timeout=command_timeout, **way
                 )
         except TimeoutError as error:
             raise unreachable(address.shown, f"no answer within {timeout:g} s", maybe_committed=False) from error
@@ -404,5 +420,5 @@ def _is_text(data: bytes) -> bool:
 
 
 def forge_now(seconds: float = 0.0) -> str:
-    """SQLite's clock is its process's; its own functions stop at milliseconds."""
+    """The clock that this process lends to SQLite, whose own functions stop at milliseconds."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(MOMENT_FORMAT)

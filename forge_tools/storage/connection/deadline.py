@@ -1,14 +1,14 @@
-"""Limits on waiting for the database, against which time that the event loop spent on other things does not count."""
+"""Limits on waiting for the database. Time that the event loop spends on other things does not count."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 STEPS = 20
-"""A turn of the loop, however long, is taken for one step of a limit at most."""
+"""A limit has so many steps; one turn of the loop, however long, counts as one step at most."""
 
 SENT = "sent"
-"""What the cancellation of a flush says that may have taken effect all the same."""
+"""The argument of a cancellation of a flush that may have taken effect all the same."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def alarm(seconds: float, act: Callable[[], object]) -> Iterator[None]:
 
 @asynccontextmanager
 async def answered_within(seconds: float | None) -> AsyncIterator[None]:
-    """Cut off what is done inside once it took that long; None: never.
+    """Cut off what is done inside after that many seconds; None: never.
 
     Raises:
         TimeoutError: it was cut off.

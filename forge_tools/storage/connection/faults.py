@@ -1,4 +1,4 @@
-"""What the errors of the drivers mean in this package's words."""
+"""What the errors of the drivers mean in this package's words, and which versions of the tables it works on."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from forge_tools.errors import (
     StorageError,
     UnstorableRowError,
 )
-from forge_tools.storage.connection.schema_version import UPGRADE
+from forge_tools.storage.models import SCHEMA_REVISION
 
 _SQLITE_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SQLITE_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -35,6 +35,8 @@ _FORBIDDEN = "42501"
 _OTHER_SERVER = ("26000", "42P05")
 """A statement that was prepared is not known, or known already: it has come to another server than before."""
 _REFUSED_SETTING = "unsupported startup parameter"
+
+UPGRADE = "Run `forge-tools db upgrade`."
 
 POOLER = (
     "A pooler is between, which takes no settings of connections or has a server for each transaction. Set FORGE_DATABASE_POOLER=transaction "
@@ -66,7 +68,7 @@ class UnreachableError(DatabaseUnavailableError):
 
 
 class ForbiddenError(StorageError):
-    """The role may not do that; `refused` is what the server said."""
+    """The role has no right to do that; `refused` is what the server said."""
 
     def __init__(self, refused: str) -> None:
         super().__init__(f"{refused}. After an upgrade, run deploy/postgres/roles.sql again.")
@@ -161,7 +163,7 @@ def _explain_postgres(error: BaseException, state: str, shown: str) -> ForgeErro
 
 
 def _full(shown: str, error: BaseException) -> UnreachableError:
-    """Room may be made at any time, so this is an outage like others, with a way out of its own."""
+    """A full database is an outage like others, since room may be made at any time, but with a way out of its own."""
     return UnreachableError(
         f"The database {shown} is full: {str(error).splitlines()[0]}. Nothing was written. Make room on its disk, or raise its limit; "
         "until then no call is accepted, and results wait in their workers."
@@ -176,3 +178,40 @@ def unreachable(shown: str, reason: BaseException | str, *, maybe_committed: boo
         "Check that it runs and that FORGE_DATABASE_URL is right; `forge-tools doctor` says more.",
         maybe_committed=maybe_committed,
     )
+
+
+def is_usable(revision: str) -> bool:
+    """Whether this code can work on tables at `revision`: its own, or newer ones that say so. Numbers compare as text."""
+    ours, _ = _window(SCHEMA_REVISION)
+    number, oldest = _window(revision)
+    return oldest <= ours <= number
+
+
+def require_usable(shown: str, revision: str | None) -> None:
+    """Refuse a database that this code cannot work on; `shown` is its place as people may see it.
+
+    Raises:
+        SchemaVersionError: with the way out.
+    """
+    if revision == SCHEMA_REVISION:
+        return
+    if revision is None or _window(revision)[0] < _window(SCHEMA_REVISION)[0]:
+        said = f"is at version {revision or 'none'}; this code needs {SCHEMA_REVISION}. {UPGRADE}"
+        raise SchemaVersionError(f"{shown} {said}")
+    if not is_usable(revision):
+        raise unknown_version(shown, revision)
+
+
+def unknown_version(shown: str, revision: str) -> SchemaVersionError:
+    """The refusal of a database whose version this code does not know."""
+    return SchemaVersionError(
+        f"{shown} is at version {revision}, which this code does not know; its newest is {SCHEMA_REVISION}. "
+        "Install a newer forge-tools here; or, if one that was never released wrote it, export its calls with that one "
+        "(`forge-tools export`) and start on a new database (FORGE_DATABASE_URL)."
+    )
+
+
+def _window(revision: str) -> tuple[str, str]:
+    """The number of a revision, and that of the oldest code that can work on what it makes."""
+    number, _, oldest = revision.partition("_from_")
+    return number, oldest or number

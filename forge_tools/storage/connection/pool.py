@@ -1,4 +1,4 @@
-"""Connections for hot statements on PostgreSQL: a few with pinned plans, through a pooler or without, and what all come to."""
+"""The connections for hot statements on PostgreSQL, with pinned plans, through a pooler or direct; and how many there are in all."""
 
 import asyncio
 import math
@@ -29,7 +29,7 @@ from forge_tools.storage.connection.faults import UnreachableError, translated
 from forge_tools.storage.statements import settings
 
 IDLE_SECONDS = 30.0
-"""How long one is kept that nothing needs: that of the heartbeats stays, those of a burst go."""
+"""How long an unused connection is kept: that of the heartbeats stays, those of a burst go."""
 
 PINNED = {
     "enable_seqscan": "off",
@@ -51,7 +51,7 @@ TRANSACTION_SECONDS = 10
 """When the server ends a transaction whose client says no more: one that is frozen must not keep its locks."""
 
 IDLE_WORKER = 2
-"""That of its heartbeats, and that of its duties. A client needs one of them."""
+"""The connections of an idle worker: for heartbeats and for its services. A client needs one."""
 
 MOST_OF_ONE = HOT + HELD + MORE + LONG_READS
 """What a worker or a client opens when everything happens at once."""
@@ -113,7 +113,7 @@ class HotConnections:
         return await connect_postgres(self._address, timeout=self._timeout, settings=PINNED, command_timeout=None)
 
     async def _part_from(self, connection: Any) -> None:
-        """Say goodbye, but not for long: a server that does not answer is left all the same."""
+        """Say goodbye, and leave a server that does not answer soon all the same."""
         with suppress(ForgeError), translated(self._address.shown):
             await connection.close(timeout=1.0)
 
@@ -131,7 +131,7 @@ class HotConnections:
         self._sweep = loop.call_at(self._idle[0][1] + IDLE_SECONDS, self._sweep_idle) if self._idle else None
 
     def _let_go(self, *, before: float) -> None:
-        """Part from those that were put back until then; they are in that order."""
+        """Part from those that were put back before that; they are in this order."""
         while self._idle and self._idle[0][1] <= before:
             parting = asyncio.ensure_future(self._part_from(self._idle.popleft()[0]))
             self._partings.add(parting)
@@ -144,7 +144,7 @@ async def _autocommitted(connection: Any, statement: str, arguments: Sequence[ob
 
 
 class Transactions:
-    """Runs each statement in a transaction with `settings`, which a pooler takes at no other moment.
+    """Runs each statement in a transaction that sets `settings`, since a pooler takes them at no other moment.
 
     A statement has a name, and so its plan is kept, where the pooler knows names: PgBouncer from 1.21 on, unless its
     `max_prepared_statements` is 0.
@@ -190,13 +190,13 @@ async def knows_names(connection: Any) -> bool:
 
 
 class Connections(NamedTuple):
-    """As the server says it: `most` for roles without privileges, `open` to all of its databases, `ours` of any forge-tools."""
+    """What the server says: `most` for roles without privileges, `open` to all its databases, `ours` of any forge-tools."""
 
     most: int
     open: int
     ours: int
     statement_ms: int
-    """What a statement may take by the settings of this very connection; 0: for ever."""
+    """The time limit of a statement on this very connection; 0: none."""
 
     @property
     def is_limited(self) -> bool:
@@ -205,14 +205,14 @@ class Connections(NamedTuple):
 
 
 async def read_connections(database: Database) -> Connections:
-    """Ask the server; one that is PostgreSQL."""
+    """Ask a PostgreSQL server."""
     [question] = settings("postgresql", "connections")
     async with database.reading() as connection:
         return Connections._make((await connection.exec_driver_sql(question)).one())
 
 
 def role_setting(url: str) -> str:
-    """The statement that gives the role of that URL what a direct connection asks for as it begins."""
+    """The statement that gives the role of that URL the time limit that direct connections set for themselves."""
     parts = urlsplit(Address.parse(url).target)
     role = unquote(parts.username or getuser())
     database = unquote(parts.path[1:]) or role

@@ -17,18 +17,18 @@ from forge_tools.records import TERMINAL, CallFigures, ExecutionStatus, Grouping
 from forge_tools.storage.functions import from_now, hour_of, is_granted, seconds_between
 from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, queued_within
 from forge_tools.storage.models import rollup_figures, rollup_hours
-from forge_tools.storage.rows import clean
+from forge_tools.storage.rows import clean, record_of
 from forge_tools.storage.statements import prepare
 
 PERCENTILES = (50, 95, 99)
 FAILED = (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT, ExecutionStatus.EXPIRED, ExecutionStatus.LOST)
 ROWS = 1_000
-"""So many are fetched and counted at once: others of the same event loop wait as long."""
+"""How many are fetched and counted at once, while others on the event loop wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The calls of one group: how many ended how, and their times in milliseconds."""
+    """The calls of one group: how many ended in each way, and their times in milliseconds."""
 
     ends: Counter[str] = field(default_factory=Counter)
     durations: "array[float]" = field(default_factory=lambda: array("d"))
@@ -50,7 +50,7 @@ class Tally:
         self.waits.extend(other.waits)
 
     def figures(self, key: str | None) -> CallFigures:
-        """What is told of the group."""
+        """The figures of the group."""
         return CallFigures(
             key=key,
             calls=self.calls,
@@ -88,12 +88,12 @@ def lines(groups: Mapping[str | None, Tally]) -> list[CallFigures]:
 
 
 def in_order(figures: Iterable[CallFigures]) -> list[CallFigures]:
-    """By their keys, None last, as every database and this process have it."""
+    """Sort by key, None last, whichever database or process has counted."""
     return sorted(figures, key=lambda one: (one.key is None, one.key or ""))
 
 
 def _spread(times: Sequence[float]) -> Times:
-    """Percentiles are by nearest rank: a time that was measured, and the same one wherever it is ranked."""
+    """Percentiles are by nearest rank: times that were measured, and the same ones wherever they are ranked."""
     if not times:
         return Times(mean=None, max=None, **{f"p{percent}": None for percent in PERCENTILES})
     ranked = sorted(times)
@@ -118,12 +118,12 @@ KEYS: dict[Grouping, ColumnElement[Any]] = {
 
 
 async def open_up(connection: AsyncConnection, selection: Selection) -> None:
-    """Begin to read: all of one moment, and what `measured` reads of this selection is joined as it should be."""
+    """Begin to read as of one moment, with the settings that join what `measured` reads of this selection well."""
     await prepare(connection, "figures_of_all" if _is_of_all(selection) else "figures_of_some")
 
 
 def measured(selection: Selection, *keys: ColumnElement[Any]) -> Select[Any]:
-    """The selected calls: their `keys`, then status, duration and wait, which are milliseconds, or None without a start."""
+    """The selected calls: their `keys`, then status, duration and wait in milliseconds, None if the body never started."""
     status = func.coalesce(last.c.status, live.c.status).label("status")
     wait = type_coerce(seconds_between(asked.c.queued_at, last.c.started_at) * 1000.0, Float).label("wait")
     columns = *keys, status, last.c.duration_ms.label("duration"), wait
@@ -132,7 +132,8 @@ def measured(selection: Selection, *keys: ColumnElement[Any]) -> Select[Any]:
         both = joined(*id_bounds(selection, last.c.execution_id)).with_only_columns(*columns)
         return both.where(*id_bounds(selection, asked.c.id), *queued_within(selection))
     # Each of the few that a filter leaves is looked up in the other table: a bound there would be taken for a better way.
-    first = last.c.execution_id if _is_of_ends(selection) else asked.c.id
+    is_of_ends = selection.error_code is not None or selection.error_text is not None or selection.status in TERMINAL
+    first = last.c.execution_id if is_of_ends else asked.c.id
     return joined().with_only_columns(*columns).where(*filters, *id_bounds(selection, first), *queued_within(selection))
 
 
@@ -141,15 +142,10 @@ def _is_of_all(selection: Selection) -> bool:
     return replace(selection, since=None, until=None) == Selection()
 
 
-def _is_of_ends(selection: Selection) -> bool:
-    """Whether a filter is on final attempts, by an index of theirs."""
-    return selection.error_code is not None or selection.error_text is not None or selection.status in TERMINAL
-
-
 HOUR = timedelta(hours=1)
 
 MOST_HELD = 15_000_000
-"""Calls whose times are held at once, 16 bytes each, and 32 more of a group that is ranked. Those of more PostgreSQL ranks itself."""
+"""Of how many calls the times are held at once: 16 bytes each, and 32 more in a group that is ranked. More are ranked by PostgreSQL."""
 
 _READ_AT_ONCE = 100
 
@@ -158,53 +154,46 @@ SETS: Mapping[Grouping, tuple[str, ...]] = {
     Grouping.AGENT: ("agent_id",),
     Grouping.SESSION: ("session_id",),
 }
-"""By what the calls of an hour are told apart, together; each set is named after its first grouping."""
+"""The sets of columns by which the calls of an hour are grouped; each is named after its first."""
 
 COLUMNS = tuple(name for names in SETS.values() for name in names)
 
 _KEYS = {by: column.name for by, column in KEYS.items() if isinstance(column, Column)}
-"""The columns of the tables of figures have the names of those of executions."""
+"""The columns of rolled up figures have the names of those of executions."""
 
 hours, figures = rollup_hours.c, rollup_figures.c
 
 
-@dataclass(frozen=True, slots=True)
-class Rolled:
-    """The calls of whole hours in their groups; `rest` selects all others, each once."""
+async def rolled_up(
+    connection: AsyncConnection, selection: Selection, by: Grouping
+) -> tuple[Tallies, Iterator[Selection]] | None:
+    """The calls of rolled up hours within the bounds of a selection, in their groups, and what selects all others, each once.
 
-    groups: Tallies
-    rest: Sequence[Selection]
-
-
-async def rolled_up(connection: AsyncConnection, selection: Selection, by: Grouping) -> Rolled | None:
-    """The rolled up hours within the bounds of a selection; None where they say nothing, or are not for this role to see."""
+    None where such hours say nothing, or are not for this role to see.
+    """
     grouped_by = _set_for(selection, by)
-    if grouped_by is None or not await _may_read(connection):
+    # Clients of deploy/postgres/roles.sql see their own calls only, and figures of all would tell them of others.
+    if grouped_by is None or not await connection.scalar(select(is_granted(rollup_figures.name, "SELECT"))):
         return None
     known = await _hours_within(connection, selection)
     if not known or sum(known.values()) > MOST_HELD:
         return None
     # Those that are rolled up from here on are in the rest: none counts twice.
     groups = await _read(connection, grouped_by, selection, by, known)
-    return Rolled(groups, list(_rest(selection, sorted(known))))
+    return groups, _rest(selection, sorted(known))
 
 
 def is_rolled_up() -> ColumnElement[bool]:
-    """Whether an hour counts: not if a clock that was ahead said that it was over."""
+    """Whether an hour counts; not if it was rolled up by a clock that was ahead, before it was over."""
     return (hours.rolled_at <= from_now(0.0)) & (hours.hour < from_now(0.0))
 
 
 def _set_for(selection: Selection, by: Grouping) -> Grouping | None:
-    """The set that tells apart all that is asked for."""
+    """The set that has all columns that are asked for."""
     bounds = {"since", "until"}
     asked = {one.name for one in fields(selection) if getattr(selection, one.name) is not None} - bounds
     asked |= {_KEYS[by]} if by in _KEYS else set()
     return next((name for name, columns in SETS.items() if asked <= set(columns)), None)
-
-
-async def _may_read(connection: AsyncConnection) -> bool:
-    """Clients of deploy/postgres/roles.sql see their own calls only, and figures of all would tell them of others."""
-    return bool(await connection.scalar(select(is_granted(rollup_figures.name, "SELECT"))))
 
 
 async def _hours_within(connection: AsyncConnection, selection: Selection) -> Mapping[datetime, int]:
@@ -219,13 +208,9 @@ async def _hours_within(connection: AsyncConnection, selection: Selection) -> Ma
 
 
 async def _read(
-    connection: AsyncConnection,
-    grouped_by: Grouping,
-    selection: Selection,
-    by: Grouping,
-    known: Mapping[datetime, int],
+    connection: AsyncConnection, grouped_by: Grouping, selection: Selection, by: Grouping, known: Mapping[datetime, int]
 ) -> Tallies:
-    key_of = attrgetter(_KEYS[by]) if by in _KEYS else _hour_told
+    key_of = attrgetter(_KEYS[by]) if by in _KEYS else lambda row: f"{row.hour:{HOUR_FORMAT}}"
     query = select(rollup_figures).where(
         figures.grouped_by == grouped_by.value,
         figures.hour.between(min(known), max(known)),
@@ -242,10 +227,6 @@ async def _read(
                 if row.hour in known:
                     _add(row, groups[key_of(row)])
     return groups
-
-
-def _hour_told(row: Any) -> str:
-    return f"{row.hour:{HOUR_FORMAT}}"
 
 
 def _add(row: Any, group: Tally) -> None:
@@ -280,9 +261,10 @@ async def read_figures(
     known = None if from_rows else await rolled_up(connection, selection, by)
     if known is None:
         return await summed(connection, measured(selection, KEYS[by].label("key")))
-    for rest in known.rest:
-        await count(connection, measured(rest, KEYS[by]), itemgetter(0), known.groups)
-    return lines(known.groups)
+    groups, rest = known
+    for others in rest:
+        await count(connection, measured(others, KEYS[by]), itemgetter(0), groups)
+    return lines(groups)
 
 
 async def summed(connection: AsyncConnection, calls: Select[Any]) -> list[CallFigures]:
@@ -297,37 +279,28 @@ async def summed(connection: AsyncConnection, calls: Select[Any]) -> list[CallFi
         return lines(groups)
     rows = await connection.execute(_figures(calls))
     return in_order(
-        CallFigures(
-            key=row["key"],
-            calls=row["calls"],
-            succeeded=row["succeeded"],
-            failed=row["failed"],
-            rejected=row["rejected"],
-            duration_ms=_times(row, "duration"),
-            wait_ms=_times(row, "wait"),
-        )
-        for row in rows.mappings()
+        record_of(CallFigures, row, duration_ms=_times(row, "duration"), wait_ms=_times(row, "wait")) for row in rows
     )
 
 
 def _figures(calls: Select[Any]) -> Select[Any]:
     one = calls.cte("calls").c
+    times = [
+        column
+        for name in ("duration", "wait")
+        for column in (
+            func.avg(one[name]).label(f"{name}_mean"),
+            func.max(one[name]).label(f"{name}_max"),
+            *(_at_rank(one[name], percent).label(f"{name}_p{percent}") for percent in PERCENTILES),
+        )
+    ]
     return select(
         one.key,
         func.count().label("calls"),
         _count(one.status, ExecutionStatus.SUCCEEDED).label("succeeded"),
         _count(one.status, *FAILED).label("failed"),
         _count(one.status, ExecutionStatus.REJECTED).label("rejected"),
-        *(
-            summary(one[name]).label(f"{name}_{label}")
-            for name in ("duration", "wait")
-            for label, summary in (("mean", func.avg), ("max", func.max))
-        ),
-        *(
-            _at_rank(one[name], percent).label(f"{name}_p{percent}")
-            for name in ("duration", "wait")
-            for percent in PERCENTILES
-        ),
+        *times,
     ).group_by(one.key)
 
 
@@ -340,8 +313,4 @@ def _count(status: ColumnElement[str], *statuses: ExecutionStatus) -> ColumnElem
 
 
 def _times(row: Any, name: str) -> Times:
-    return Times(
-        mean=row[f"{name}_mean"],
-        max=row[f"{name}_max"],
-        **{f"p{percent}": row[f"{name}_p{percent}"] for percent in PERCENTILES},
-    )
+    return Times(**{figure: getattr(row, f"{name}_{figure}") for figure in Times.__dataclass_fields__})

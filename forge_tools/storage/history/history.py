@@ -1,4 +1,4 @@
-"""What was asked and what came of it: reads on the view `tool_executions`."""
+"""Executions, attempts and events as people read them, from the view `tool_executions`."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ from forge_tools.records import (
 )
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.functions import database_now
+from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.figures import read_figures
 from forge_tools.storage.history.pages import (
     Index,
@@ -47,13 +47,16 @@ from forge_tools.storage.rows import record_of
 
 LEAST_PREFIX = 8
 
+_EXTREMES = tuple("-".join(digit * length for length in (8, 4, 4, 4, 12)) for digit in "0f")
+"""The lowest and the highest of all ids."""
+
 seen = tool_executions.c
 """The view's columns."""
 
 
 @asynccontextmanager
 async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterator["History"]:
-    """The history alone, for those who only read it: a store has more parts to load. Raises what `open_store` raises."""
+    """Open the history alone: a store has more parts to load. Raises what `open_store` raises."""
     address = Address.parse(url)
     address.require_file()
     database = Database.open(address, connect_timeout=connect_timeout)
@@ -65,7 +68,7 @@ async def open_history(url: str, *, connect_timeout: float = 3.0) -> AsyncIterat
 
 
 class History:
-    """Executions, attempts and events as people may read them."""
+    """Reads history; changes nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,8 +80,7 @@ class History:
             ExecutionNotFoundError: none has that id, or several begin like that.
         """
         query = select(tool_executions).where(*_id_range(execution_id)).order_by(seen.id).limit(2)
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(query)).all()
+        rows = await self._database.rows(query)
         if not rows:
             raise ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
         if len({row.id for row in rows}) > 1:
@@ -103,9 +105,9 @@ class History:
     async def figures(
         self, by: Grouping = Grouping.TOOL, *, from_rows: bool = False, **filters: Any
     ) -> list[CallFigures]:
-        """Calls, ends and times of what `Selection` takes, a line for each tool or whatever they are told apart by.
+        """How many calls a `Selection` takes, how they ended and how long they took, a line for each tool or other key.
 
-        Whole hours are taken from their roll-ups, unless `from_rows` has every call read.
+        Whole hours are taken from their roll-ups; with `from_rows` every call is read.
         """
         selection, by = Selection(**filters), Grouping(by)
         async with self._database.reading(is_long=True) as connection:
@@ -157,8 +159,7 @@ class History:
     async def _rows(self, execution_id: str, query: Select[Any]) -> Sequence[Row[Any]]:
         if not is_id(execution_id):
             return []
-        async with self._database.reading() as connection:
-            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
+        rows: Sequence[Row[Any]] = await self._database.rows(query)
         return rows
 
     async def list(
@@ -204,16 +205,11 @@ class History:
     ) -> AsyncIterator[Stretch[R]]:
         if size < 1:
             raise ValueError(f"size is {size}; it must be at least 1.")
-        async with self._database.reading() as connection:
-            now = await database_now(connection)
-        selection = _until(now, filters)
+        now: datetime = await self._database.scalar(select(from_now(0.0)))
+        selection = Selection(**filters)
+        selection = replace(selection, until=min(now, selection.until or now))
         async for stretch in read_all(self._database, listed(selection), index(selection), size):
             yield stretch
-
-
-def _until(now: datetime, filters: Mapping[str, Any]) -> Selection:
-    selection = Selection(**filters)
-    return replace(selection, until=min(now, selection.until or now))
 
 
 def _id_range(prefix: str) -> list[ColumnElement[bool]]:
@@ -225,6 +221,3 @@ def _id_range(prefix: str) -> list[ColumnElement[bool]]:
             f"{prefix[:60]!r} is no execution id; give the id or at least its first 8 characters."
         )
     return [seen.id >= low, seen.id <= high]
-
-
-_EXTREMES = tuple("-".join(digit * length for length in (8, 4, 4, 4, 12)) for digit in "0f")

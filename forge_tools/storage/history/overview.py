@@ -1,14 +1,13 @@
-"""A stack at one moment: who works, what waits or is stuck, how calls of the last seconds ended. History is read from its end alone."""
+"""A stack at one moment: who works, what waits or is stuck, how calls of the last seconds ended. Only the end of history is read."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import add, sub
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
-    ColumnElement,
     Row,
     Select,
     String,
@@ -47,17 +46,75 @@ from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.history.figures import FAILED, summed
 from forge_tools.storage.models import execution_attempts, execution_queue, executions, tools, workers
-from forge_tools.storage.queue.workers import boots, is_alive, read_workers
+from forge_tools.storage.queue.workers import is_alive, read_workers
 from forge_tools.storage.statements import prepare, sqlite_statement
 
-live = execution_queue.c
+live, ended = execution_queue.c, execution_attempts.c
 QUEUED = live.status == ExecutionStatus.QUEUED.value
 RUNNING = live.status == ExecutionStatus.RUNNING.value
+
+MOST_FAILURES = 100
+
+
+class Overviews:
+    """What an operator watches, in a few statements; none reads history further back than asked."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, *, window: float, lease: float, patience: float) -> Overview:
+        """Read everything once. Figures are of calls that ended in the last `window` seconds; `lease` and `patience` as in `stuck`."""
+        async with self._database.reading() as connection:
+            now = await database_now(connection)
+            since = now - timedelta(seconds=window)
+            load = await read_load(connection, patience=patience)
+            stuck = await stuck_in(connection, load, lease=lease)
+            known = await read_workers(connection, workers.c.stopped_at.is_(None))
+            at_work = _worker_loads(known, load)
+            await prepare(connection, "by_index")
+            figures = await summed(connection, _keyed_and_all(since))
+            return Overview(
+                at=now,
+                window=window,
+                total=next((one for one in figures if one.key is None), None),
+                tools=tuple(sorted((one for one in figures if one.key is not None), key=lambda one: -one.calls)),
+                failures=await _failures(connection, since),
+                workers=at_work,
+                queues=_queue_loads(at_work, load, lease),
+                stuck=tuple(stuck),
+                demoted=await _demoted(connection),
+            )
+
+    async def backlog(self) -> list[QueueDepth]:
+        """What waits and runs now, per queue and lane."""
+        waiting = case((QUEUED, executions.c.queued_at))
+        query = (
+            select(
+                live.queue,
+                live.lane,
+                func.count(waiting).label("queued"),
+                func.sum(case((RUNNING, 1), else_=0)).label("running"),
+                seconds_between(func.min(waiting), from_now(0.0)).label("oldest_seconds"),
+            )
+            .join(executions, executions.c.id == live.id)
+            .group_by(live.queue, live.lane)
+            .order_by(live.queue, live.lane)
+        )
+        return [QueueDepth(**row._asdict()) for row in await self._database.rows(query)]
+
+    async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
+        """Calls that should move and do not, the worst first.
+
+        They run on a worker silent for a `lease`, or for a lease beyond their time limit; or they have been due for `patience`
+        seconds while a worker that serves them has free slots, or while none of those that serve their queue hosts the tool.
+        """
+        async with self._database.reading() as connection:
+            return await stuck_in(connection, await read_load(connection, patience=patience), lease=lease)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Calls of one kind at one place in one status.
+    """How many calls of one tool are in one queue and lane, with one status and owner.
 
     `due` of them could be claimed now, the first since `due_seconds`; `stale` have been for so long that they should be. `example`
     is one of these.
@@ -147,30 +204,44 @@ def _typed(name: str) -> TextualSelect:
 
 
 def _both(one: Load, queued: Load) -> Load:
-    """Together with those of the same place that wait in vain, and are never stale."""
+    """Add those of the same place that wait in vain, which are never stale."""
     waits = [load.due_seconds for load in (one, queued) if load.due_seconds is not None]
     return replace(one, calls=one.calls + queued.calls, due=one.due + queued.due, due_seconds=max(waits, default=None))
 
 
-async def stuck_among(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:
-    """Those of a `load` that was read before, grouped, the worst first."""
+async def stuck_in(connection: AsyncConnection, load: Sequence[Load], *, lease: float) -> list[StuckCalls]:
+    """The stuck calls of a `load`, grouped, the worst first."""
     halted = (await connection.execute(_halted_groups(lease))).all()
-    found = [StuckCalls(**_told(row)) for row in halted if isinstance(row.tool, str)]
+    # Of a row that somebody else gave no time to start at, nobody knows since when.
+    found = [
+        StuckCalls(**{**row._asdict(), "reason": StuckReason(row.reason), "seconds": row.seconds or 0.0})
+        for row in halted
+    ]
     stale = [one for one in load if one.stale]
     if stale:
-        serving = await _serving(connection, is_alive(lease), load)
-        rules = await _rules(connection)
-        found += [stuck for one in stale if (stuck := _untaken(one, serving, rules)) is not None]
+        columns = (workers.c.id, workers.c.lane, workers.c.queues, workers.c.tools, workers.c.concurrency)
+        serving = (await connection.execute(select(*columns).where(is_alive(lease)))).all()
+        disabled = set(await connection.scalars(select(tools.c.name).where(tools.c.enabled == false())))
+        pinned = select(tools.c.name, tools.c.version, tools.c.digest).where(tools.c.pinned_at.is_not(None))
+        pins = {row.name: (row.version, row.digest) for row in await connection.execute(pinned)}
+        busy = _running(load)
+        for one in stale:
+            there = [row for row in serving if row.lane == one.lane and one.queue in row.queues]
+            if (stuck := _untaken(one, there, busy, disabled, pins.get(one.tool))) is not None:
+                found.append(stuck)
     return sorted(found, key=lambda one: -one.seconds)
 
 
-def _told(row: Row[Any]) -> dict[str, Any]:
-    """A group as what is stuck; of one that somebody else gave no time to start at, nobody knows since when."""
-    return {**row._asdict(), "reason": StuckReason(row.reason), "seconds": row.seconds or 0.0}
+def _running(load: Sequence[Load]) -> Counter[str | None]:
+    """How many calls each worker instance runs."""
+    busy = Counter[str | None]()
+    for one in load:
+        busy[one.owner] += one.calls if one.is_running else 0
+    return busy
 
 
 def _halted_groups(lease: float) -> Select[Any]:
-    """Count what runs on nobody, or too long, by place, tool and process."""
+    """Count what runs too long, or on a worker that is gone, by place, tool and process."""
     running_for = seconds_between(live.started_at, from_now(0.0))
     is_ownerless = or_(workers.c.id.is_(None), ~is_alive(lease))
     reason = case((is_ownerless, StuckReason.OWNER_GONE.value), else_=StuckReason.OVERDUE.value).label("reason")
@@ -190,44 +261,16 @@ def _halted_groups(lease: float) -> Select[Any]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Serving:
-    lane: str
-    queues: tuple[str, ...]
-    tools: Mapping[str, str]
-    free: int
-
-
-async def _serving(connection: AsyncConnection, lives: ColumnElement[bool], load: Sequence[Load]) -> list[_Serving]:
-    """Live workers, with the slots that are free."""
-    busy = Counter[str | None]()
-    for one in load:
-        busy[one.owner] += one.calls if one.status == ExecutionStatus.RUNNING else 0
-    columns = (workers.c.id, workers.c.lane, workers.c.queues, workers.c.tools, workers.c.concurrency)
-    return [
-        _Serving(row.lane, tuple(row.queues), row.tools, row.concurrency - busy[row.id])
-        for row in (await connection.execute(select(*columns).where(lives))).all()
-    ]
-
-
-class _Rules(NamedTuple):
-    """The names of disabled tools, and (version, digest) of what each pinned one is pinned to."""
-
-    disabled: frozenset[str]
-    pins: Mapping[str, tuple[str, str]]
-
-
-async def _rules(connection: AsyncConnection) -> _Rules:
-    columns = (tools.c.name, tools.c.version, tools.c.digest)
-    pinned = await connection.execute(select(*columns).where(tools.c.pinned_at.is_not(None)))
-    disabled = await connection.scalars(select(tools.c.name).where(tools.c.enabled == false()))
-    return _Rules(frozenset(disabled), {row.name: (row.version, row.digest) for row in pinned})
-
-
-def _untaken(load: Load, serving: Sequence[_Serving], rules: _Rules) -> StuckCalls | None:
-    """Nothing is stuck in a queue that nobody serves, which is another trouble, or where all slots are taken."""
+def _untaken(
+    load: Load,
+    there: Sequence[Row[Any, Any, Any, Any, Any]],
+    busy: Counter[str | None],
+    disabled: Collection[str],
+    pin: tuple[str, str] | None,
+) -> StuckCalls | None:
+    """Not stuck: what is in a queue that nobody serves, which is another trouble, or waits for a free slot."""
     stuck = StuckCalls(
-        reason=StuckReason.DISABLED,
+        reason=StuckReason.NOT_HOSTED,
         queue=load.queue,
         lane=load.lane,
         tool=load.tool,
@@ -235,24 +278,21 @@ def _untaken(load: Load, serving: Sequence[_Serving], rules: _Rules) -> StuckCal
         seconds=load.stale_seconds or 0.0,
         example=load.example or "",
     )
-    if load.tool in rules.disabled:
-        return stuck
-    there = [one for one in serving if one.lane == load.lane and load.queue in one.queues]
-    pin = rules.pins.get(load.tool)
-    able = [one for one in there if _can_run(one.tools.get(load.tool), load, pin)]
+    if load.tool in disabled:
+        return replace(stuck, reason=StuckReason.DISABLED)
+    hosting = [row for row in there if load.tool in row.tools]
+    able = [row for row in hosting if _can_run(row.tools[load.tool], load, pin)]
     if able:
-        return replace(stuck, reason=StuckReason.NOT_TAKEN) if any(one.free > 0 for one in able) else None
-    hosted = {one.tools[load.tool] for one in there if load.tool in one.tools}
-    if hosted:
+        has_room = any(row.concurrency > busy[row.id] for row in able)
+        return replace(stuck, reason=StuckReason.NOT_TAKEN) if has_room else None
+    if hosting:
         wanted = _shown(*pin) if pin and tool_key(load.tool, pin[0]) == load.tool_key else load.tool_key
-        shown = tuple(sorted(_shown(*text.split(" ", 1)) for text in hosted))
-        return replace(stuck, reason=StuckReason.OTHER_VERSION, wanted=wanted, hosted=shown)
-    return replace(stuck, reason=StuckReason.NOT_HOSTED) if there else None
+        hosted = {_shown(*row.tools[load.tool].split(" ", 1)) for row in hosting}
+        return replace(stuck, reason=StuckReason.OTHER_VERSION, wanted=wanted, hosted=tuple(sorted(hosted)))
+    return stuck if there else None
 
 
-def _can_run(hosted: str | None, load: Load, pin: tuple[str, str] | None) -> bool:
-    if hosted is None:
-        return False
+def _can_run(hosted: str, load: Load, pin: tuple[str, str] | None) -> bool:
     version, _, digest = hosted.partition(" ")
     return tool_key(load.tool, version) == load.tool_key and (pin is None or pin[1] == digest)
 
@@ -261,71 +301,8 @@ def _shown(version: str, digest: str) -> str:
     return f"{version} ({digest})"
 
 
-MOST_FAILURES = 100
-
-ended = execution_attempts.c
-
-
-class Overviews:
-    """What an operator watches, in a few statements, none of which reads history further back than it is asked for."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def read(self, *, window: float, lease: float, patience: float) -> Overview:
-        """Look once. Figures are of calls that ended in the last `window` seconds; `lease` and `patience` as for stuck calls."""
-        async with self._database.reading() as connection:
-            now = await database_now(connection)
-            since = now - timedelta(seconds=window)
-            load = await read_load(connection, patience=patience)
-            stuck = await stuck_among(connection, load, lease=lease)
-            known = await read_workers(connection, boots.stopped_at.is_(None))
-            at_work = _worker_loads(known, load)
-            await prepare(connection, "by_index")
-            figures = await summed(connection, _keyed_and_all(since))
-            return Overview(
-                at=now,
-                window=window,
-                total=next((one for one in figures if one.key is None), None),
-                tools=tuple(sorted((one for one in figures if one.key is not None), key=lambda one: -one.calls)),
-                failures=await _failures(connection, since),
-                workers=at_work,
-                queues=_queue_loads(at_work, load, lease),
-                stuck=tuple(stuck),
-                demoted=await _demoted(connection),
-            )
-
-    async def backlog(self) -> list[QueueDepth]:
-        """What waits and runs now, per queue and lane."""
-        live = execution_queue.c
-        waiting = case((live.status == ExecutionStatus.QUEUED.value, executions.c.queued_at))
-        query = (
-            select(
-                live.queue,
-                live.lane,
-                func.count(waiting).label("queued"),
-                func.sum(case((live.status == ExecutionStatus.RUNNING.value, 1), else_=0)).label("running"),
-                seconds_between(func.min(waiting), from_now(0.0)).label("oldest_seconds"),
-            )
-            .join(executions, executions.c.id == live.id)
-            .group_by(live.queue, live.lane)
-            .order_by(live.queue, live.lane)
-        )
-        async with self._database.reading() as connection:
-            return [QueueDepth(**row._asdict()) for row in (await connection.execute(query)).all()]
-
-    async def stuck(self, *, lease: float, patience: float) -> list[StuckCalls]:
-        """Calls that do not move though they should, the worst first.
-
-        They run on a worker silent for a `lease`, or for a lease beyond their time limit; or they have been due for `patience`
-        seconds while a worker that serves them has free slots, or while none of those that serve their queue hosts the tool.
-        """
-        async with self._database.reading() as connection:
-            return await stuck_among(connection, await read_load(connection, patience=patience), lease=lease)
-
-
 def _keyed_and_all(since: datetime) -> Select[Any]:
-    """What ended, once with its tool as the key and once without."""
+    """The calls that ended, once with their tool as the key and once without."""
     wait = type_coerce(seconds_between(executions.c.queued_at, ended.started_at) * 1000.0, Float)
     calls = (
         select(executions.c.tool.label("key"), ended.status, ended.duration_ms.label("duration"), wait.label("wait"))
@@ -344,11 +321,7 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
     query = (
         select(*kind, count, func.max(cast(ended.execution_id, String)).label("example"))
         .join(executions, executions.c.id == ended.execution_id)
-        .where(
-            ended.completed_at >= since,
-            ended.final,
-            ended.status.in_([one.value for one in FAILED]),
-        )
+        .where(ended.completed_at >= since, ended.final, ended.status.in_([one.value for one in FAILED]))
         .group_by(*kind)
         .order_by(count.desc(), *kind)
         .limit(MOST_FAILURES)
@@ -358,7 +331,7 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
 
 
 async def _demoted(connection: AsyncConnection) -> tuple[DemotedTool, ...]:
-    """Those that a worker which has not stopped hosts in that very definition."""
+    """Demoted definitions that a worker which has not stopped still hosts."""
     rows = (await connection.execute(select(tools).where(tools.c.demoted_at.is_not(None)))).all()
     if not rows:
         return ()
@@ -374,15 +347,13 @@ async def _demoted(connection: AsyncConnection) -> tuple[DemotedTool, ...]:
 
 
 def _worker_loads(known: Sequence[WorkerRecord], load: Sequence[Load]) -> tuple[WorkerLoad, ...]:
-    running: dict[str | None, int] = defaultdict(int)
-    for one in load:
-        running[one.owner] += one.calls if one.is_running else 0
+    running = _running(load)
     found = sorted(known, key=lambda one: (one.hostname, one.lane, one.queues, one.id))
     return tuple(WorkerLoad(worker=one, running=running[one.id]) for one in found)
 
 
 def _queue_loads(known: Sequence[WorkerLoad], load: Sequence[Load], lease: float) -> tuple[QueueLoad, ...]:
-    """Each lane of a queue where something is, or that is served and not a host's own."""
+    """Each lane of a queue that holds calls, or is served and is not that of a host."""
     serving: dict[tuple[str, str], list[WorkerLoad]] = defaultdict(list)
     for one in known:
         if one.worker.silent_seconds <= lease:

@@ -1,10 +1,11 @@
-"""Lists over all of history, executions, attempts or events: a page at a time, each going on behind the last row of the one before."""
+"""Lists over all of history, of executions, attempts or events, a page at a time: each goes on after the last row of the one before."""
 
 import operator
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Dialect, Row, Select, and_, asc, desc, func, literal, select
@@ -33,14 +34,20 @@ Order = tuple[ColumnElement[Any], ...]
 Place = tuple[Any, ...]
 
 _MOST_DIGITS = 9, 18
-"""Of an attempt and of an event: more do not fit their columns, or could not be there."""
+"""The most digits of the number of an attempt and of an event; none has more."""
+
+FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
+"""How many entries of an index a step looks at: few at first, which fill most pages, and never more than a statement has time for."""
+
+PATIENT_STEP = 2_000
+"""The most if time is short: the last step may begin just before it is over."""
 
 done = execution_events.alias("v")
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Which end of a list comes first: how it orders a column, and compares with a value what lies behind, from, or up to it."""
+    """Which end of a list comes first: how a column is ordered, and the comparisons for what lies behind, from, or up to a value."""
 
     orders: Callable[[ColumnElement[Any]], ColumnElement[Any]]
     is_behind: Callable[[Any, Any], ColumnElement[bool]]
@@ -54,9 +61,9 @@ OLDEST_FIRST = Direction(asc, operator.gt, operator.ge, operator.le)
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """What is selected, the columns whose order is that of time, and where in it a cursor or a record stands.
+    """What is selected, the columns that order it by time, and how to find the place of a cursor or a row in that order.
 
-    A `twin` equals the first of these columns, in another table, which is then read from the right place on, too.
+    A `twin` is a column of another table that equals the first of these: bounds on both let both tables be read from the right place on.
     """
 
     query: Select[Any]
@@ -71,7 +78,7 @@ class Listing(Generic[R]):
         return self.query.order_by(*map(direction.orders, self.order)).limit(limit)
 
     def is_behind(self, place: Place, direction: Direction) -> ColumnElement[bool]:
-        """Whether one of the rows from a place on lies behind it. A place without its last value is behind all that share the first."""
+        """The condition for rows behind a place. A place that lacks its last value stands behind all rows that share the first."""
         passes = direction.is_behind(self.order[0], place[0])
         for column, value in zip(self.order[1:], place[1:], strict=False):
             passes |= direction.is_behind(column, value)
@@ -79,7 +86,7 @@ class Listing(Generic[R]):
 
 
 def moment_of(place: Place) -> datetime:
-    """The time at which a place is."""
+    """The time of a place."""
     major: datetime | str = place[0]
     return datetime.fromtimestamp(id_time(major), UTC) if isinstance(major, str) else major
 
@@ -89,7 +96,7 @@ def executions_listed(selection: Selection) -> Listing[ExecutionRecord]:
     query = joined().where(*conditions(selection))
     shown = [column for column in query.selected_columns if column.key in ExecutionRecord.__dataclass_fields__]
     query = query.with_only_columns(*shown, maintain_column_froms=True)
-    return Listing(query, (asked.c.id,), _execution_place, _by_id, execution_record)
+    return Listing(query, (asked.c.id,), _execution_place, lambda row: (row.id,), execution_record)
 
 
 def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
@@ -106,11 +113,18 @@ def attempts_listed(selection: Selection) -> Listing[AttemptRecord]:
     query = select(*columns).select_from(asked.join(last, last.c.execution_id == asked.c.id))
     query = query.where(*conditions(selection), *id_bounds(selection, last.c.execution_id))
     order = asked.c.id, last.c.attempt
-    return Listing(query, order, _attempt_place, _by_number, _attempt_record, twin=last.c.execution_id)
+    return Listing(
+        query,
+        order,
+        _attempt_place,
+        operator.attrgetter("execution_id", "attempt"),
+        _attempt_record,
+        twin=last.c.execution_id,
+    )
 
 
 def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord]:
-    """Events in the order in which they happened, also those of pruning; times bound them, the rest is of their executions."""
+    """Events in the order in which they happened, those of pruning included. Time bounds are theirs, other filters of their executions."""
     query = select(*done.c, asked.c.tool, asked.c.category, asked.c.agent_id, asked.c.session_id)
     of_them = conditions(replace(selection, since=None, until=None))
     tables = done.outerjoin(asked, asked.c.id == done.c.execution_id)
@@ -120,11 +134,13 @@ def events_listed(selection: Selection, kind: str | None) -> Listing[EventRecord
         )
     wanted = [seen_last(and_(*of_them))] if of_them else []
     query = query.select_from(tables).where(*wanted, *_of_events(selection, kind))
-    return Listing(query, (done.c.at, done.c.id), _event_place, _by_time, _event_record)
+    return Listing(
+        query, (done.c.at, done.c.id), _event_place, operator.attrgetter("at", "id"), partial(record_of, EventRecord)
+    )
 
 
 def execution_record(row: Row[Any]) -> ExecutionRecord:
-    """One row of the view; what has neither ended nor waits in the queue, as a careless restore may leave it, is lost."""
+    """Read one row of the view. An execution that neither ended nor waits, as a careless restore may leave it, is lost."""
     status = ExecutionStatus(row.status or ExecutionStatus.LOST)
     return record_of(ExecutionRecord, row, status=status, metadata=row.metadata or {})
 
@@ -152,24 +168,12 @@ def _attempt_place(cursor: str) -> Place:
 
 
 def _event_place(cursor: str) -> Place:
-    """The moment of that event, or where it is pruned of the last one before it."""
+    """The moment of that event; if it is pruned, that of the last one before it."""
     if not _is_number(cursor, _MOST_DIGITS[1]):
         raise ExecutionNotFoundError(f"{cursor[:60]!r} is no number of an event, which `before` takes.")
     number, there = int(cursor), execution_events.c
     before = select(there.at).where(there.id <= number).order_by(there.id.desc()).limit(1)
     return before.scalar_subquery(), number
-
-
-def _by_id(row: Row[Any]) -> Place:
-    return (row.id,)
-
-
-def _by_number(row: Row[Any]) -> Place:
-    return row.execution_id, row.attempt
-
-
-def _by_time(row: Row[Any]) -> Place:
-    return row.at, row.id
 
 
 def _is_number(text: str, most_digits: int) -> bool:
@@ -180,38 +184,27 @@ def _attempt_record(row: Row[Any]) -> AttemptRecord:
     return record_of(AttemptRecord, row, status=ExecutionStatus(row.status))
 
 
-def _event_record(row: Row[Any]) -> EventRecord:
-    return record_of(EventRecord, row)
-
-
-FIRST_STEP, GROWTH, LONGEST_STEP = 500, 4, 32_000
-"""Entries that a step looks at: few at first, since most pages are full with them, and never more than a statement can."""
-
-PATIENT_STEP = 2_000
-"""The most where time is short: the last step begins before it is over."""
-
-
 class Page(list[R], Generic[R]):
-    """Rows, newest first. `older` is what `before` takes to go on behind the last that was looked at; None at the end."""
+    """Rows, newest first. `older` is the `before` of the next page; None at the end."""
 
     older: str | None = None
 
 
 class Stretch(list[R], Generic[R]):
-    """Rows, oldest first, of a part of history that ends at a moment; none where none there is selected."""
+    """The selected rows, oldest first, of a part of history that ends at `until`; there may be none."""
 
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The narrowest index for a selection: the column that puts it in the order of the list, and which entries count."""
+    """The narrowest index for a selection: its column in the order of the list, and which of its entries count."""
 
     place: ColumnElement[Any]
     entries: Sequence[ColumnElement[bool]] = ()
     bounds: Sequence[ColumnElement[bool]] = ()
     is_over: bool = False
-    """Whether only what has ended is selected, so that the bounds of a step hold for final attempts as well."""
+    """Whether only executions that have ended are selected, so that bounds hold for final attempts as well."""
 
 
 async def read_page(
@@ -223,7 +216,7 @@ async def read_page(
     before: str | None = None,
     patience: float | None = None,
 ) -> Page[R]:
-    """The newest `limit` rows below a cursor; fewer where `patience` seconds were over before as many were found."""
+    """The newest `limit` rows before a cursor; fewer if `patience` seconds were over before so many were found."""
     await prepare(connection, "page")
     began, longest = time.monotonic(), LONGEST_STEP if patience is None else PATIENT_STEP
     walk = _Walk(listing, index, NEWEST_FIRST, longest, None if before is None else listing.place(before))
@@ -245,7 +238,7 @@ async def read_page(
 async def read_all(database: Database, listing: Listing[R], index: Index, size: int) -> AsyncIterator[Stretch[R]]:
     """All rows, oldest first, at most `size` a stretch.
 
-    Each is a transaction of its own: whoever writes the rows somewhere may take long, and nothing shall wait for that.
+    Each is a transaction of its own: whoever writes the rows somewhere may take long, and nothing waits for that.
     """
     walk = _Walk(listing, index, OLDEST_FIRST, LONGEST_STEP)
     while not walk.is_over:
@@ -259,21 +252,21 @@ async def read_all(database: Database, listing: Listing[R], index: Index, size: 
 
 
 class _Walk(Generic[R]):
-    """Goes through a list step by step, with longer ones where little is found. `place` is where the next one begins."""
+    """Goes through a list in steps, which are longer where little is found. `place` is where the next one begins."""
 
     def __init__(
         self, listing: Listing[R], index: Index, direction: Direction, longest: int, place: Place | None = None
     ) -> None:
         self.place = place
         self.reached = place
-        """Up to where it has come, at the end as well."""
+        """How far it has come; kept at the end, where `place` is None."""
         self.is_over = False
         self._listing: Listing[R] = listing
         self._index, self._direction = index, direction
         self._entries, self._longest = FIRST_STEP, longest
 
     async def step(self, connection: AsyncConnection, limit: int) -> list[R]:
-        """The rows of the next step; where it has more, the first `limit` of them, behind which the one after it begins."""
+        """The rows of the next step, at most `limit`; if there are more, the step after it begins behind these."""
         entries = select(self._index.place).where(*self._index.entries, *self._index.bounds, *self._reached())
         entries = entries.order_by(self._direction.orders(self._index.place))
         count = self._entries + self._is_whole  # the one that the place is at was counted before
@@ -285,7 +278,7 @@ class _Walk(Generic[R]):
 
     @property
     def _is_whole(self) -> bool:
-        """Whether the place is one of several rows that an entry of the index may be of: some may lie behind it."""
+        """Whether the place is a whole row; others with the same entry in the index may lie behind it."""
         return self.place is not None and len(self.place) > 1
 
     def _reached(self) -> Iterator[ColumnElement[bool]]:
@@ -321,13 +314,13 @@ class _Walk(Generic[R]):
 
 
 def _places(listing: Listing[R], index: Index) -> Sequence[ColumnElement[Any]]:
-    """The columns that a step bounds: what holds for an execution, no planner concludes for its attempt."""
+    """The columns that a step bounds: no planner concludes from the id of an execution what holds for its attempt."""
     twin = last.c.execution_id if index.is_over else listing.twin
     return (listing.order[0],) if twin is None else (listing.order[0], twin)
 
 
 async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) -> str:
-    """Where to go on below the place of the last step."""
+    """The cursor from which to go on after the last step."""
     if listing.order[0].table is not done:
         return str(floor) if len(listing.order) == 1 else f"{floor}:0"
     event = execution_events.c
@@ -335,7 +328,7 @@ async def _cursor(connection: AsyncConnection, listing: Listing[R], floor: Any) 
 
 
 def index_for(selection: Selection) -> Index:
-    """By a rule and not by the planner, which takes rare values for frequent ones and then reads for seconds."""
+    """Choose the index by a rule: the planner takes rare values for frequent ones, and then reads for seconds."""
     place, *entries = next(_indexes(selection), (executions.c.id,))
     return Index(place, entries, id_bounds(selection, place), is_over=_is_over(selection))
 
@@ -354,7 +347,7 @@ def _is_over(selection: Selection) -> bool:
 
 
 def _indexes(selection: Selection) -> Iterator[tuple[ColumnElement[Any], *tuple[ColumnElement[bool], ...]]]:
-    """Those that fit, the narrowest first."""
+    """The indexes that fit, the narrowest first."""
     asked, ended = executions.c, execution_attempts.c
     is_notable = ended.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True)
     if selection.session_id is not None:

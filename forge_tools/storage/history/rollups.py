@@ -1,8 +1,8 @@
 """Counts whole hours of calls once, so that figures of a day or a month are read in a moment.
 
-An hour is counted when it has been over for a while and all that was queued in it is over, too: then it changes only where
-calls are pruned, and whoever prunes says so, in the same transaction. Counting locks nothing: it leaves a token in the row of
-its hour, reads, and writes only if the token is still there.
+An hour is counted when it has been over for a while and all calls queued in it have ended: from then on only pruning changes
+it, and whoever prunes marks it in the same transaction. Counting locks nothing: it leaves a token in the row of the hour,
+reads, and writes only if the token is still there.
 """
 
 import asyncio
@@ -41,23 +41,23 @@ from forge_tools.storage.models import execution_queue, executions, rollup_figur
 from forge_tools.storage.rows import MAX_SKEW
 
 SETTLED_SECONDS = 300.0
-"""For so long an hour is over before it is counted: what was queued in it has been committed by then."""
+"""How long an hour has to be over before it is counted: all that was queued in it has been committed by then."""
 
 REACH = timedelta(days=400)
-"""Hours further back are read call by call, and a clock that was once wrong does not make work for ever."""
+"""Hours further back are read call by call, so that a clock that was wrong once does not make work for ever."""
 
 SKEW = timedelta(seconds=MAX_SKEW)
 
 WRITTEN = 50
-"""Rows of figures that one statement writes."""
+"""How many rows of figures one statement writes."""
 
 _WRITE = insert(rollup_figures).returning(figures.number)
-"""RETURNING makes one statement of many rows: asyncpg's `executemany`, cancelled half way, first waits for its time limit."""
+"""RETURNING makes one statement of many rows; a cancelled `executemany` of asyncpg would first wait for its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolledHour:
-    """An hour that was counted, and what that took."""
+    """An hour that was counted, and how long that took."""
 
     hour: datetime
     calls: int
@@ -65,13 +65,13 @@ class RolledHour:
 
 
 class Rollups:
-    """Keeps the figures of whole hours. Two that do so at once do no harm."""
+    """Keeps the figures of whole hours. Two processes that do so at once do no harm."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def sweep(self) -> AsyncIterator[RolledHour]:
-        """Roll up each hour that is ready and not rolled up, the newest first; drop those that cannot be."""
+        """Roll up each hour that is ready and not rolled up, the newest first; drop those that no longer count."""
         async with self._database.reading() as connection:
             settled = await database_now(connection, -SETTLED_SECONDS)
             oldest = await connection.scalar(select(executions.c.id).order_by(executions.c.id).limit(1))
@@ -87,7 +87,7 @@ class Rollups:
             missing = missing[len(empty) or 1 :]
 
     async def roll(self, hour: datetime) -> RolledHour | None:
-        """Count the calls of one hour. None if it or one of them is not over, or some were pruned meanwhile: it can be tried again."""
+        """Count the calls of one hour. None, and it can be tried again, if the hour or a call is not over, or calls were pruned meanwhile."""
         began = time.monotonic()
         within, token, dialect = Selection(since=hour, until=hour + HOUR), new_id(), self._database.dialect
         if await self._is_anything_live(within):
@@ -112,7 +112,7 @@ class Rollups:
         return RolledHour(hour, calls, time.monotonic() - began) if is_written else None
 
     async def _counted(self, within: Selection) -> Tallies:
-        """Its calls by `COLUMNS`."""
+        """The calls of an hour, grouped by `COLUMNS`."""
         groups: Tallies = Tallies(Tally)
         query = measured(within, *(asked.c[name] for name in COLUMNS))
         async with self._database.reading(is_long=True) as connection:
@@ -124,28 +124,25 @@ class Rollups:
         live = execution_queue.join(asked, asked.c.id == execution_queue.c.id)
         bounds = *id_bounds(within, execution_queue.c.id), *queued_within(within)
         query = select(asked.c.id).select_from(live).where(*bounds)
-        async with self._database.reading() as connection:
-            return await connection.scalar(query.limit(1)) is not None
+        return await self._database.scalar(query.limit(1)) is not None
 
     async def _missing(self, first: datetime, end: datetime) -> list[datetime]:
         """The hours from `first` to `end` that are not rolled up, the newest first."""
         query = select(hours.hour).where(hours.hour >= first, is_rolled_up())
-        async with self._database.reading() as connection:
-            known = set((await connection.scalars(query)).all())
+        known = set(await self._database.scalars(query))
         every = (end - number * HOUR for number in range(1, (end - first) // HOUR + 1))
         return [hour for hour in every if hour not in known]
 
     async def _last_call_before(self, end: datetime) -> datetime | None:
-        """The latest that a call before `end` may have been queued, by its id; None if there is none."""
+        """The latest time at which a call before `end` may have been queued, by its id; None if there is no call."""
         bound = executions.c.id < id_floor(max(0.0, (end + SKEW).timestamp()))
-        async with self._database.reading() as connection:
-            id_ = await connection.scalar(
-                select(executions.c.id).where(bound).order_by(executions.c.id.desc()).limit(1)
-            )
+        id_ = await self._database.scalar(
+            select(executions.c.id).where(bound).order_by(executions.c.id.desc()).limit(1)
+        )
         return None if id_ is None else _time_of(id_) + SKEW
 
     async def _drop_stale(self, first: datetime) -> None:
-        """Hours from before the `first`, and those that do not count."""
+        """Delete hours before the `first`, and those that do not count."""
 
         async def work(connection: AsyncConnection) -> None:
             await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour < first))
@@ -155,22 +152,19 @@ class Rollups:
 
 
 async def unroll(database: Database, connection: AsyncConnection, told: Iterable[str]) -> None:
-    """Have hours, in `HOUR_FORMAT`, counted again. Comes first in a transaction that takes away calls queued in them."""
-    await _mark(database, sorted(map(_hour, set(told))), connection)
-
-
-def _hour(told: str) -> datetime:
-    return datetime.strptime(told, HOUR_FORMAT).replace(tzinfo=UTC)
+    """Have hours, in `HOUR_FORMAT`, counted again: the first step of a transaction that deletes calls queued in them."""
+    hours_told = {datetime.strptime(one, HOUR_FORMAT).replace(tzinfo=UTC) for one in told}
+    await _mark(database, sorted(hours_told), connection)
 
 
 def _time_of(id_: str) -> datetime:
-    """When an execution was queued, by its id; long ago for what is none."""
+    """When an execution was queued, by its id; 1970 for what is no id."""
     moment = id_time(id_) if is_id(id_) else 0.0
     return datetime.fromtimestamp(moment, UTC)
 
 
 def hour_at(moment: datetime) -> datetime:
-    """The beginning of the hour in which it lies, UTC."""
+    """The beginning of the hour of a moment, UTC."""
     return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
@@ -182,7 +176,7 @@ def _behind(moment: datetime | None, every: Sequence[datetime]) -> list[datetime
 async def _mark(
     database: Database, marked: Sequence[datetime], connection: AsyncConnection, token: str | None = None
 ) -> None:
-    """Let these hours count no more, and only who has the token roll them up; in the order of hours, as everybody does."""
+    """Let these hours count no more, and only the owner of the token roll them up. All writers lock hours in their order."""
     values = {"token": token, "rolled_at": None, "calls": None}
     upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
     if marked:
@@ -190,7 +184,7 @@ async def _mark(
 
 
 async def _let_be_empty(database: Database, empty: Sequence[datetime], connection: AsyncConnection) -> None:
-    """Roll up hours in and between which there are no calls; the latest comes first."""
+    """Roll up hours without calls, the latest of which comes first; there are no calls between them either."""
     values = {"token": None, "rolled_at": from_now(0.0), "calls": 0}
     await connection.execute(delete(rollup_figures).where(_is_of_sets(), figures.hour.between(empty[-1], empty[0])))
     upsert = database.upsert(rollup_hours).on_conflict_do_update(index_elements=["hour"], set_=values)
@@ -198,7 +192,7 @@ async def _let_be_empty(database: Database, empty: Sequence[datetime], connectio
 
 
 def _is_of_sets() -> ColumnElement[bool]:
-    """In the words of the primary key, which begins with it."""
+    """Let the primary key be used, which begins with this column."""
     return figures.grouped_by.in_([one.value for one in SETS])
 
 

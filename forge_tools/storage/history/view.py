@@ -1,4 +1,4 @@
-"""One row an execution: the tables of what was asked, where it is and what came of it, joined; and what of it is selected."""
+"""One row an execution: what was asked, where it is and what came of it, joined; and the conditions of a `Selection`."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -12,11 +12,11 @@ from forge_tools.storage.models import execution_attempts, execution_queue, exec
 from forge_tools.storage.rows import MAX_SKEW, clean
 
 asked, live, last = executions.alias("e"), execution_queue.alias("q"), execution_attempts.alias("a")
-"""What was asked, where it is while it is not over, and its final attempt once it is: the parts of the join."""
+"""The parts of the join: what was asked; where it is until it ends; its final attempt once it has ended."""
 
 
 def joined(*bounds: ColumnElement[bool]) -> Select[Any]:
-    """One row an execution. `bounds` narrow the final attempts that are looked at."""
+    """Join them to one row an execution. `bounds` narrow the final attempts that are read."""
     starts = case(
         (last.c.attempt.is_(None), live.c.attempt),
         (last.c.started_at.is_(None) & (last.c.attempt > 0), last.c.attempt - 1),
@@ -50,7 +50,7 @@ def joined(*bounds: ColumnElement[bool]) -> Select[Any]:
 
 tool_executions_view = CreateView(joined(), "tool_executions")
 tool_executions = tool_executions_view.table
-"""The three tables joined, one row an execution: what history, and SQL from outside, reads."""
+"""The view that history, and SQL from outside, reads: one row an execution."""
 
 
 _COLUMNS: dict[str, ColumnElement[Any]] = {
@@ -63,16 +63,16 @@ _COLUMNS: dict[str, ColumnElement[Any]] = {
 }
 
 _is_notable = last.c.status != literal(ExecutionStatus.SUCCEEDED.value, literal_execute=True)
-"""In the words of the index `execution_attempts_notable`."""
+"""Spelled as in the index `execution_attempts_notable`, so that it is used."""
 
 
 def conditions(selection: Selection) -> list[ColumnElement[bool]]:
-    """What a row of the join must be to be selected."""
+    """The conditions for a row of the join to be selected."""
     return [*_equalities(selection), *_of_status(selection.status), *_bounds(selection)]
 
 
 def id_bounds(selection: Selection, id_: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    """What the time bounds say of ids, so that every table is read from the right place on."""
+    """The time bounds as bounds on ids, so that every table is read from the right place on."""
     found = []
     if selection.since is not None:
         found.append(id_ >= _id_at(selection.since, -MAX_SKEW))
@@ -82,7 +82,7 @@ def id_bounds(selection: Selection, id_: ColumnElement[Any]) -> list[ColumnEleme
 
 
 def queued_within(selection: Selection) -> Iterator[ColumnElement[bool]]:
-    """What the time bounds say of when it was queued."""
+    """The time bounds as bounds on the time at which a call was queued."""
     if selection.since is not None:
         yield asked.c.queued_at >= selection.since
     if selection.until is not None:
@@ -101,7 +101,7 @@ def _equalities(selection: Selection) -> Iterator[ColumnElement[bool]]:
 
 
 def _of_status(status: str | None) -> Iterator[ColumnElement[bool]]:
-    """On the table that has it, and in the words of the index there, so that the rare ones are found at once."""
+    """A condition on the table that has the status, spelled as in its index, so that rare ones are found at once."""
     if status is None:
         return
     wanted = literal(ExecutionStatus(status).value, literal_execute=True)

@@ -1,4 +1,4 @@
-"""Natural batching: while one flush is under way the next rows gather, then they all go together. No SQL, no timers."""
+"""Natural batching: rows that arrive while a flush is under way go together in the next one. No SQL, no timers."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 1.0
 LEAST_CONFLICT_TRIES = 5
 LAST_PATIENCE = 3.0
-"""Seconds that a flush may still take once its Store is being closed."""
+"""How many seconds a flush may still take once its Store is being closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +33,7 @@ class _Call(Generic[Result]):
 
 @dataclass(slots=True)
 class _Tried:
-    """What the tries of one flush came to: why the last one failed, and whether any may have taken effect."""
+    """What the tries of one flush have shown: why the last one failed, and whether any may have taken effect."""
 
     why: str = ""
     doubt: bool = False
@@ -87,14 +87,14 @@ class Batcher(Generic[Row, Result]):
     async def add_many(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
         """Wait until all `rows` are flushed; outcomes in order.
 
-        Where nothing is under way they are flushed here and now: who cancels this cuts that flush off.
+        If nothing is under way they are flushed by this very task, so cancelling it cuts the flush off.
         """
         if self._flusher is None and not self._closed and self._fits(rows):
             return await self._flush_here(rows)
         return await self.put(rows)
 
     def put(self, rows: Sequence[Row]) -> "asyncio.Future[list[Result | ForgeError]]":
-        """Queue `rows` under one future. A waiter that is cancelled stops no flush."""
+        """Queue `rows` under one future. Cancelling a waiter does not stop the flush."""
         if self._closed:
             raise StorageError("The Store is closed; open another one.")
         call: _Call[Result] = _Call(asyncio.get_running_loop().create_future(), [], len(rows))
@@ -108,17 +108,17 @@ class Batcher(Generic[Row, Result]):
         return call.future
 
     async def settle(self) -> None:
-        """Wait until the rows there are have been written or given up, whoever still waits for them."""
+        """Wait until all queued rows have been written or given up."""
         while self._flusher is not None:
             await asyncio.wait([self._flusher])
 
     async def close(self) -> None:
-        """Take no more rows, and settle those there are."""
+        """Accept no more rows, and settle those that are queued."""
         self._closed = True
         await self.settle()
 
     async def _flush_here(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
-        """Without a task and a future for rows that come alone, as most do."""
+        """Spare rows that come alone, as most do, a task and a future."""
         loop = asyncio.get_running_loop()
         done = self._flusher = loop.create_future()
         try:
@@ -159,7 +159,7 @@ class Batcher(Generic[Row, Result]):
             return [self.give_up(row, broken) for row in rows]
 
     def _take(self) -> list[tuple[Row, _Call[Result], int]]:
-        """The next rows within the limits; one that is larger than they allow goes alone."""
+        """Take the next rows that fit the limits; a row larger than the limit goes alone."""
         entries: list[tuple[Row, _Call[Result], int]] = []
         room = self.limits.size
         while self._pending and len(entries) < self.limits.rows:
@@ -172,7 +172,7 @@ class Batcher(Generic[Row, Result]):
     async def _settle(self, rows: Sequence[Row]) -> list[Result | ForgeError]:
         """Flush `rows`, halving them while the database refuses a value among them.
 
-        Each part ends for itself: what was written before the database went away was written.
+        Each part has its own outcome: what was written before the database went away stays written.
         """
         outcomes: list[Result | ForgeError] = []
         parts = [rows]
@@ -227,7 +227,7 @@ class Batcher(Generic[Row, Result]):
         return patience is not None and time.monotonic() - began >= patience
 
     def _answer_rest(self, error: ForgeError) -> None:
-        """Rows that gathered behind a flush that gave up fail with it: each would wait as long in vain."""
+        """Fail the rows behind a flush that gave up: each would only wait as long in vain."""
         entries = list(self._pending)
         self._pending.clear()
         _answer(entries, [self.give_up(row, error) for row, _, _ in entries])

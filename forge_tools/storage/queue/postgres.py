@@ -41,7 +41,7 @@ from forge_tools.storage.rows import (
 from forge_tools.storage.statements import postgres_statement
 
 MOST_TRIES = 5
-"""Of finding a key neither free nor held: others free it and take it at the same moments."""
+"""How often a key may be found neither free nor held, because others free and take it at the same moments."""
 
 KEY_TAKEN = StorageError(
     "This idempotency key is neither free nor to be seen: others took and freed it at the same moments, or another user of "
@@ -63,7 +63,7 @@ class PostgresHotPath:
         return _refusals(rows, await self._run("submit", **_asked(rows)))
 
     async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Two statements where a key is held, one where none is."""
+        """One statement; two if somebody holds one of the keys."""
         answers: list[Answer] = [KEY_TAKEN] * len(rows)
         left = list(range(len(rows)))
         for _ in range(MOST_TRIES):
@@ -136,7 +136,7 @@ class PostgresHotPath:
         await self._connections.close()
 
     async def _submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Store what can be stored; `KEY_TAKEN` for a key that was freed meanwhile."""
+        """Store what can be stored; answer `KEY_TAKEN` for a key that was freed meanwhile."""
         new = [row.new for row in rows]
         links = _by_name(_LINKS, [_link_values(row) for row in rows])
         answers: list[Answer] = [None] * len(rows)
@@ -151,7 +151,7 @@ class PostgresHotPath:
         return answers
 
     async def _holders(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Who holds the keys of `rows`; `KEY_TAKEN` where nobody does, now that those which no longer hold are freed."""
+        """Free the keys of `rows` that have expired and say who holds the others; `KEY_TAKEN` where nobody does."""
         keys = [_link_values(row)[:2] for row in rows]
         found = await self._run("holders", **_by_name(_LINKS[:2], keys))
         doubtful = [keys[ord_ - 1] for ord_, *_, is_doubtful in found if is_doubtful]
@@ -162,7 +162,7 @@ class PostgresHotPath:
         return [_answer(row, holders.get(index)) for index, row in enumerate(rows)]
 
     async def _settle_late(self, rows: Sequence[Outcome]) -> list[bool]:
-        """Tell repeated finishes, which took effect before, from those fenced off; keep the latter to read."""
+        """Tell finishes that are repeated, and took effect before, from those fenced off, which are kept for people to read."""
         values = [(o.id, o.attempt, o.token, o.status.value, late_detail(o)) for o in rows]
         late = _by_name(("id", "attempt", "token", "status", "detail"), values)
         return _flags(len(rows), await self._run("settle_late", **late))
@@ -208,14 +208,14 @@ def _link_values(row: LinkedExecution) -> tuple[object, ...]:
 
 
 def _answer(row: LinkedExecution, holder: Holder | None) -> Answer:
-    """None where the holder is the call itself: the reply to its commit was lost."""
+    """None if the holder is the call itself, whose reply to a commit was lost."""
     if holder is None:
         return KEY_TAKEN
     return None if holder.execution_id == row.new.id else holder
 
 
 def _flags(count: int, rows: Sequence[Any]) -> list[bool]:
-    """True at each ordinal that came back."""
+    """True for each ordinal that came back."""
     flags = [False] * count
     for (ord_,) in rows:
         flags[ord_ - 1] = True

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, delete, exists, or_, select
 
@@ -25,10 +25,10 @@ from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import UnreachableError
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.models import execution_attempts, execution_queue, idempotency_keys
+from forge_tools.storage.queue import transitions
 from forge_tools.storage.queue.batcher import Batcher, Limits
-from forge_tools.storage.queue.transitions import Endings
+from forge_tools.storage.rows import Answer, Ask, Record, clean, unstorable
 from forge_tools.storage.heartbeat import Answers, Heartbeat
-from forge_tools.storage.rows import Answer, Ask, Record, unstorable
 
 Result = TypeVar("Result")
 
@@ -38,7 +38,7 @@ kept = idempotency_keys.c
 
 
 class HotPath(Protocol):
-    """The hot statements of one database. Each takes rows, answers per row in order, and may be repeated whole."""
+    """The hot statements of one database. Each takes rows, returns one answer a row in order, and may be repeated whole."""
 
     async def submit(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]: ...
 
@@ -62,12 +62,12 @@ class HotPath(Protocol):
 
 
 class ExecutionQueue:
-    """Executions on their way, by id, attempt and token."""
+    """Executions that are not over, addressed by id, attempt and token."""
 
     def __init__(self, hot: HotPath, database: Database, *, limits: Limits) -> None:
         self._hot = hot
         self._database = database
-        self._endings = Endings(database)
+        self._may_only_ask: bool | None = None
         self._limits = limits
         self._submits: Batcher[NewExecution, None] = Batcher(
             hot.submit, limits, size=lambda new: new.size, give_up=submit_failed
@@ -109,9 +109,9 @@ class ExecutionQueue:
         await self._records.add(Record(new, outcome))
 
     async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
-        """Take ownership of those executions that are this scope's to run; the others are absent.
+        """Claim those executions that `scope` may run; the others are absent from the answer.
 
-        Not to be cancelled: what was claimed by then would be nobody's to run.
+        Do not cancel this: nobody would run what was claimed by then.
         """
         self._database.guard()
         asks = [Ask(wakeup.id, wakeup.attempt, str(uuid.uuid4())) for wakeup in wakeups if _is_plausible(wakeup)]
@@ -121,12 +121,12 @@ class ExecutionQueue:
         return claims or [claim for claim in _values(outcomes) if claim is not None]
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]:
-        """Up to `limit` executions that `scope` could claim now: those that are due longest, by id."""
+        """Up to `limit` executions that `scope` could claim now: those due longest, in order of id."""
         self._database.guard()
         return await self._hot.due(scope, limit)
 
     async def finish(self, outcome: Outcome) -> Kept:
-        """Commit how an attempt ended; LATE if the attempt was no longer its worker's, which is kept as a `late` event."""
+        """Commit how an attempt ended. LATE: it no longer belonged to its worker, and the outcome is kept as a `late` event."""
         [kept] = await self.finish_many([outcome])
         return kept
 
@@ -141,7 +141,7 @@ class ExecutionQueue:
             replaced = await self._finishes.put([unstorable(rows[index], error) for index, error in refused.items()])
             for index, result in zip(refused, replaced, strict=True):
                 is_taken = isinstance(result, UnstorableRowError)  # its number, by an attempt that somebody else wrote
-                settled[index] = await self._endings.settle(rows[index]) if is_taken else result
+                settled[index] = await transitions.settle(self._database, rows[index]) if is_taken else result
         kept = dict.fromkeys(range(len(outcomes)), Kept.LATE)
         for place, (index, took_effect) in enumerate(zip(known, _values(settled), strict=True)):
             if took_effect:
@@ -149,49 +149,52 @@ class ExecutionQueue:
         return list(kept.values())
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult]:
-        """The results of those `ids` that are over."""
+        """The results of those `ids` that have ended."""
         self._database.guard()
         found = _values(await self._results.put([id_ for id_ in ids if is_id(id_)]))
         return [result for result in found if result is not None]
 
     async def statuses(self, ids: Sequence[str]) -> dict[str, ExecutionStatus]:
-        """Where those `ids` that exist are."""
+        """The status of each of `ids` that exists."""
         self._database.guard()
         known = [id_ for id_ in ids if is_id(id_)]
         found = _values(await self._statuses.put(known))
         return {id_: status for id_, status in zip(known, found, strict=True) if status is not None}
 
-    async def cancel(
-        self, execution_id: str, *, actor: str, reason: str = ""
-    ) -> Literal["cancelled", "requested", "over"]:
+    async def cancel(self, execution_id: str, *, actor: str, reason: str = "") -> transitions.Cancellation:
         """End a queued execution, or ask the owner of a running one to stop it.
 
         Raises:
             ExecutionNotFoundError: no execution has that id.
         """
-        return await self._endings.cancel(execution_id, actor=actor, reason=reason)
+        if not is_id(execution_id):
+            raise transitions.no_such_execution(execution_id)
+        if self._may_only_ask is None:
+            self._may_only_ask = await transitions.may_only_ask(self._database)
+        cancel = transitions.ask_to_cancel if self._may_only_ask else transitions.cancel
+        return await cancel(self._database, execution_id, clean(actor), clean(reason))
 
     async def sweep(self, limit: int = 500) -> list[str]:
         """End executions that nobody will run: expired, cancelled while they wait, attempts used up. Returns their ids."""
-        return await self._endings.sweep(limit)
+        return await transitions.sweep(self._database, limit)
 
-    async def recover(self, boot: str, reason: str, beat: int | None = None) -> tuple[list[str], list[str]]:
-        """Take the running executions of a dead boot from it; returns the ids queued again, and those lost.
+    async def recover(self, instance: str, reason: str, beat: int | None = None) -> tuple[list[str], list[str]]:
+        """Take the running executions of a dead worker instance from it; returns the ids queued again, and those lost.
 
-        A boot that has beaten since `beat`, the last one its judge saw, is left alone.
+        An instance with a heartbeat since `beat`, the last one that its judge saw, is left alone.
         """
-        return await self._endings.recover(boot, reason, beat)
+        return await transitions.recover(self._database, instance, reason, beat)
 
     async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """(channel, id) of who has to hear what became of `ids`: the worker instance that runs one, else its submitter."""
-        return await self._endings.listeners([id_ for id_ in ids if is_id(id_)])
+        """(channel, id) of whoever has to be notified about `ids`: the worker instance that runs one, else its submitter."""
+        return await transitions.listeners(self._database, [id_ for id_ in ids if is_id(id_)])
 
-    async def cancels(self, boot: str) -> list[Wakeup]:
-        """What that worker instance runs and was asked to cancel."""
-        return await self._endings.cancels(boot)
+    async def cancels(self, instance: str) -> list[Wakeup]:
+        """What a worker instance runs and was asked to cancel."""
+        return await transitions.cancels(self._database, instance)
 
     async def close(self) -> None:
-        """Write what is under way and take no more; claims first, since some may have to be given back."""
+        """Write what is under way and accept no more; claims first, since some may have to be given back."""
         await asyncio.gather(*(batcher.close() for batcher in self._claims.values()))
         batchers: list[Batcher[Any, Any]] = [
             self._submits,
@@ -213,7 +216,7 @@ class ExecutionQueue:
 
 
 class IdempotencyKeys:
-    """Who holds which key, and the one way in for executions that have one or repeat another."""
+    """Who holds which key; and the way in for executions that have a key or repeat another execution."""
 
     def __init__(self, hot: HotPath, database: Database, *, limits: Limits) -> None:
         self._database = database
@@ -225,9 +228,9 @@ class IdempotencyKeys:
         )
 
     async def submit_many(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Commit calls as queued, each with its key and its links in the same transaction; an answer each, in order.
+        """Commit calls as queued, each with its key and links in the same transaction; one answer each, in order.
 
-        A call whose key another execution holds is not stored. Submitting an id again changes nothing.
+        A call is not stored if another execution holds its key. Submitting an id again changes nothing.
         """
         self._database.guard()
         for row in rows:
@@ -238,18 +241,16 @@ class IdempotencyKeys:
     async def of(self, execution_id: str) -> tuple[str, str] | None:
         """The scope and the key that still stand for an execution."""
         query = select(kept.scope, kept.key).where(kept.execution_id == execution_id)
-        async with self._database.reading() as connection:
-            row = (await connection.execute(query)).one_or_none()
-        return None if row is None else (row.scope, row.key)
+        return next((tuple(row) for row in await self._database.rows(query)), None)
 
     async def purge(self, most: int = 500) -> int:
-        """Delete keys that no longer hold, at most so many; returns how many."""
+        """Delete at most so many keys that have expired; returns how many went."""
         overdue = select(kept.execution_id).where(_is_spent()).order_by(kept.expires_at).limit(most)
         gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
-        return int((await self._database.write(lambda connection: connection.execute(gone))).rowcount)
+        return await self._database.execute(gone)
 
     async def close(self) -> None:
-        """Write what is under way and take no more."""
+        """Write what is under way and accept no more."""
         await self._submits.close()
 
 
@@ -280,7 +281,7 @@ def _is_plausible(wakeup: Wakeup) -> bool:
 
 
 def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:
-    """The results, or the first error among them."""
+    """The results; the first error among them is raised."""
     results = []
     for outcome in outcomes:
         if isinstance(outcome, ForgeError):
@@ -290,7 +291,7 @@ def _values(outcomes: Sequence[Result | ForgeError]) -> list[Result]:
 
 
 def _is_spent() -> ColumnElement[bool]:
-    """Its execution has been over for as long as the key was to hold."""
+    """Whether its execution has been over for as long as the key was to hold."""
     ended = execution_attempts.c
     is_under_way = exists().where(execution_queue.c.id == kept.execution_id)
     ended_lately = exists().where(

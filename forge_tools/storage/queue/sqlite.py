@@ -48,7 +48,7 @@ from forge_tools.storage.statements import sqlite_statement
 R = TypeVar("R")
 T = TypeVar("T")
 Clock = Callable[[float], str]
-"""The time that many seconds from a flush's own now."""
+"""Gives the time so many seconds after the moment of the flush."""
 
 
 class SqliteHotPath:
@@ -88,14 +88,14 @@ class SqliteHotPath:
         return await self._reader.run(partial(_statuses, ids))
 
     def cut_off(self) -> None:
-        """Nothing waits for a file that does not answer."""
+        """Nothing to do: nobody waits for a file that does not answer."""
 
     async def close(self) -> None:
         await self._writer.close()
         await self._reader.close()
 
     async def _write_each(self, work: Callable[[sqlite3.Connection, R, Clock], T], rows: Sequence[R]) -> list[T]:
-        """All rows in one transaction, and at one moment; no other writer is in between."""
+        """Write all rows in one transaction, as of one moment."""
         clock = cache(forge_now)
         return await self.write(lambda connection: [work(connection, row, clock) for row in rows])
 
@@ -158,7 +158,7 @@ def _run(connection: sqlite3.Connection, name: str, **values: object) -> sqlite3
 
 
 def _bound(values: Mapping[str, object]) -> dict[str, object]:
-    """Parameters of which a list is a text of JSON."""
+    """Parameters for SQLite, with lists as JSON text."""
     return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
@@ -175,7 +175,7 @@ _ALREADY_THERE = ForgeError("this execution was inserted before")
 
 
 def _insert_execution(connection: sqlite3.Connection, new: NewExecution, now: str) -> ForgeError | None:
-    """Insert the asked part; None if that is new."""
+    """Insert what was asked; None if it was not there before."""
     skew = new.issued_at - time.time()
     if abs(skew) > MAX_SKEW:
         known = _run(connection, "known", id=new.id).fetchone()
@@ -267,7 +267,7 @@ def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> b
 
 
 def _settle_late(connection: sqlite3.Connection, outcome: Outcome, fence: dict[str, object], now: str) -> bool:
-    """Tell a repeated finish, which took effect before, from one that was fenced off; keep the latter to read."""
+    """Tell a finish that is repeated, and took effect before, from one fenced off, which is kept for people to read."""
     if _run(connection, "is_mine", status=outcome.status.value, **fence).fetchone()[0]:
         return True
     _run(connection, "insert_event", now=now, kind="late", actor="worker", detail=late_detail(outcome), **fence)

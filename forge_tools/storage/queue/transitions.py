@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -23,10 +24,10 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Loss, Outcome, Wakeup, is_id, moment
+from forge_tools.records import ExecutionStatus, Loss, Outcome, Wakeup, moment
 from forge_tools.records.places import serving_command
 from forge_tools.storage.connection.database import Database
-from forge_tools.storage.functions import among, database_now, from_now, is_granted, seconds_between
+from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
 from forge_tools.storage.models import (
     NOBODY,
     execution_attempts,
@@ -43,125 +44,124 @@ QUEUED, RUNNING = ExecutionStatus.QUEUED.value, ExecutionStatus.RUNNING.value
 AWAITING = ExecutionStatus.AWAITING_APPROVAL.value
 
 SERVING_SECONDS = 15.0
-"""A worker silent for longer may be dead, and is sent nothing that only it could run."""
+"""A worker silent for longer may be dead, so nothing is queued that only it could run."""
 
 LEAST_LEAD = 5.0
-"""Seconds by which a row must be ahead of a clock that was set back, to be one from before."""
+"""By how many seconds a row must be ahead of a clock that was set back to count as written before that."""
 
 
-class Endings:
-    """Changes that need no batches. Each locks its rows in id order, as every batched statement does."""
+Cancellation = Literal["cancelled", "requested", "over"]
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._only_asks: bool | None = None
 
-    async def cancel(self, execution_id: str, *, actor: str, reason: str) -> Literal["cancelled", "requested", "over"]:
-        """End it if it is queued; if it runs, leave word for its owner."""
+def no_such_execution(execution_id: str) -> ExecutionNotFoundError:
+    return ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
 
-        if not is_id(execution_id):
-            raise _no_such(execution_id)
-        if await self._may_only_ask():
-            return await self._ask_to_cancel(execution_id, clean(actor), clean(reason))
 
-        async def work(connection: AsyncConnection) -> Literal["cancelled", "requested", "over"]:
-            row = next(iter(await _lock(connection, live.id == execution_id)), None)
-            if row is None:
-                await _require(connection, execution_id)
-                return "over"
-            if row.status == RUNNING:
-                await _request_cancel(connection, row, clean(actor), clean(reason))
-                return "requested"
-            await _add_events(connection, [row], "cancel", clean(actor), {"reason": clean(reason)})
-            await _end_unstarted(connection, [_cancelled(row, clean(actor), clean(reason))])
-            return "cancelled"
+async def may_only_ask(database: Database) -> bool:
+    """Whether this is a client whose role may not write to the queue (deploy/postgres/roles.sql)."""
+    return not await database.scalar(select(is_granted(execution_queue.name, "DELETE")))
 
-        return await self._database.write(work)
 
-    async def _may_only_ask(self) -> bool:
-        """Whether this is a client whose role may not write to the queue (deploy/postgres/roles.sql); asked once."""
-        if self._only_asks is None:
-            async with self._database.reading() as connection:
-                self._only_asks = not await connection.scalar(select(is_granted(execution_queue.name, "DELETE")))
-        return self._only_asks
+async def ask_to_cancel(database: Database, execution_id: str, actor: str, reason: str) -> Cancellation:
+    """Do what `cancel` does, through the function that such a role may call."""
+    asked = select(func.forge_cancel(cast(execution_id, executions.c.id.type), actor, reason))
+    answer: Any = await database.write(lambda connection: connection.scalar(asked))
+    if answer == "unknown":
+        raise no_such_execution(execution_id)
+    told: Cancellation = answer
+    return told
 
-    async def _ask_to_cancel(
-        self, execution_id: str, actor: str, reason: str
-    ) -> Literal["cancelled", "requested", "over"]:
-        asked = select(func.forge_cancel(cast(execution_id, executions.c.id.type), actor, reason))
-        answer: Any = await self._database.write(lambda connection: connection.scalar(asked))
-        if answer == "unknown":
-            raise _no_such(execution_id)
-        told: Literal["cancelled", "requested", "over"] = answer
-        return told
 
-    async def sweep(self, limit: int) -> list[str]:
-        """End executions that wait for what will not come: a claim, or an approval.
+async def cancel(database: Database, execution_id: str, actor: str, reason: str) -> Cancellation:
+    """End an execution that is queued; ask the owner of one that runs."""
 
-        Nothing is queued again without attempts left; what had none from the start is ended, too.
-        """
+    async def work(connection: AsyncConnection) -> Cancellation:
+        row = next(iter(await _lock(connection, live.id == execution_id)), None)
+        if row is None:
+            if await connection.scalar(select(executions.c.id).where(executions.c.id == execution_id)) is None:
+                raise no_such_execution(execution_id)
+            return "over"
+        await _add_events(connection, [row], "cancel", actor, {"reason": reason})
+        if row.status == RUNNING:  # its owner's next heartbeat finds it
+            asked = func.coalesce(live.cancel_requested_at, from_now(0.0))
+            await connection.execute(update(execution_queue).where(live.id == row.id).values(cancel_requested_at=asked))
+            return "requested"
+        await _end(connection, [_cancelled(row, actor, reason)], [row.id])
+        return "cancelled"
 
-        async def work(connection: AsyncConnection) -> list[str]:
-            rows = await _lock(connection, _is_over(limit), limit=limit)
-            await _end_unstarted(connection, [_unclaimable(row) for row in rows])
-            return [row.id for row in rows]
+    return await database.write(work)
 
-        return await self._database.write(work)
 
-    async def recover(self, boot: str, reason: str, beat: int | None) -> tuple[list[str], list[str]]:
-        """Take the running executions of `boot` from it, and count it as stopped until it beats again.
+async def sweep(database: Database, limit: int) -> list[str]:
+    """End executions that wait for a claim or an approval that will not come.
 
-        Nothing happens if its beat is no longer `beat`, unless that is None.
-        One of them may be what ended it: those of the async lane that were present at two deaths go on in the process lane,
-        where each runs alone in a child, if somebody serves them there.
-        """
-        detail = {"reason": clean(reason), "worker": boot}
+    Nothing is ever queued again without attempts left; an execution that had none from the start is ended, too.
+    """
 
-        async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
-            if beat is not None and await _beat(connection, boot) != beat:
-                return [], []
-            rows = await _lock(connection, (live.owner == boot) & (live.status == RUNNING))
-            silence = await _silence(connection, boot, clean(reason))
-            losses = {row.id: _loss(row, silence) for row in rows}
-            await connection.execute(_MARK_STOPPED, {"boot": boot})
-            again = [row for row in rows if losses[row.id].may_run_again]
-            lost = [row for row in rows if not losses[row.id].may_run_again]
-            await _end(connection, [_lost(row, losses[row.id]) for row in rows], [row.id for row in lost])
-            await _requeue(connection, again, detail)
-            await _add_events(connection, lost, "lost", "recovery", detail)
-            return [row.id for row in again], [row.id for row in lost]
+    async def work(connection: AsyncConnection) -> list[str]:
+        rows = await _lock(connection, _is_over(limit), limit=limit)
+        ids = [row.id for row in rows]
+        await _end(connection, [_unclaimable(row) for row in rows], ids)
+        return ids
 
-        return await self._database.write(work)
+    return await database.write(work)
 
-    async def settle(self, outcome: Outcome) -> bool:
-        """End what cannot be finished, because an attempt of its number is there that its worker did not write."""
 
-        async def work(connection: AsyncConnection) -> bool:
-            is_its_own = (live.id == outcome.id) & (live.attempt == outcome.attempt) & (live.token == outcome.token)
-            rows = await _lock(connection, is_its_own & (live.status == RUNNING))
-            error = f"Attempt {outcome.attempt} ended, but somebody else had written a row of that number; its result is not kept."
-            ends = [_attempt(row, row.attempt, ExecutionStatus.FAILED, error, ErrorCode.UNSTORABLE) for row in rows]
-            await _end_unstarted(connection, ends)
-            return bool(rows)
+async def recover(database: Database, instance: str, reason: str, beat: int | None) -> tuple[list[str], list[str]]:
+    """Take the running executions of a worker instance from it, and count it as stopped until its next heartbeat.
 
-        return await self._database.write(work)
+    Nothing happens if `beat` is given and is no longer its beat. One of the executions may be what killed it: those of the
+    async lane that were present at two deaths go on in the process lane, each alone in a child, if somebody serves them there.
+    """
+    detail = {"reason": clean(reason), "worker": instance}
 
-    async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """(channel, id) of those `ids` that run, or whose submitter can be notified."""
-        asked = executions.c
-        channel = case((live.status == RUNNING, live.owner), else_=asked.reply_to).label("channel")
-        joined = executions.outerjoin(execution_queue, live.id == asked.id)
-        query = select(channel, asked.id).select_from(joined).where(asked.id.in_(ids), channel.is_not(None))
-        async with self._database.reading() as connection:
-            return [(listener, id_) for listener, id_ in await connection.execute(query)]
+    async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
+        if beat is not None and await _beat(connection, instance) != beat:
+            return [], []
+        rows = await _lock(connection, (live.owner == instance) & (live.status == RUNNING))
+        silence = await _silence(connection, instance, clean(reason))
+        losses = {row.id: _loss(row, silence) for row in rows}
+        is_it = (workers.c.id == instance) & workers.c.stopped_at.is_(None)
+        await connection.execute(update(workers).where(is_it).values(stopped_at=from_now(0.0)))
+        again = [row for row in rows if losses[row.id].may_run_again]
+        lost = [row for row in rows if not losses[row.id].may_run_again]
+        await _end(connection, [_lost(row, losses[row.id]) for row in rows], [row.id for row in lost])
+        await _requeue(connection, again, detail)
+        await _add_events(connection, lost, "lost", "recovery", detail)
+        return [row.id for row in again], [row.id for row in lost]
 
-    async def cancels(self, boot: str) -> list[Wakeup]:
-        """The running executions of a boot whose cancel was asked."""
-        query = select(live.id, live.attempt).where(
-            live.cancel_requested_at.is_not(None), live.owner == boot, live.status == RUNNING
-        )
-        async with self._database.reading() as connection:
-            return [Wakeup(id_, attempt) for id_, attempt in await connection.execute(query)]
+    return await database.write(work)
+
+
+async def settle(database: Database, outcome: Outcome) -> bool:
+    """End an execution that cannot be finished because somebody else has written an attempt of that number."""
+
+    async def work(connection: AsyncConnection) -> bool:
+        is_its_own = (live.id == outcome.id) & (live.attempt == outcome.attempt) & (live.token == outcome.token)
+        rows = await _lock(connection, is_its_own & (live.status == RUNNING))
+        error = f"Attempt {outcome.attempt} ended, but somebody else had written a row of that number; its result is not kept."
+        ended = {"attempt": outcome.attempt}
+        ends = [_attempt(row, ExecutionStatus.FAILED, ErrorCode.UNSTORABLE, error) | ended for row in rows]
+        await _end(connection, ends, [row.id for row in rows])
+        return bool(rows)
+
+    return await database.write(work)
+
+
+async def listeners(database: Database, ids: Sequence[str]) -> list[tuple[str, str]]:
+    """(channel, id) of those of `ids` that run, or whose submitter can be notified."""
+    asked = executions.c
+    channel = case((live.status == RUNNING, live.owner), else_=asked.reply_to).label("channel")
+    joined = executions.outerjoin(execution_queue, live.id == asked.id)
+    query = select(channel, asked.id).select_from(joined).where(asked.id.in_(ids), channel.is_not(None))
+    return [(row.channel, row.id) for row in await database.rows(query)]
+
+
+async def cancels(database: Database, instance: str) -> list[Wakeup]:
+    """The running executions of a worker instance that somebody asked to cancel."""
+    is_asked = live.cancel_requested_at.is_not(None)
+    query = select(live.id, live.attempt).where(is_asked, live.owner == instance, live.status == RUNNING)
+    return [Wakeup(row.id, row.attempt) for row in await database.rows(query)]
 
 
 _ADD_ATTEMPTS = insert(execution_attempts).values(completed_at=from_now(0.0))
@@ -179,15 +179,10 @@ _REQUEUE = (
         ),
     )
 )
-_MARK_STOPPED = (
-    update(workers)
-    .where(workers.c.id == bindparam("boot"), workers.c.stopped_at.is_(None))
-    .values(stopped_at=from_now(0.0))
-)
 
 
 def _is_over(limit: int) -> ColumnElement[bool]:
-    """Rows that wait in vain, each kind found through its index: in the order of ids the whole queue might be read."""
+    """Rows that wait in vain, each kind found through its own index; in order of id the whole queue might be read."""
     is_waiting = live.status.in_([QUEUED, AWAITING])
     has_expired, is_cancelled = live.expires_at <= from_now(0.0), live.cancel_requested_at.is_not(None)
     is_hopeless = (live.max_attempts < 1) & (live.status == QUEUED)
@@ -203,46 +198,26 @@ def _is_over(limit: int) -> ColumnElement[bool]:
 async def _lock(
     connection: AsyncConnection, condition: ColumnElement[bool], *, limit: int | None = None
 ) -> Sequence[Row[Any]]:
-    """Lock the rows in id order; with a limit, skip those that someone else holds."""
+    """Lock rows in order of id; with a limit, skip those that are locked."""
     query = select(execution_queue).where(condition).order_by(live.id).limit(limit)
     return (await connection.execute(query.with_for_update(skip_locked=limit is not None))).all()
 
 
-async def _require(connection: AsyncConnection, execution_id: str) -> None:
-    if await connection.scalar(select(executions.c.id).where(executions.c.id == execution_id)) is None:
-        raise _no_such(execution_id)
-
-
-def _no_such(execution_id: str) -> ExecutionNotFoundError:
-    return ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
-
-
-async def _request_cancel(connection: AsyncConnection, row: Row[Any], actor: str, reason: str) -> None:
-    """Leave word for the owner; its next heartbeat finds it."""
-    asked = func.coalesce(live.cancel_requested_at, from_now(0.0))
-    await connection.execute(update(execution_queue).where(live.id == row.id).values(cancel_requested_at=asked))
-    await _add_events(connection, [row], "cancel", actor, {"reason": reason})
-
-
-async def _end_unstarted(connection: AsyncConnection, ends: Sequence[dict[str, Any]]) -> None:
-    await _end(connection, ends, [end["execution_id"] for end in ends])
-
-
 async def _end(connection: AsyncConnection, ends: Sequence[dict[str, Any]], over: Sequence[Any]) -> None:
-    """Add the attempts and take what is over out of the queue, from which a careless restore may have brought it back."""
+    """Insert these attempts, and delete from the queue what has ended, even if a careless restore put it back there."""
     if ends and (kept := await _numbered(connection, ends)):
         await connection.execute(_ADD_ATTEMPTS, kept)
     if over:
-        await connection.execute(delete(execution_queue).where(among(live.id, over)))
+        await connection.execute(delete(execution_queue).where(any_of(live.id, over)))
 
 
 async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The attempts to add: none to what has its end, and none under the number of one that somebody else wrote."""
+    """The attempts to insert: none for an execution that has ended, and none with a number that is taken."""
     ended = execution_attempts.c
     query = select(ended.execution_id, ended.attempt, ended.final)
     there: dict[Any, set[int]] = defaultdict(set)
     has_ended = set()
-    for row in await connection.execute(query.where(among(ended.execution_id, [end["execution_id"] for end in ends]))):
+    for row in await connection.execute(query.where(any_of(ended.execution_id, [end["execution_id"] for end in ends]))):
         there[row.execution_id].add(row.attempt)
         if row.final:
             has_ended.add(row.execution_id)
@@ -254,7 +229,7 @@ async def _numbered(connection: AsyncConnection, ends: Sequence[dict[str, Any]])
 
 
 async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail: dict[str, Any]) -> None:
-    """Put what a dead worker left back in its queue; what is to run alone, out of the async lane."""
+    """Queue again what a dead worker left; what has to run alone moves out of the async lane."""
     moves = await to_run_alone(connection, rows)
     lanes = {row.id: "process" if row.id in moves else row.lane for row in rows}
     if rows:
@@ -265,15 +240,15 @@ async def _requeue(connection: AsyncConnection, rows: Sequence[Row[Any]], detail
     await _add_events(connection, moved, "requeue", "recovery", detail | {"lane": "process, to run alone"})
 
 
-async def _beat(connection: AsyncConnection, boot: str) -> int:
-    """The beat of `boot`, which cannot move until this transaction ends; -1 where it has no row."""
-    beat = await connection.scalar(select(workers.c.beat).where(workers.c.id == boot).with_for_update())
+async def _beat(connection: AsyncConnection, instance: str) -> int:
+    """The beat of a worker instance, locked until this transaction ends; -1 if it has no row."""
+    beat = await connection.scalar(select(workers.c.beat).where(workers.c.id == instance).with_for_update())
     return -1 if beat is None else beat
 
 
-async def _silence(connection: AsyncConnection, boot: str, reason: str) -> str:
-    """What is known of the end of a worker."""
-    seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == boot))
+async def _silence(connection: AsyncConnection, instance: str, reason: str) -> str:
+    """What is known about the end of a worker."""
+    seen = await connection.scalar(select(workers.c.last_seen_at).where(workers.c.id == instance))
     return reason if seen is None else f"its last heartbeat was at {moment(seen)}"
 
 
@@ -297,8 +272,8 @@ def _loss(row: Row[Any], silence: str) -> Loss:
 
 def _lost(row: Row[Any], loss: Loss) -> dict[str, Any]:
     started = {"started_at": row.started_at, "worker_id": row.owner, "hostname": row.hostname, "pid": row.pid}
-    end = _attempt(row, row.attempt, ExecutionStatus.LOST, str(loss), ErrorCode.LOST)
-    return end | started | {"final": not loss.may_run_again}
+    end = _attempt(row, ExecutionStatus.LOST, ErrorCode.LOST, str(loss))
+    return end | started | {"attempt": row.attempt, "final": not loss.may_run_again}
 
 
 _WAITED_FOR = {QUEUED: "before it started", AWAITING: "before anybody approved it"}
@@ -307,38 +282,34 @@ _WAITED_FOR = {QUEUED: "before it started", AWAITING: "before anybody approved i
 def _cancelled(row: Row[Any], actor: str, reason: str) -> dict[str, Any]:
     when = f"after attempt {row.attempt} of {row.max_attempts}" if row.attempt else _WAITED_FOR[row.status]
     error = f"Cancelled by {actor} {when}" + (f": {reason}" if reason else ".")
-    return _attempt(row, row.attempt + 1, ExecutionStatus.CANCELLED, error, ErrorCode.CANCELLED)
+    return _attempt(row, ExecutionStatus.CANCELLED, ErrorCode.CANCELLED, error)
 
 
 def _unclaimable(row: Row[Any]) -> dict[str, Any]:
     if row.cancel_requested_at is not None:
-        return _attempt(
-            row, row.attempt + 1, ExecutionStatus.CANCELLED, "Cancelled before it could run again.", ErrorCode.CANCELLED
-        )
+        error = "Cancelled before it could run again."
+        return _attempt(row, ExecutionStatus.CANCELLED, ErrorCode.CANCELLED, error)
     if row.status == AWAITING:
         error = f"Nobody approved it within {row.expires_in:g} s, so it was not run. Submit it again to ask once more."
-        return _attempt(row, row.attempt + 1, ExecutionStatus.REJECTED, error, ErrorCode.EXPIRED)
+        return _attempt(row, ExecutionStatus.REJECTED, ErrorCode.EXPIRED, error)
     if row.attempt >= row.max_attempts:
         error = f"All {row.max_attempts} attempts were used and none of them came to an end."
-        return _attempt(row, row.attempt + 1, ExecutionStatus.LOST, error, ErrorCode.LOST)
+        return _attempt(row, ExecutionStatus.LOST, ErrorCode.LOST, error)
     error = (
         f"No worker took it from queue '{row.queue}' (lane {row.lane}) within {row.expires_in:g} s. "
         f"Start one: {serving_command(row.queue, row.lane)}"
     )
-    return _attempt(row, row.attempt + 1, ExecutionStatus.EXPIRED, error, ErrorCode.EXPIRED)
+    return _attempt(row, ExecutionStatus.EXPIRED, ErrorCode.EXPIRED, error)
 
 
-def _attempt(row: Row[Any], attempt: int, status: ExecutionStatus, error: str, code: ErrorCode) -> dict[str, Any]:
-    """A final row without a start."""
+def _attempt(row: Row[Any], status: ExecutionStatus, code: ErrorCode, error: str) -> dict[str, Any]:
+    """A final attempt, behind those there were, whose body never started."""
     return {
         "execution_id": row.id,
-        "attempt": attempt,
+        "attempt": row.attempt + 1,
         "final": True,
         "status": status.value,
-        "worker_id": None,
-        "hostname": None,
-        "pid": None,
-        "started_at": None,
+        **dict.fromkeys(("worker_id", "hostname", "pid", "started_at")),
         "error": error,
         "error_code": code.value,
         "metadata": {},
@@ -346,16 +317,16 @@ def _attempt(row: Row[Any], attempt: int, status: ExecutionStatus, error: str, c
 
 
 async def to_run_alone(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> set[str]:
-    """Which of the rows that a dead worker of the async lane left are to go on in the process lane, as far as it is served."""
+    """Which of the rows that a dead worker left have to run alone, in the process lane, and can: somebody serves them there."""
     suspects = await _suspects(connection, [row.id for row in rows if row.lane == "async"])
     served = await _served_in_processes(connection) if suspects else {}
     return {row.id for row in rows if row.id in suspects and row.tool_key in served.get(row.queue, ())}
 
 
 async def _suspects(connection: AsyncConnection, ids: Sequence[str]) -> set[str]:
-    """Those that were present at two deaths, of which the one that is being settled may be the second.
+    """Those that were present at two deaths of workers, the present one included.
 
-    A worker that beat again had only been frozen. One whose neighbours on its host fell silent with it went with the host.
+    A worker with a later heartbeat was only frozen. One whose neighbours on the host fell silent with it died with the host.
     """
     if not ids:
         return set()
@@ -371,7 +342,7 @@ async def _suspects(connection: AsyncConnection, ids: Sequence[str]) -> set[str]
     found = (
         select(ended.execution_id)
         .join(dead.id.table, dead.id == ended.worker_id)
-        .where(among(ended.execution_id, ids), is_death, dead.last_seen_at <= ended.completed_at, has_neighbour)
+        .where(any_of(ended.execution_id, ids), is_death, dead.last_seen_at <= ended.completed_at, has_neighbour)
         .group_by(ended.execution_id)
         .having(func.count() > 1)
     )
@@ -391,15 +362,15 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
 
 
 class Clock:
-    """What time it is there. All deadlines are moments of this clock."""
+    """The clock of the database, by which all deadlines count."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def now(self) -> float:
-        """Unix seconds."""
-        async with self._database.reading() as connection:
-            return (await database_now(connection)).timestamp()
+        """Return its time in Unix seconds."""
+        now: datetime = await self._database.scalar(select(from_now(0.0)))
+        return now.timestamp()
 
     async def follow(self, step: float) -> int:
         """Keep what is queued as far from its deadlines as it was before the clock was set by `step` seconds.
@@ -408,7 +379,7 @@ class Clock:
         Rows from before are told by when they came, or come back, into the queue. Returns how many moved.
         """
         statement = _forward(step) if step > 0 else _back(step)
-        return (await self._database.write(lambda connection: connection.execute(statement))).rowcount
+        return await self._database.execute(statement)
 
 
 # When a row came into the queue is its expiry less what it was given; what waits for a retry came when it is due.

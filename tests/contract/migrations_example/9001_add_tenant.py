@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-from forge_tools.storage.connection.schema_version import SCHEMA_REVISION
 from forge_tools.storage.migrate import checked_later, unchecked
+from forge_tools.storage.models import SCHEMA_REVISION
 from tests.contract.migrations_example import ADDED
 
 revision = ADDED

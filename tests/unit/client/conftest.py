@@ -56,6 +56,6 @@ async def sealing_client(settings: Settings, tmp_path: Path) -> AsyncIterator[Ex
     await publish(settings, ECHO, LOGIN)
     public = KeyFolder(tmp_path / "keys").new()
     async with await open_store(settings.database) as store:
-        await store.sealing.publish(key_id(public), public)
+        await store.encryption_keys.publish(key_id(public), public)
     async with ExecutorClient.connect(settings) as client:
         yield client

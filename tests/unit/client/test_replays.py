@@ -143,15 +143,15 @@ async def test_a_replay_hears_that_its_tool_was_switched_off_elsewhere(
 async def test_a_client_that_was_idle_seals_with_the_key_of_today(client: ExecutorClient, settings: Settings) -> None:
     await client.submit("Login", CONTEXT, {"user": "ann", "pin": "123456"})
     async with await open_store(settings.database) as store:
-        [old] = await store.sealing.list()
+        [old] = await store.encryption_keys.list()
         public = KeyFolder(settings.keys_folder).new()
-        await store.sealing.publish(key_id(public), public)
-        await store.sealing.retire([old.id])
+        await store.encryption_keys.publish(key_id(public), public)
+        await store.encryption_keys.retire([old.id])
 
         client.catalogue.read_at -= 61.0
         await client.submit("Login", CONTEXT, {"user": "ann", "pin": "123456"})
 
-        assert {key.id: key.live for key in await store.sealing.list()} == {old.id: 1, key_id(public): 1}
+        assert {key.id: key.live for key in await store.encryption_keys.list()} == {old.id: 1, key_id(public): 1}
 
 
 async def test_a_clients_own_list_shows_no_text_of_a_call_that_no_tool_knows(client: ExecutorClient) -> None:

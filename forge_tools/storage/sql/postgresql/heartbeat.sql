@@ -13,8 +13,7 @@ SELECT json_build_object(
   'beats', (SELECT json_object_agg(w.id, w.beat) FROM workers w WHERE w.stopped_at IS NULL),
   'due', :asks_due AND EXISTS (
     SELECT FROM execution_queue q
-    WHERE q.lane = :lane AND q.tool_key = ANY(:keys::text[]) AND q.queue = ANY(:queues::text[]) AND q.not_before <= now()
-      AND q.status = 'queued' AND q.expires_at > now() AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts),
+    WHERE q.lane = :lane AND q.tool_key = ANY(:keys::text[]) AND q.queue = ANY(:queues::text[]) AND {is_due}),
   'over',
     EXISTS (SELECT FROM execution_queue q WHERE q.expires_at <= now() AND q.status IN ('queued', 'awaiting_approval'))
     OR EXISTS (SELECT FROM execution_queue q
@@ -40,8 +39,7 @@ SELECT d.id::text, d.attempt FROM (
     SELECT q.id, q.attempt FROM unnest(:queues::text[]) AS s(queue) CROSS JOIN unnest(:keys::text[]) AS k(tool_key)
     CROSS JOIN LATERAL (
         SELECT q.id, q.attempt, q.not_before FROM execution_queue q
-        WHERE q.lane = :lane AND q.tool_key = k.tool_key AND q.queue = s.queue AND q.not_before <= now()
-          AND q.status = 'queued' AND q.expires_at > now() AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
+        WHERE q.lane = :lane AND q.tool_key = k.tool_key AND q.queue = s.queue AND {is_due}
         ORDER BY q.not_before LIMIT :limit) q
     ORDER BY q.not_before, q.id LIMIT :limit) d
 ORDER BY d.id

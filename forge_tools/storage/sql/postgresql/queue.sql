@@ -67,6 +67,10 @@ WITH new AS (
     WHERE (id IN (SELECT id FROM inserted)) IS TRUE)
 {refusals}
 
+-- What can be claimed now, whoever asks.
+-- name: is_due
+  q.status = 'queued' AND q.not_before <= now() AND q.expires_at > now() AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
+
 -- A token that is there already is this very claim: the reply to its commit was lost. The repetition waits for locks
 -- instead of skipping them, because the first try may still be committing.
 -- name: claimable
@@ -75,8 +79,7 @@ WITH asked AS (
   locked AS MATERIALIZED (
     SELECT q.id, a.attempt, a.token, a.ord FROM asked a JOIN execution_queue q ON q.id = ANY (ARRAY[a.id])
     WHERE q.status = 'running' AND q.token = a.token
-       OR q.status = 'queued' AND q.attempt = a.attempt AND q.not_before <= now() AND q.expires_at > now()
-          AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
+       OR q.attempt = a.attempt AND {is_due}
           AND q.lane = :lane AND q.queue = ANY(:queues::text[]) AND q.tool_key = ANY(:keys::text[])
     ORDER BY a.id FOR UPDATE OF q
 
@@ -170,8 +173,7 @@ WITH claimed AS (
       hostname = :hostname, pid = :pid, started_at = clock_timestamp()
     WHERE q.id = (
       SELECT q.id FROM execution_queue q
-      WHERE q.id = :id::uuid AND q.status = 'queued' AND q.attempt = :attempt::int4 AND q.not_before <= now()
-        AND q.expires_at > now() AND q.cancel_requested_at IS NULL AND q.attempt < q.max_attempts
+      WHERE q.id = :id::uuid AND q.attempt = :attempt::int4 AND {is_due}
         AND q.lane = :lane AND q.queue = ANY(:queues::text[]) AND q.tool_key = ANY(:keys::text[])
       FOR UPDATE SKIP LOCKED)
     RETURNING q.id, q.started_at, q.sealed, q.reply_key)

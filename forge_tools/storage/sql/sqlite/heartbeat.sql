@@ -1,6 +1,5 @@
 -- name: claimable
-  lane = :lane AND tool_key = k.value AND queue = s.value AND not_before <= :now
-  AND status = 'queued' AND expires_at > :now AND cancel_requested_at IS NULL AND attempt < max_attempts
+  lane = :lane AND tool_key = k.value AND queue = s.value AND {is_due}
 
 -- One statement is its own transaction. What it says of the very row that it writes is not defined, and not read.
 -- Each question is answered under its name.

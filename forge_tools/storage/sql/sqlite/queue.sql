@@ -15,13 +15,19 @@ INSERT INTO executions ({asked}, queued_at) VALUES ({asked_values}, :now) ON CON
 INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed, reply_key)
 SELECT {queued}, 'queued', 0, :not_before, :expires_at, :sealed, :reply_key FROM executions WHERE id = :id
 
+-- What waits for a claim that may still come; and what can be claimed now, whoever asks.
+-- name: is_waiting
+status = 'queued' AND expires_at > :now AND cancel_requested_at IS NULL AND attempt < max_attempts
+
+-- name: is_due
+not_before <= :now AND {is_waiting}
+
 -- A token that is there already is this very claim: the reply to its commit may have been lost.
 -- name: claim
 UPDATE execution_queue SET status = 'running', attempt = :attempt + 1, token = :token, owner = :boot,
   hostname = :hostname, pid = :pid, started_at = CASE status WHEN 'running' THEN started_at ELSE :now END
-WHERE id = :id AND attempt < max_attempts + (status = 'running') AND (status = 'running' AND token = :token
-  OR status = 'queued' AND attempt = :attempt AND not_before <= :now AND expires_at > :now
-     AND cancel_requested_at IS NULL AND lane = :lane
+WHERE id = :id AND (status = 'running' AND token = :token AND attempt <= max_attempts
+  OR attempt = :attempt AND {is_due} AND lane = :lane
      AND queue IN (SELECT value FROM json_each(:queues)) AND tool_key IN (SELECT value FROM json_each(:keys)))
 
 -- name: claimed

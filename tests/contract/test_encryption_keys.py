@@ -12,34 +12,34 @@ from tests.contract.calls import call, claimed
 
 async def published(store: Store) -> str:
     public = secrets.token_bytes(32)
-    await store.sealing.publish(public.hex()[:16], public)
+    await store.encryption_keys.publish(public.hex()[:16], public)
     return public.hex()[:16]
 
 
 async def test_without_a_key_there_is_none(store: Store) -> None:
-    assert await store.sealing.current() is None
-    assert await store.sealing.list() == []
+    assert await store.encryption_keys.current() is None
+    assert await store.encryption_keys.list() == []
 
 
 async def test_clients_use_the_newest_that_is_not_retired(store: Store) -> None:
     first, second = await published(store), await published(store)
-    current = await store.sealing.current()
+    current = await store.encryption_keys.current()
     assert current is not None
     assert current.id == second
-    await store.sealing.retire([second])
-    current = await store.sealing.current()
+    await store.encryption_keys.retire([second])
+    current = await store.encryption_keys.current()
     assert current is not None
     assert (current.id, current.public.hex()[:16]) == (first, first)
-    await store.sealing.retire([first])
-    assert await store.sealing.current() is None
+    await store.encryption_keys.retire([first])
+    assert await store.encryption_keys.current() is None
 
 
 async def test_publishing_again_changes_nothing(store: Store) -> None:
     id_ = await published(store)
-    await store.sealing.retire([id_])
-    [key] = await store.sealing.list()
-    await store.sealing.publish(id_, key.public)
-    assert await store.sealing.list() == [key]
+    await store.encryption_keys.retire([id_])
+    [key] = await store.encryption_keys.list()
+    await store.encryption_keys.publish(id_, key.public)
+    assert await store.encryption_keys.list() == [key]
 
 
 async def test_a_key_is_needed_until_the_last_call_sealed_with_it_is_over(store: Store) -> None:
@@ -47,18 +47,18 @@ async def test_a_key_is_needed_until_the_last_call_sealed_with_it_is_over(store:
     new = call(parameters='{"token":"[redacted]"}', sealed=f"1.{id_}.AAAA", sealed_names=("token",))
     await store.queue.submit(new)
     await store.queue.submit(call())
-    assert [key.live for key in await store.sealing.list()] == [1]
+    assert [key.live for key in await store.encryption_keys.list()] == [1]
     with pytest.raises(ConfigurationError, match="is in use"):
-        await store.sealing.forget(id_)
-    await store.sealing.retire([id_])
+        await store.encryption_keys.forget(id_)
+    await store.encryption_keys.retire([id_])
     with pytest.raises(ConfigurationError, match="1 calls under way"):
-        await store.sealing.forget(id_)
+        await store.encryption_keys.forget(id_)
     claim = await claimed(store, new.id)
     done = Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=ExecutionStatus.SUCCEEDED)
     assert await store.queue.finish(done)
-    assert [key.live for key in await store.sealing.list()] == [0]
-    await store.sealing.forget(id_)
-    assert await store.sealing.list() == []
+    assert [key.live for key in await store.encryption_keys.list()] == [0]
+    await store.encryption_keys.forget(id_)
+    assert await store.encryption_keys.list() == []
 
 
 async def test_each_of_many_calls_in_a_batch_keeps_its_own(store: Store) -> None:
@@ -84,4 +84,4 @@ async def test_a_late_resubmission_of_a_call_that_is_over_brings_nothing_back(st
     await store.queue.submit(new)
     assert await store.queue.cancel(new.id, actor="test") == "cancelled"
     await store.queue.submit(new)
-    assert [key.live for key in await store.sealing.list()] == [0]
+    assert [key.live for key in await store.encryption_keys.list()] == [0]

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import new_id
 from forge_tools.storage import Store
-from forge_tools.storage.functions import among
+from forge_tools.storage.functions import any_of
 from forge_tools.storage.models import execution_events, executions
 from tests.contract.calls import submitted
 from tests.contract.statements import noted, plan
@@ -19,7 +19,7 @@ KEYS = 70_000
 
 async def counted(store: Store, ids: Sequence[str]) -> int:
     async with store._database.reading() as connection:
-        return await connection.scalar(select(func.count()).where(among(executions.c.id, ids))) or 0
+        return await connection.scalar(select(func.count()).where(any_of(executions.c.id, ids))) or 0
 
 
 async def test_those_are_found_whose_keys_are_listed(store: Store) -> None:
@@ -45,10 +45,10 @@ async def planned(store: Store, statement: Executable) -> str:
 @pytest.mark.parametrize(
     "statement",
     [
-        select(executions.c.tool).where(among(executions.c.id, [new_id()])),
-        select(executions.c.tool).where(and_(among(executions.c.id, [new_id()]), executions.c.tool != "x")),
-        delete(executions).where(among(executions.c.id, [new_id()])),
-        delete(execution_events).where(among(execution_events.c.id, [7]), execution_events.c.kind != "x"),
+        select(executions.c.tool).where(any_of(executions.c.id, [new_id()])),
+        select(executions.c.tool).where(and_(any_of(executions.c.id, [new_id()]), executions.c.tool != "x")),
+        delete(executions).where(any_of(executions.c.id, [new_id()])),
+        delete(execution_events).where(any_of(execution_events.c.id, [7]), execution_events.c.kind != "x"),
     ],
 )
 async def test_no_table_is_read_through_for_them(store: Store, statement: Executable) -> None:

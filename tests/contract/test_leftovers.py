@@ -10,7 +10,7 @@ from forge_tools.records import NamedWorkspace, ShellStatus
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_attempts, session_workspaces, shells, workers
-from forge_tools.storage.retention import BOOT_SECONDS, BOUND_SECONDS
+from forge_tools.storage.retention import BOUND_SECONDS, INSTANCE_SECONDS
 from forge_tools.storage.workspaces import KEPT_SECONDS
 from tests.contract.calls import boot, ended, running, scope, submitted
 from tests.contract.sealed import forge
@@ -52,9 +52,9 @@ async def test_boots_that_stopped_long_ago_go_and_all_others_stay(store: Store) 
     await aged(store, workers.c.id, "asleep", last_seen_at=long)
     await store.workers.register(boot("alive"))
 
-    assert await store.remnants.clear() == 5
+    assert await store.leftovers.clear() == 5
     assert await boots(store) == {"lately", "found dead lately", "asleep", "alive"}
-    assert await store.remnants.clear() == 0
+    assert await store.leftovers.clear() == 0
 
 
 async def test_a_boot_that_still_owns_a_call_stays_until_that_is_settled(store: Store) -> None:
@@ -62,11 +62,11 @@ async def test_a_boot_that_still_owns_a_call_stays_until_that_is_settled(store: 
     await running(store, by=scope(boot="owner"))
     await aged(store, workers.c.id, "owner", stopped_at=2 * KEPT_SECONDS, last_seen_at=2 * KEPT_SECONDS)
 
-    assert await store.remnants.clear() == 0
+    assert await store.leftovers.clear() == 0
 
     await store.queue.recover("owner", "test", 0)
     await forge(store, "DELETE FROM execution_attempts")
-    assert await store.remnants.clear() == 1
+    assert await store.leftovers.clear() == 1
     assert await boots(store) == set()
 
 
@@ -79,9 +79,9 @@ async def test_a_boot_stays_for_a_year_while_attempts_of_its_time_are_kept(
     long = KEPT_SECONDS + 10 * DAY
     await aged(store, execution_attempts.c.execution_id, claim.id, completed_at=long + since)
     await stopped(store, "old", stopped=long, seen=long)
-    await stopped(store, "ancient", stopped=BOOT_SECONDS + DAY, seen=BOOT_SECONDS + DAY)
+    await stopped(store, "ancient", stopped=INSTANCE_SECONDS + DAY, seen=INSTANCE_SECONDS + DAY)
 
-    await store.remnants.clear()
+    await store.leftovers.clear()
 
     assert await boots(store) == ({"old"} if stays else set())
 
@@ -93,7 +93,7 @@ async def test_what_a_boot_announced_goes_with_it(store: Store) -> None:
         await store.workspaces.announce(name, host, [own], within=15.0)
     await aged(store, workers.c.id, "gone", stopped_at=2 * KEPT_SECONDS, last_seen_at=2 * KEPT_SECONDS)
 
-    await store.remnants.clear()
+    await store.leftovers.clear()
 
     assert [one.name for one in await store.workspaces.list(within=15.0)] == ["of-here"]
 
@@ -106,8 +106,8 @@ async def test_shells_that_ended_long_ago_go_and_those_that_run_never_do(store: 
         age = DAY if number == 4 else KEPT_SECONDS + DAY
         await aged(store, shells.c.id, one.id, updated_at=age, started_at=2 * KEPT_SECONDS)
 
-    assert await store.remnants.clear(shells_kept=KEPT_SECONDS + 2 * DAY) == 0
-    assert await store.remnants.clear() == 2
+    assert await store.leftovers.clear(shells_kept=KEPT_SECONDS + 2 * DAY) == 0
+    assert await store.leftovers.clear() == 2
     left = await store.shells.of_session("session-1")
     assert {(one.id, one.status) for one in left} == {
         (ends[3].id, ShellStatus.RUNNING),
@@ -118,7 +118,7 @@ async def test_shells_that_ended_long_ago_go_and_those_that_run_never_do(store: 
 async def test_a_shell_whose_host_comes_back_after_its_row_went_is_told_of_again(store: Store) -> None:
     await store.shells.record(lost(shell()))
     await aged(store, shells.c.id, shell().id, updated_at=2 * KEPT_SECONDS)
-    assert await store.remnants.clear() == 1
+    assert await store.leftovers.clear() == 1
 
     await store.shells.record(shell())
 
@@ -131,7 +131,7 @@ async def test_a_session_keeps_its_workspace_while_a_call_of_it_is_kept(store: S
         await aged(store, session_workspaces.c.session_id, session, bound_at=age)
     await submitted(store, session_id="in use")
 
-    assert await store.remnants.clear() == 1
+    assert await store.leftovers.clear() == 1
     names = ("quiet", "new", "in use")
     assert [await store.workspaces.of_session(name) for name in names] == [None, "repo", "repo"]
 
@@ -149,4 +149,4 @@ async def test_nothing_is_written_where_nothing_is_over(store: Store, monkeypatc
         raise AssertionError("a writer was disturbed")
 
     monkeypatch.setattr(store._database, "write", refused)
-    assert await store.remnants.clear() == 0
+    assert await store.leftovers.clear() == 0

@@ -1,0 +1,200 @@
+"""The batches of the chain, each with the hash of the one before, appended by one writer at a time."""
+
+import hashlib
+import json
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from forge_tools.errors import StorageError
+from forge_tools.records.audit import Head
+from forge_tools.storage.audit.hashes import EPOCH, FORMAT, moment_form, moment_of
+from forge_tools.storage.audit.keys import Signer
+from forge_tools.storage.connection.database import Database
+from forge_tools.storage.functions import stored
+from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
+from forge_tools.storage.models import audit_batches
+from forge_tools.storage.statements import prepare
+
+SEAL, PRUNE = "seal", "prune"
+NOTHING_BEFORE = "0" * 64
+"""`previous` of the first batch."""
+
+BELOW_ALL = -(2**63)
+
+batch = audit_batches.c
+_IS_NUMBERED = batch.sequence.between(1, 2**62)
+"""The numbers that sealers give to batches; somebody else may have written others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A row of `audit_batches`; `detail` is JSON text."""
+
+    sequence: int
+    format: int = FORMAT
+    kind: str = SEAL
+    executions: int = 0
+    events: int = 0
+    ended_from: datetime | None = None
+    ended_until: datetime | None = None
+    frontier: datetime | None = None
+    event_frontier: int = 0
+    root: str
+    previous: str
+    sealed_at: datetime
+    sealer: str
+    detail: str = "{}"
+    key_id: str | None = None
+    hash: str = ""
+    signature: str | None = None
+
+    def computed_hash(self) -> str:
+        """The value that `hash` must have."""
+        values = {name: getattr(self, name) for name in _HASHED}
+        said = {name: moment_form(v) if isinstance(v, datetime) else v for name, v in values.items() if v is not None}
+        text = json.dumps(said, separators=(",", ":"), ensure_ascii=True, sort_keys=True)
+        return hashlib.sha256(f"forge-tools audit {FORMAT} batch\n{text}".encode()).hexdigest()
+
+    def signed(self, signer: Signer | None) -> "Batch":
+        """This batch with its hash, and signed if there is a key."""
+        named = replace(self, key_id=signer.key_id if signer else None)
+        hashed = replace(named, hash=named.computed_hash())
+        return replace(hashed, signature=signer.sign(hashed.message) if signer else None)
+
+    @property
+    def message(self) -> bytes:
+        """What is signed."""
+        return f"forge-tools audit {FORMAT} head {self.hash}\n".encode()
+
+    @property
+    def head(self) -> Head:
+        return Head(self.sequence, self.hash, self.sealed_at, self.key_id, self.signature)
+
+
+_FIELDS = tuple(field.name for field in fields(Batch))
+_NUMBERS = ("format", "executions", "events", "event_frontier")
+_TEXTS = ("kind", "root", "previous", "sealer", "detail", "hash")
+_HASHED = tuple(name for name in _FIELDS if name not in ("hash", "signature"))
+
+
+async def newest(connection: AsyncConnection) -> Batch | None:
+    """The last batch; None before the first."""
+    found = await _read(connection, after=None, limit=1)
+    return found[0] if found else None
+
+
+async def following(connection: AsyncConnection, after: int, limit: int) -> list[Batch]:
+    """The batches after that sequence, in order; after `BELOW_ALL` also those that no sealer has numbered."""
+    return await _read(connection, after=after, limit=limit)
+
+
+async def reach(database: Database) -> Reach:
+    """How far the last batch says that the chain has come."""
+    async with database.reading() as connection:
+        head = await newest(connection)
+        end = head.frontier if head else None
+        return Reach(EVER if end is None else end, await event_floor(connection, head))
+
+
+async def event_floor(connection: AsyncConnection, head: Batch | None) -> int:
+    """The event up to which all are sealed. Numbers are given before commits, so a lower one may still come to light.
+
+    Time counts up to when a sealer last looked, not up to now: nobody has seen yet what came to light since.
+    """
+    looked_at = head.sealed_at if head else None
+    if head is not None and head.kind != SEAL:
+        sealed_at = select(stored(batch.sealed_at)).where(batch.kind == SEAL)
+        looked_at = moment_of(await connection.scalar(sealed_at.order_by(batch.sequence.desc()).limit(1)))
+    if looked_at is None or looked_at == EPOCH:
+        return 0
+    before = select(batch.event_frontier).where(batch.kind == SEAL, batch.sealed_at <= max(EVER, looked_at) - OVERLAP)
+    return await connection.scalar(before.order_by(batch.sequence.desc()).limit(1)) or 0
+
+
+async def append(database: Database, connection: AsyncConnection, new: Batch) -> None:
+    """Add the next batch: the first step of the transaction that writes what it covers.
+
+    Raises:
+        OvertakenError: somebody else has added one since the chain was read; read it again.
+    """
+    if new.sequence == 1:
+        await require_none(connection)
+    there = await connection.scalar(select(func.max(batch.sequence)).where(_IS_NUMBERED))
+    values = {name: getattr(new, name) for name in _FIELDS} | {"detail": json.loads(new.detail)}
+    row = database.upsert(audit_batches).values(**values)
+    added = await connection.scalar(row.on_conflict_do_nothing().returning(batch.sequence))
+    if added is None or (there or 0) != new.sequence - 1:
+        raise OvertakenError("Another process has added to the audit chain at the same moment. Try again.")
+
+
+async def require_none(connection: AsyncConnection) -> None:
+    """Hold off the first batch until this transaction ends: without a chain no batch would tell of another writer.
+
+    Raises:
+        OvertakenError: there is one.
+    """
+    await prepare(connection, "first_batch")
+    if await connection.scalar(select(batch.sequence).where(_IS_NUMBERED).limit(1)) is not None:
+        raise OvertakenError("Another process has begun the audit chain at the same moment. Try again.")
+
+
+class OvertakenError(StorageError):
+    """Another process was quicker, and nothing was written."""
+
+    code = "AUDIT_OVERTAKEN"
+    retryable = True
+
+
+def detail_text(detail: Any) -> str:
+    """A detail as it is stored and hashed."""
+    return json.dumps(detail)
+
+
+async def _read(connection: AsyncConnection, *, after: int | None, limit: int) -> list[Batch]:
+    columns = (stored(batch[name]).label(name) for name in _FIELDS)
+    query = select(*columns).limit(limit)
+    if after is None:
+        query = query.where(_IS_NUMBERED).order_by(batch.sequence.desc())
+    else:
+        query = query.where(batch.sequence > after).order_by(batch.sequence)
+    return [_batch(row._asdict()) for row in await connection.execute(query)]
+
+
+def _batch(values: dict[str, Any]) -> Batch:
+    """Read what anybody may have written: what is no time becomes None and what is no number -1, so that the hash does not fit."""
+    moments = {name: moment_of(values[name]) for name in ("ended_from", "ended_until", "frontier", "sealed_at")}
+    numbers = {name: values[name] if isinstance(values[name], int) else -1 for name in _NUMBERS}
+    texts = {name: values[name] if isinstance(values[name], str) else str(values[name]) for name in _TEXTS}
+    optional = {name: None if values[name] is None else str(values[name]) for name in ("key_id", "signature")}
+    return Batch(**values | moments | numbers | texts | optional | {"sealed_at": moments["sealed_at"] or EPOCH})
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The part of one batch that one checkpoint removed."""
+
+    checkpoint: int
+    batch: int
+    executions: int
+    events: int
+    root: str
+
+    def stored(self) -> list[Any]:
+        return [self.batch, self.executions, self.events, self.root]
+
+
+def portions_of(checkpoint: Batch) -> list[Portion]:
+    """Read them back.
+
+    Raises:
+        KeyError, TypeError, ValueError: the detail is not one of a checkpoint.
+    """
+    detail = json.loads(checkpoint.detail)
+    return [
+        Portion(checkpoint.sequence, int(batch), int(executions), int(events), str(root))
+        for batch, executions, events, root in detail["pruned"]
+    ]
