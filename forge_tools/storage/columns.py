@@ -183,13 +183,10 @@ class _Numbers(Json):
         return value
 
 
-def _as_json(kind: Json) -> Json:
-    """`json` on PostgreSQL, since `jsonb` refuses NUL."""
-    return kind.with_variant(JSON(none_as_null=True), "postgresql")
-
-
-JsonText, JsonObject, JsonList = _as_json(Json()), _as_json(_Object()), _as_json(_List())
-"""Any JSON, an object, an array."""
+JsonText, JsonObject, JsonList = (
+    kind.with_variant(JSON(none_as_null=True), "postgresql") for kind in (Json(), _Object(), _List())
+)
+"""Any JSON, an object, an array: `json` on PostgreSQL, since `jsonb` refuses NUL."""
 
 Numbers = _Numbers().with_variant(ARRAY(Float(53)), "postgresql")
 """A list of floats: `double precision[]` on PostgreSQL, a JSON array in TEXT on SQLite. It binds what `in_form` makes."""

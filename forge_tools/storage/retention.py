@@ -1,6 +1,7 @@
 """Deletes what is old enough, in small transactions: executions that have ended with all that belongs to them, and rows that hosts and sessions left."""
 
 import asyncio
+import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -244,7 +245,7 @@ def _checkpoint(chosen: _Chosen, what: Pruning, run: PruneRun, now: Any) -> Batc
         previous=head.hash,
         sealed_at=now,
         sealer=clean(run.actor),
-        detail=batches.detail_text(detail),
+        detail=json.dumps(detail),
     ).signed(run.signer)
 
 
@@ -281,13 +282,13 @@ async def _mark(connection: AsyncConnection, chosen: _Chosen, checkpoint: int) -
         key, *_ = table.primary_key.columns
         marked = update(table).where(any_of(key, [row.key for row in rows])).values(pruned_by=checkpoint)
         await connection.execute(marked)
-    batches = {row.batch for row in (*chosen.entries, *chosen.events)}
+    touched = {row.batch for row in (*chosen.entries, *chosen.events)}
     kept = set[int]()
     for table in (audit_executions, audit_events):
-        left = select(table.c.batch).where(any_of(table.c.batch, batches), table.c.pruned_by.is_(None)).distinct()
+        left = select(table.c.batch).where(any_of(table.c.batch, touched), table.c.pruned_by.is_(None)).distinct()
         kept.update((await connection.scalars(left)).all())
     for table in (audit_executions, audit_events):
-        await connection.execute(delete(table).where(any_of(table.c.batch, batches - kept)))
+        await connection.execute(delete(table).where(any_of(table.c.batch, touched - kept)))
 
 
 async def _delete(connection: AsyncConnection, ids: Sequence[str]) -> Pruned:

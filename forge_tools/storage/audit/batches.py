@@ -149,11 +149,6 @@ class OvertakenError(StorageError):
     retryable = True
 
 
-def detail_text(detail: Any) -> str:
-    """A detail as it is stored and hashed."""
-    return json.dumps(detail)
-
-
 async def _read(connection: AsyncConnection, *, after: int | None, limit: int) -> list[Batch]:
     columns = (stored(batch[name]).label(name) for name in _FIELDS)
     query = select(*columns).limit(limit)
