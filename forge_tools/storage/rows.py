@@ -232,11 +232,6 @@ def result_of(execution_id: str, text: bytes) -> StoredResult:
 _JSON_RESULTS = {name for name in OUTCOME if isinstance(execution_attempts.c[name].type, Json)}
 
 
-def status_of(status: str | None) -> ExecutionStatus | None:
-    """The status of an execution; None if it has neither ended nor waits in the queue."""
-    return None if status is None else ExecutionStatus(status)
-
-
 def late_detail(outcome: Outcome) -> str:
     """What people may read about a finish that came too late."""
     output = outcome.output

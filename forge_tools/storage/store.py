@@ -25,7 +25,6 @@ from forge_tools.storage.queue.batcher import Limits
 from forge_tools.storage.queue.postgres import PostgresHotPath
 from forge_tools.storage.queue.queue import ExecutionQueue, IdempotencyKeys
 from forge_tools.storage.queue.sqlite import SqliteHotPath
-from forge_tools.storage.queue.transitions import Clock
 from forge_tools.storage.queue.workers import Workers
 from forge_tools.storage.reports import Reports
 from forge_tools.storage.retention import Leftovers, Retention
@@ -93,7 +92,6 @@ class Store:
         self.artifacts = StoredArtifacts(database, artifact_dir)
         self.audit = AuditChain(database)
         self.catalogue = Catalogue(database)
-        self.clock = Clock(database)
         self.overviews = Overviews(database)
         self.keys = IdempotencyKeys(hot, database, limits=limits)
         self.reports = Reports(database)

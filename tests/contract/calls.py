@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
-from forge_tools.storage.functions import from_now
+from forge_tools.storage.functions import any_of, from_now
+from forge_tools.storage.history.view import tool_executions
 from forge_tools.storage.heartbeat import CANCELS, Heartbeat
 from forge_tools.storage.models import execution_queue
 
@@ -88,3 +90,16 @@ async def overdue(store: Store, execution_id: str) -> None:
 async def beat(store: Store, boot: str) -> list[Wakeup]:
     """Say that a boot lives; what it runs and is to stop."""
     return list((await store.workers.beat(Heartbeat(scope(boot=boot), (CANCELS,))))[CANCELS])
+
+
+async def statuses(store: Store, ids: Sequence[str]) -> dict[str, ExecutionStatus]:
+    """Where those of `ids` are that wait, run or have ended."""
+    known = tool_executions.c
+    query = select(known.id, known.status).where(any_of(known.id, ids), known.status.is_not(None))
+    return {row.id: ExecutionStatus(row.status) for row in await store._database.rows(query)}
+
+
+async def clock_of(store: Store) -> float:
+    """The time of the database, in Unix seconds."""
+    now: datetime = await store._database.scalar(select(from_now(0.0)))
+    return now.timestamp()

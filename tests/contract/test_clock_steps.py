@@ -7,7 +7,7 @@ import pytest
 from forge_tools.records import Wakeup
 from forge_tools.storage import Store, open_store
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
-from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, submitted
+from tests.contract.calls import SCOPE, beat, boot, call, claimed, clock_of, ended, submitted
 
 HOUR = 3590.0
 """Ids more than an hour off the database's clock are refused."""
@@ -26,10 +26,10 @@ async def store(migrated_url: str, set_clock: SetClock) -> AsyncIterator[Store]:
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
 async def test_the_clock_says_what_the_database_goes_by(store: Store, set_clock: SetClock, step: float) -> None:
-    before = await store.clock.now()
+    before = await clock_of(store)
     set_clock(step)
 
-    assert await store.clock.now() - before == pytest.approx(step, abs=30)
+    assert await clock_of(store) - before == pytest.approx(step, abs=30)
 
 
 async def test_a_lease_of_the_dead_from_before_a_step_back_binds_nobody(store: Store, set_clock: SetClock) -> None:
@@ -67,7 +67,7 @@ async def test_what_waits_is_due_again_after_a_step_back_and_what_is_delayed_is_
     set_clock(-HOUR)
     assert await store.queue.due(SCOPE, 9) == []
 
-    assert await store.clock.follow(-HOUR) == 2
+    assert await store.queue.follow_clock(-HOUR) == 2
     assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
     set_clock(-HOUR + 31)
     assert len(await store.queue.due(SCOPE, 9)) == 2
@@ -78,13 +78,13 @@ async def test_what_came_after_a_step_stays_as_it_is(store: Store, set_clock: Se
     set_clock(step)
     await submitted(store)
 
-    assert await store.clock.follow(step) == 0
+    assert await store.queue.follow_clock(step) == 0
 
 
 async def test_what_waits_does_not_expire_by_a_step_forward(store: Store, set_clock: SetClock) -> None:
     waiting = await submitted(store)
     set_clock(HOUR)
-    assert await store.clock.follow(HOUR) == 1
+    assert await store.queue.follow_clock(HOUR) == 1
 
     assert not await store.queue.sweep()
     assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
@@ -97,7 +97,7 @@ async def test_what_runs_is_not_touched_by_a_step(store: Store, set_clock: SetCl
     claim = await claimed(store, await submitted(store))
     set_clock(step)
 
-    assert await store.clock.follow(step) == 0
+    assert await store.queue.follow_clock(step) == 0
     assert await store.queue.finish(ended(claim))
 
 
@@ -107,7 +107,7 @@ async def test_what_is_delayed_stays_delayed_after_a_step_forward(store: Store, 
     await store.queue.submit(delayed)
     set_clock(HOUR)
 
-    assert await store.clock.follow(HOUR) == 2
+    assert await store.queue.follow_clock(HOUR) == 2
     assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
     set_clock(HOUR + 31)
     assert len(await store.queue.due(SCOPE, 9)) == 2

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from forge_tools.records import ExecutionStatus, Wakeup
 from forge_tools.storage import Store, open_store
-from tests.contract.calls import beat, boot, call, ended, running, scope, submitted
+from tests.contract.calls import beat, boot, call, ended, running, scope, statuses, submitted
 from tests.fleet import ROOT, warm_worker
 
 POOLED = True
@@ -42,9 +42,9 @@ async def test_a_finish_and_a_recovery_at_once_have_one_winner(store: Store, mig
         )
     assert lost == []
     assert sorted(again) == sorted(claim.id for claim, kept in zip(claims, effects, strict=True) if not kept)
-    statuses = Counter((await store.queue.statuses([claim.id for claim in claims])).values())
-    assert statuses[ExecutionStatus.SUCCEEDED] == sum(effects)
-    assert statuses[ExecutionStatus.QUEUED] == len(again)
+    counted = Counter((await statuses(store, [claim.id for claim in claims])).values())
+    assert counted[ExecutionStatus.SUCCEEDED] == sum(effects)
+    assert counted[ExecutionStatus.QUEUED] == len(again)
 
 
 async def test_a_finish_and_a_cancel_at_once_leave_one_end(store: Store) -> None:

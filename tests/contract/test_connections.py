@@ -41,7 +41,6 @@ async def burst(store: Store) -> None:
         for id_ in ids:
             group.create_task(store.queue.submit(call()))
             group.create_task(store.queue.claim([Wakeup(id_, 0)], SCOPE))
-            group.create_task(store.queue.statuses([id_]))
             group.create_task(store.queue.results([id_]))
             group.create_task(store.queue.due(SCOPE, 1))
             group.create_task(beat(store, "boot-1"))

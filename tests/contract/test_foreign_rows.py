@@ -14,7 +14,7 @@ from forge_tools.storage import Store, integrity, open_store
 from forge_tools.storage.connection.faults import RefusedError
 from forge_tools.storage.heartbeat import BEATS, CANCELS, DEMOTED, DISABLED, PINNED, Heartbeat
 from forge_tools.validation import Unreadable
-from tests.contract.calls import SCOPE, boot, ended, finished, overdue, running, scope, submitted
+from tests.contract.calls import SCOPE, boot, ended, finished, overdue, running, scope, statuses, submitted
 from tests.contract.sealed import forge, sealed_past, verified
 from tests.contract.test_catalogue import GREP
 from tests.services import admin
@@ -246,7 +246,7 @@ async def test_a_call_that_has_neither_ended_nor_waits_is_lost_and_counted(store
     bad, good = await submitted(store), await submitted(store)
     await forge(store, f"DELETE FROM execution_queue WHERE id = '{bad}'")
     assert [one.status for one in await store.history.list()] == [ExecutionStatus.QUEUED, ExecutionStatus.LOST]
-    assert await store.queue.statuses([bad, good]) == {good: ExecutionStatus.QUEUED}
+    assert await statuses(store, [bad, good]) == {good: ExecutionStatus.QUEUED}
     assert await store.violations() == ["executions that have neither ended nor wait (1)"]
 
 

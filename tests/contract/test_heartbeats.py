@@ -32,7 +32,7 @@ from forge_tools.storage.heartbeat import (
     unchained,
 )
 from forge_tools.storage.models import execution_queue, idempotency_keys
-from tests.contract.calls import SCOPE, beat, boot, overdue, running, scope, submitted
+from tests.contract.calls import SCOPE, beat, boot, clock_of, overdue, running, scope, submitted
 from tests.contract.sealed import past, seal_all, sealed_past
 
 POOLED = True
@@ -62,7 +62,7 @@ async def test_an_idle_stack_shows_who_lives_what_time_it_is_and_nothing_to_do(s
         False, False, False, (), frozenset()
     )  # fmt: skip
     assert answers[BEATS]["boot-2"] == 1
-    assert answers[NOW] == pytest.approx(await store.clock.now(), abs=5)
+    assert answers[NOW] == pytest.approx(await clock_of(store), abs=5)
 
 
 async def test_a_heartbeat_leaves_in_its_row_what_is_for_others_to_read(store: Store) -> None:

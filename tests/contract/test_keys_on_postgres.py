@@ -14,7 +14,7 @@ from forge_tools.records import ExecutionStatus, Holder, KeyClaim, LinkedExecuti
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection.pool import PINNED
 from forge_tools.storage.statements import postgres_statement
-from tests.contract.calls import call, submitted
+from tests.contract.calls import call, statuses, submitted
 from tests.contract.proxy import Proxy
 from tests.contract.statements import blocked_statements
 
@@ -62,7 +62,7 @@ async def test_a_keyed_submit_whose_commit_reply_is_lost_is_stored_once_and_is_n
     proxy.replies_to_lose = 1
     assert await store.keys.submit_many([row]) == [None]
     assert proxy.lost.is_set()
-    assert await store.queue.statuses([row.new.id]) == {row.new.id: ExecutionStatus.QUEUED}
+    assert await statuses(store, [row.new.id]) == {row.new.id: ExecutionStatus.QUEUED}
     assert [event.kind for event in await store.history.events(original)] == ["replayed"]
 
 
@@ -87,7 +87,7 @@ async def test_a_submit_that_is_still_committing_when_it_is_repeated_is_waited_f
     await blocked_statements(blocker, 2)
     await blocker.close()
     assert await submitting == [None]
-    assert await store.queue.statuses([row.new.id]) == {row.new.id: ExecutionStatus.QUEUED}
+    assert await statuses(store, [row.new.id]) == {row.new.id: ExecutionStatus.QUEUED}
 
 
 async def test_a_rival_waits_for_the_first_to_commit_and_is_told_of_it(
@@ -120,7 +120,7 @@ async def test_a_rival_takes_the_key_of_a_submitter_that_was_killed_before_its_c
         await submitting
         await blocker.close()
         assert await rivalling == [None]
-        assert await other.queue.statuses([first.new.id, second.new.id]) == {second.new.id: ExecutionStatus.QUEUED}
+        assert await statuses(other, [first.new.id, second.new.id]) == {second.new.id: ExecutionStatus.QUEUED}
     await proxy.come_back()
 
 

@@ -25,7 +25,7 @@ from forge_tools.records import ExecutionStatus
 from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connection import faults
 from forge_tools.storage.migrate import checked_later, concurrent_index, unchecked
-from tests.contract.calls import UNKNOWN, call, finished, submitted
+from tests.contract.calls import UNKNOWN, call, finished, statuses, submitted
 from tests.contract.migrations_example import ADDED, OURS, REMOVED, VALIDATED, known
 from tests.fleet import ROOT, warm_worker
 from tests.migrated import look
@@ -107,7 +107,7 @@ async def calls_going_on(store: Store) -> AsyncIterator[list[str]]:
         working.cancel()
         await asyncio.wait([working])
     assert working.cancelled(), working.exception()
-    assert set((await store.queue.statuses(ids)).values()) == {ExecutionStatus.SUCCEEDED}
+    assert set((await statuses(store, ids)).values()) == {ExecutionStatus.SUCCEEDED}
 
 
 async def more(ids: list[str], working: "asyncio.Task[None] | None" = None) -> None:

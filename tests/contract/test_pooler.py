@@ -21,7 +21,7 @@ from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connection.pool import knows_names, role_setting
 from tests import pooler as poolers
 from tests.conftest import started
-from tests.contract.calls import SCOPE, beat, boot, call, ended, scope, submitted
+from tests.contract.calls import SCOPE, beat, boot, call, ended, scope, statuses, submitted
 from tests.pooler import SERVERS, Pooler
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, PostgresServer, Services
@@ -86,8 +86,8 @@ async def test_many_clients_share_two_servers_and_none_meets_what_another_prepar
             await one.workers.register(boot(f"boot-{n}"))
         done = await asyncio.gather(*(to_its_end(one, f"boot-{n}") for n, one in enumerate(stores)))
         ids = [id_ for some in done for id_ in some]
-        statuses = await stores[0].queue.statuses(ids)
-    assert Counter(statuses.values()) == {ExecutionStatus.SUCCEEDED: 10 * CLIENTS}
+        found = await statuses(stores[0], ids)
+    assert Counter(found.values()) == {ExecutionStatus.SUCCEEDED: 10 * CLIENTS}
 
 
 async def servers_seen(store: Store) -> dict[int, tuple[str, str]]:
@@ -137,7 +137,7 @@ async def test_what_happens_while_the_pooler_restarts_happens_once(
                 if n in (15, 35):
                     pooler.restart()
         ids = [new.id for new in calls]
-        assert Counter((await store.queue.statuses(ids)).values()) == {ExecutionStatus.SUCCEEDED: len(calls)}
+        assert Counter((await statuses(store, ids)).values()) == {ExecutionStatus.SUCCEEDED: len(calls)}
         attempts = [attempt for id_ in ids for attempt in await store.history.attempts(id_)]
         assert len(attempts) == len(calls)
 

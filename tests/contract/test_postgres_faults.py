@@ -20,7 +20,7 @@ from forge_tools.storage.connection import database, pool
 from forge_tools.storage.heartbeat import scope_values
 from forge_tools.storage.rows import OUTCOME
 from forge_tools.storage.statements import postgres_statement
-from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, submitted
+from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, statuses, submitted
 from tests.contract.proxy import Proxy
 from tests.contract.statements import blocked_statements
 from tests.waiting import reached
@@ -111,13 +111,13 @@ async def test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id(store: S
     assert time.monotonic() - began < 30
     await proxy.come_back()
     await store.queue.submit(new)
-    assert await store.queue.statuses([new.id]) == {new.id: ExecutionStatus.QUEUED}
+    assert await statuses(store, [new.id]) == {new.id: ExecutionStatus.QUEUED}
 
 
 async def test_a_database_that_went_away_fails_soon_and_hides_its_password(store: Store, proxy: Proxy) -> None:
     await proxy.go_away()
     began = time.monotonic()
-    for attempt in (store.queue.statuses([call().id]), store.history.list(), beat(store, "boot-1")):
+    for attempt in (store.queue.results([call().id]), store.history.list(), beat(store, "boot-1")):
         with pytest.raises(DatabaseUnavailableError, match=r"cannot be used.*FORGE_DATABASE_URL") as caught:
             await attempt
         assert str(proxy.port) in str(caught.value)
@@ -147,7 +147,7 @@ async def test_a_frozen_database_is_given_up_in_bounded_time(
     proxy.freeze()
     began = time.monotonic()
     with pytest.raises(DatabaseUnavailableError):
-        await store.queue.statuses([call().id])
+        await store.queue.results([call().id])
     assert time.monotonic() - began < 30
     proxy.thaw()
     await submitted(store)
@@ -242,7 +242,6 @@ def hot_statements(id_: str) -> list[tuple[str, tuple[object, ...]]]:
         "claim": {**fence, "attempt": [0], **scope_values(SCOPE)},
         "finish": {**fence, "attempt": [1], "retry_in": [None], "give_back": [False], **outcome},
         "results": {"ids": [id_]},
-        "statuses": {"ids": [id_]},
     }
     return [
         (postgres_statement(name).text, tuple(postgres_statement(name).arguments(values)))

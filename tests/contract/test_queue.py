@@ -8,7 +8,7 @@ import pytest
 from forge_tools.errors import UnstorableRowError
 from forge_tools.records import ExecutionStatus, Kept, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
-from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, submitted
+from tests.contract.calls import SCOPE, call, claimed, ended, finished, overdue, running, scope, statuses, submitted
 from tests.waiting import reached
 
 POOLED = True
@@ -18,7 +18,7 @@ NASTY = '{"text":"\\u0000 \\ud800 \\udfff \\u20ac","number":1.0,"big":1234567890
 
 async def test_a_submitted_call_is_queued_and_due(store: Store) -> None:
     id_ = await submitted(store)
-    assert await store.queue.statuses([id_]) == {id_: ExecutionStatus.QUEUED}
+    assert await statuses(store, [id_]) == {id_: ExecutionStatus.QUEUED}
     assert await store.queue.due(SCOPE, 10) == [Wakeup(id_, 0)]
     assert await store.queue.results([id_]) == []
 
@@ -29,7 +29,7 @@ async def test_submitting_again_changes_nothing_even_after_it_ended(store: Store
     await finished(store, [new.id])
     await store.queue.submit(new)
     assert await store.queue.due(SCOPE, 10) == []
-    assert await store.queue.statuses([new.id]) == {new.id: ExecutionStatus.SUCCEEDED}
+    assert await statuses(store, [new.id]) == {new.id: ExecutionStatus.SUCCEEDED}
 
 
 async def test_a_result_that_is_asked_for_twice_is_two_results(store: Store) -> None:
@@ -54,7 +54,7 @@ async def test_a_claim_carries_what_the_worker_needs(store: Store) -> None:
 async def test_a_running_call_cannot_be_claimed_again(store: Store) -> None:
     claim = await running(store)
     assert await store.queue.claim([Wakeup(claim.id, 0), Wakeup(claim.id, 1)], SCOPE) == []
-    assert await store.queue.statuses([claim.id]) == {claim.id: ExecutionStatus.RUNNING}
+    assert await statuses(store, [claim.id]) == {claim.id: ExecutionStatus.RUNNING}
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ async def test_an_id_an_hour_off_the_database_clock_is_refused_alone(store: Stor
     assert isinstance(error, UnstorableRowError)
     assert "of the database's clock" in str(error) or "behind the database's clock" in str(error)
     assert fine is None
-    assert await store.queue.statuses([off.id, good.id]) == {good.id: ExecutionStatus.QUEUED}
+    assert await statuses(store, [off.id, good.id]) == {good.id: ExecutionStatus.QUEUED}
     with pytest.raises(UnstorableRowError, match="clock"):
         await store.queue.record(off, Outcome(id=off.id, attempt=0, token="", status=ExecutionStatus.REJECTED))
 

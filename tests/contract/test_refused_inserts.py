@@ -7,7 +7,7 @@ import pytest
 from forge_tools.errors import ForgeError
 from forge_tools.records import LinkedExecution, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
 from forge_tools.storage import Store, ToolChangedError
-from tests.contract.calls import SCOPE, boot, call
+from tests.contract.calls import SCOPE, boot, call, statuses
 
 FIRST = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE)
 PATTERN = ToolParameter(name="pattern", type="string", description="What.")
@@ -31,7 +31,7 @@ def by(spec: ToolSpec) -> NewExecution:
 
 
 async def stored(store: Store, rows: Sequence[NewExecution]) -> list[bool]:
-    known = await store.queue.statuses([row.id for row in rows])
+    known = await statuses(store, [row.id for row in rows])
     return [row.id in known for row in rows]
 
 

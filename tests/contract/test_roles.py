@@ -15,7 +15,7 @@ from forge_tools.records import ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
-from tests.contract.calls import SCOPE, beat, boot, call, ended
+from tests.contract.calls import SCOPE, beat, boot, call, ended, statuses
 from tests.contract.sealed import seal_all, verified
 from tests.contract.test_retention import everything
 from tests.contract.test_rollups import HOUR, OLD, put_back, rolled_hours
@@ -152,7 +152,7 @@ async def test_a_client_sees_nothing_of_others(alice: Store, mallory: Store, wal
     assert await mallory.history.list() == []
     assert await mallory.history.figures() == []
     assert await mallory.queue.results([done.id]) == []
-    assert await mallory.queue.statuses([done.id, waiting.id]) == {}
+    assert await statuses(mallory, [done.id, waiting.id]) == {}
     assert await mallory.history.attempts(done.id) == []
     assert await mallory.history.events(waiting.id) == []
     assert await mallory.history.list_attempts() == await mallory.history.list_events() == []

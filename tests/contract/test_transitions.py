@@ -24,6 +24,7 @@ from tests.contract.calls import (
     overdue,
     running,
     scope,
+    statuses,
     submitted,
 )
 
@@ -47,14 +48,14 @@ async def test_a_running_call_is_asked_to_stop_and_its_owner_hears_until_it_ends
     assert await beat(store, "boot-1") == [Wakeup(claim.id, 1)]
     assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
     assert await beat(store, "boot-1") == []
-    assert await store.queue.statuses([other.id]) == {other.id: ExecutionStatus.RUNNING}
+    assert await statuses(store, [other.id]) == {other.id: ExecutionStatus.RUNNING}
 
 
 async def test_cancelling_what_is_over_changes_nothing(store: Store) -> None:
     id_ = await submitted(store)
     await finished(store, [id_])
     assert await store.queue.cancel(id_, actor="ann") == "over"
-    assert await store.queue.statuses([id_]) == {id_: ExecutionStatus.SUCCEEDED}
+    assert await statuses(store, [id_]) == {id_: ExecutionStatus.SUCCEEDED}
 
 
 @pytest.mark.parametrize("id_", [UNKNOWN, "nope", "", "'; DROP TABLE executions"])
@@ -96,7 +97,7 @@ async def test_a_running_call_never_expires(store: Store) -> None:
 async def test_a_queued_call_whose_attempts_are_used_up_is_lost(store: Store) -> None:
     id_ = await submitted(store, max_attempts=0)
     assert await store.queue.sweep() == [id_]
-    assert await store.queue.statuses([id_]) == {id_: ExecutionStatus.LOST}
+    assert await statuses(store, [id_]) == {id_: ExecutionStatus.LOST}
 
 
 async def test_a_sweep_takes_no_more_than_its_limit(store: Store) -> None:
@@ -155,7 +156,7 @@ async def test_the_finish_of_a_recovered_attempt_is_late(store: Store) -> None:
     await store.queue.recover("boot-1", "dead")
     assert await store.queue.finish_many([ended(requeued), ended(lost)]) == [False, False]
     assert not await store.queue.finish(ended(lost, ExecutionStatus.LOST))
-    assert await store.queue.statuses([requeued.id, lost.id]) == {
+    assert await statuses(store, [requeued.id, lost.id]) == {
         requeued.id: ExecutionStatus.QUEUED,
         lost.id: ExecutionStatus.LOST,
     }
@@ -168,7 +169,7 @@ async def test_a_recovered_call_whose_cancel_was_asked_ends_as_cancelled(store: 
     await store.queue.recover("boot-1", "dead")
     assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
     assert await store.queue.sweep() == [claim.id]
-    assert await store.queue.statuses([claim.id]) == {claim.id: ExecutionStatus.CANCELLED}
+    assert await statuses(store, [claim.id]) == {claim.id: ExecutionStatus.CANCELLED}
     assert [attempt.status for attempt in await store.history.attempts(claim.id)] == [
         ExecutionStatus.LOST,
         ExecutionStatus.CANCELLED,
@@ -286,7 +287,7 @@ async def test_a_cancel_and_a_finish_of_one_moment_have_one_winner_and_say_so(st
     answers = await asyncio.gather(*work)
     assert all(answers[::2])
     assert {*answers[1::2]} <= {"requested", "over"}
-    assert await store.queue.statuses([claim.id for claim in claims]) == {
+    assert await statuses(store, [claim.id for claim in claims]) == {
         claim.id: ExecutionStatus.SUCCEEDED for claim in claims
     }
     assert [await ask(store, claim.id) for claim in claims] == ["over"] * 20
@@ -351,7 +352,7 @@ async def test_a_boot_that_has_beaten_since_its_judge_looked_is_left_alone(store
     await beat(store, "boot-1")
 
     assert await store.queue.recover("boot-1", "silent", seen) == ([], [])
-    assert await store.queue.statuses([claim.id]) == {claim.id: ExecutionStatus.RUNNING}
+    assert await statuses(store, [claim.id]) == {claim.id: ExecutionStatus.RUNNING}
     assert await store.queue.recover("boot-1", "silent", seen + 1) == ([], [claim.id])
 
 

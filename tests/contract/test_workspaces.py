@@ -13,7 +13,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import execution_queue, workers
 from forge_tools.storage.workspaces import MOST_MOVES
-from tests.contract.calls import boot, claimed, ended, running, scope
+from tests.contract.calls import boot, claimed, ended, running, scope, statuses
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, lane="async")
 LEASE = 15.0
@@ -190,7 +190,7 @@ async def test_without_a_live_host_it_is_said_which_one_had_it_and_for_how_long_
     assert isinstance(stranded, Stranded)
     assert "not on host b" in stranded.why
     assert "host a has it, and its workers have been silent for 240 s" in stranded.why
-    assert (await store.queue.statuses([claim.id]))[claim.id] == ExecutionStatus.RUNNING  # still the worker's to end
+    assert (await statuses(store, [claim.id]))[claim.id] == ExecutionStatus.RUNNING  # still the worker's to end
 
 
 async def test_what_no_host_ever_had_is_stranded(store: Store) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import (
     Claim,
-    ExecutionStatus,
     Holder,
     LinkedExecution,
     NewExecution,
@@ -35,7 +34,6 @@ from forge_tools.storage.rows import (
     outcome_by_name,
     outcome_values,
     refusal,
-    status_of,
     stored_result,
 )
 from forge_tools.storage.statements import postgres_statement
@@ -115,12 +113,6 @@ class PostgresHotPath:
         found: list[StoredResult | None] = [None] * len(ids)
         for ord_, *values in await self._run("results", ids=ids):
             found[ord_ - 1] = stored_result(ids[ord_ - 1], values)
-        return found
-
-    async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]:
-        found: list[ExecutionStatus | None] = [None] * len(ids)
-        for ord_, status in await self._run("statuses", ids=ids):
-            found[ord_ - 1] = status_of(status)
         return found
 
     async def beat(self, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:

@@ -10,7 +10,6 @@ from sqlalchemy import ColumnElement, delete, exists, or_, select
 from forge_tools.errors import ForgeError, SubmitOutcomeUnknownError, UnstorableRowError
 from forge_tools.records import (
     Claim,
-    ExecutionStatus,
     Holder,
     Kept,
     LinkedExecution,
@@ -52,8 +51,6 @@ class HotPath(Protocol):
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]: ...
 
-    async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]: ...
-
     async def beat(self, rows: Sequence[Heartbeat]) -> Sequence[Answers | ForgeError]: ...
 
     async def due(self, scope: Scope, limit: int) -> list[Wakeup]: ...
@@ -75,7 +72,6 @@ class ExecutionQueue:
         self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row.size)
         self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
         self._results: Batcher[str, StoredResult | None] = Batcher(hot.results, limits)
-        self._statuses: Batcher[str, ExecutionStatus | None] = Batcher(hot.statuses, limits)
         self._claims: dict[Scope, Batcher[Ask, Claim | None]] = {}
 
     async def submit(self, new: NewExecution) -> None:
@@ -154,13 +150,6 @@ class ExecutionQueue:
         found = _values(await self._results.put([id_ for id_ in ids if is_id(id_)]))
         return [result for result in found if result is not None]
 
-    async def statuses(self, ids: Sequence[str]) -> dict[str, ExecutionStatus]:
-        """The status of each of `ids` that exists."""
-        self._database.guard()
-        known = [id_ for id_ in ids if is_id(id_)]
-        found = _values(await self._statuses.put(known))
-        return {id_: status for id_, status in zip(known, found, strict=True) if status is not None}
-
     async def cancel(self, execution_id: str, *, actor: str, reason: str = "") -> transitions.Cancellation:
         """End a queued execution, or ask the owner of a running one to stop it.
 
@@ -185,6 +174,14 @@ class ExecutionQueue:
         """
         return await transitions.recover(self._database, instance, reason, beat)
 
+    async def follow_clock(self, step: float) -> int:
+        """Keep what is queued as far from its deadlines as it was before the database's clock was set by `step` seconds.
+
+        Set forward, nothing expires that had time left; set back, nothing due waits for the old time to come again.
+        Returns how many rows moved.
+        """
+        return await transitions.follow_clock(self._database, step)
+
     async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """(channel, id) of whoever has to be notified about `ids`: the worker instance that runs one, else its submitter."""
         return await transitions.listeners(self._database, [id_ for id_ in ids if is_id(id_)])
@@ -196,13 +193,7 @@ class ExecutionQueue:
     async def close(self) -> None:
         """Write what is under way and accept no more; claims first, since some may have to be given back."""
         await asyncio.gather(*(batcher.close() for batcher in self._claims.values()))
-        batchers: list[Batcher[Any, Any]] = [
-            self._submits,
-            self._records,
-            self._finishes,
-            self._results,
-            self._statuses,
-        ]
+        batchers: list[Batcher[Any, Any]] = [self._submits, self._records, self._finishes, self._results]
         await asyncio.gather(*(batcher.close() for batcher in batchers))
 
     def _claims_of(self, scope: Scope) -> Batcher[Ask, Claim | None]:
@@ -237,11 +228,6 @@ class IdempotencyKeys:
             if (error := bad_id(row.new.id)) is not None:
                 raise error
         return list(await self._submits.add_many(rows))
-
-    async def of(self, execution_id: str) -> tuple[str, str] | None:
-        """The scope and the key that still stand for an execution."""
-        query = select(kept.scope, kept.key).where(kept.execution_id == execution_id)
-        return next((tuple(row) for row in await self._database.rows(query)), None)
 
     async def purge(self, most: int = 500) -> int:
         """Delete at most so many keys that have expired; returns how many went."""

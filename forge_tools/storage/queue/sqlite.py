@@ -13,7 +13,6 @@ from typing import TypeVar
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import (
     Claim,
-    ExecutionStatus,
     Holder,
     KeyClaim,
     LinkedExecution,
@@ -26,6 +25,7 @@ from forge_tools.records import (
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, forge_now
 from forge_tools.storage.connection.faults import translated
+from forge_tools.storage.models import NOBODY
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.rows import (
     MAX_SKEW,
@@ -40,7 +40,6 @@ from forge_tools.storage.rows import (
     outcome_by_name,
     refusal,
     skewed,
-    status_of,
     stored_result,
 )
 from forge_tools.storage.statements import sqlite_statement
@@ -83,9 +82,6 @@ class SqliteHotPath:
 
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
         return await self._reader.run(partial(_results, ids))
-
-    async def statuses(self, ids: Sequence[str]) -> list[ExecutionStatus | None]:
-        return await self._reader.run(partial(_statuses, ids))
 
     def cut_off(self) -> None:
         """Nothing to do: nobody waits for a file that does not answer."""
@@ -215,8 +211,7 @@ def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeE
     now = clock(0.0)
     refused = _insert_execution(connection, row.new, now)
     if refused is None:
-        never_started = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
-        _insert_attempt(connection, row.outcome, id=row.new.id, attempt=0, final=True, now=now, **never_started)
+        _insert_attempt(connection, row.outcome, id=row.new.id, attempt=0, final=True, now=now, **NOBODY)
     return None if refused is _ALREADY_THERE else refused
 
 
@@ -301,8 +296,3 @@ def _due(scope: Scope, limit: int, connection: sqlite3.Connection) -> list[Wakeu
 def _results(ids: Sequence[str], connection: sqlite3.Connection) -> list[StoredResult | None]:
     found = {id_: row for id_, *row in _run(connection, "results", ids=json.dumps(ids))}
     return [stored_result(id_, found[id_]) if id_ in found else None for id_ in ids]
-
-
-def _statuses(ids: Sequence[str], connection: sqlite3.Connection) -> list[ExecutionStatus | None]:
-    found = {id_: status_of(status) for id_, status in _run(connection, "statuses", ids=json.dumps(ids))}
-    return [found.get(id_) for id_ in ids]

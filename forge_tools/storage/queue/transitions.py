@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import (
@@ -361,31 +360,18 @@ async def _served_in_processes(connection: AsyncConnection) -> Mapping[str, set[
     return served
 
 
-class Clock:
-    """The clock of the database, by which all deadlines count."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def now(self) -> float:
-        """Return its time in Unix seconds."""
-        now: datetime = await self._database.scalar(select(from_now(0.0)))
-        return now.timestamp()
-
-    async def follow(self, step: float) -> int:
-        """Keep what is queued as far from its deadlines as it was before the clock was set by `step` seconds.
-
-        Set forward, nothing expires that had time left; set back, nothing due waits for the old time to come again.
-        Rows from before are told by when they came, or come back, into the queue. Returns how many moved.
-        """
-        statement = _forward(step) if step > 0 else _back(step)
-        return await self._database.execute(statement)
-
-
 # When a row came into the queue is its expiry less what it was given; what waits for a retry came when it is due.
 _expires_in = seconds_between(from_now(0.0), live.expires_at)
 _came_in = _expires_in - live.expires_in
 _waiting = update(execution_queue).where(live.status.in_([QUEUED, AWAITING]))
+
+
+async def follow_clock(database: Database, step: float) -> int:
+    """Move deadlines along with a clock that was set by `step` seconds.
+
+    Rows from before are told by when they came, or come back, into the queue.
+    """
+    return await database.execute(_forward(step) if step > 0 else _back(step))
 
 
 def _forward(step: float) -> Update:

@@ -17,6 +17,7 @@ from forge_tools.storage import open_store
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.models import executions
 from forge_tools.storage.queue.queue import Answer, ExecutionQueue, IdempotencyKeys
+from tests.contract.calls import statuses
 from tests.unit.client.conftest import ECHO, publish
 
 CONTEXT = ExecutionContext(working_dir=".")
@@ -53,8 +54,8 @@ async def stored(client: ExecutorClient) -> Counter[tuple[str, str]]:
                 executions.select().with_only_columns(executions.c.id, executions.c.tool_digest)
             )
         )
-    statuses = await client._connection.store.queue.statuses(list(digests))
-    return Counter((digests[id_], status.value) for id_, status in statuses.items())
+    found = await statuses(client._connection.store, list(digests))
+    return Counter((digests[id_], status.value) for id_, status in found.items())
 
 
 class HeldInsert:

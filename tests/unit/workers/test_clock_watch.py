@@ -24,14 +24,14 @@ class FakeStore:
     followed: list[float] = field(default_factory=list)
 
     @property
-    def clock(self) -> "FakeStore":
+    def queue(self) -> "FakeStore":
         return self
 
     @property
     def workers(self) -> "FakeStore":
         return self
 
-    async def follow(self, step: float) -> int:
+    async def follow_clock(self, step: float) -> int:
         self.followed.append(step)
         return 1
 

@@ -19,6 +19,7 @@ from forge_tools.sandbox.configured import root_of, workspaces_of
 from forge_tools.sandbox.reach import Reach
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.models import executions, workers
+from tests.contract.calls import statuses
 from tests.migrated import migrated
 from tests.unit.workers.engines import begun, setup_of, take
 from tests.waiting import reached, wait_until
@@ -142,7 +143,7 @@ async def test_its_own_and_unnamed_ones_run_here_and_others_go_where_they_belong
     assert [(await client.calls.attach(one).result(30)).success for one in (own, unnamed)] == [True, True]
     assert sorted(map(str, STARTED)) == ["None", "own"]
     assert await sent_to(client, theirs) == "there"
-    assert await client._connection.store.queue.statuses([theirs]) == {theirs: ExecutionStatus.QUEUED}
+    assert await statuses(client._connection.store, [theirs]) == {theirs: ExecutionStatus.QUEUED}
 
 
 async def test_where_no_live_host_has_it_the_submitter_is_told(engine: Engine, client: ExecutorClient) -> None:

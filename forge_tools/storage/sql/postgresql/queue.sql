@@ -147,11 +147,6 @@ SELECT ord FROM mine
 SELECT asked.ord, {result_columns} FROM unnest(:ids::uuid[]) WITH ORDINALITY AS asked(id, ord)
 JOIN execution_attempts a ON a.execution_id = ANY (ARRAY[asked.id]) AND a.final
 
--- name: statuses
-SELECT asked.ord, COALESCE(a.status, q.status) AS status FROM unnest(:ids::uuid[]) WITH ORDINALITY AS asked(id, ord)
-JOIN executions e ON e.id = asked.id LEFT JOIN execution_queue q ON q.id = asked.id
-LEFT JOIN execution_attempts a ON a.execution_id = asked.id AND a.final
-
 -- What comes alone, as most calls do: the statements above for one row, at two thirds of their cost. They take what is as
 -- it should be. Whatever finds no row is asked again by the statement for many, which says why.
 

@@ -62,10 +62,6 @@ SELECT EXISTS (SELECT 1 FROM execution_attempts
 SELECT a.execution_id, {result_columns} FROM execution_attempts a
 WHERE a.final AND a.execution_id IN (SELECT value FROM json_each(:ids))
 
--- name: statuses
-SELECT e.id, COALESCE(a.status, q.status) FROM json_each(:ids) AS asked JOIN executions e ON e.id = asked.value
-LEFT JOIN execution_queue q ON q.id = e.id LEFT JOIN execution_attempts a ON a.execution_id = e.id AND a.final
-
 -- Idempotency keys, and replays.
 
 -- name: holder
