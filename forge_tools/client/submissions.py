@@ -108,7 +108,7 @@ class Submissions:
         """Store what was put before: that waits for its flush, adds nothing, and tells what became of it."""
         store = self._connection.store
         answers: Sequence[Answer] = (
-            await store.keys.submit_many([row])
+            await store.queue.submit_linked([row])
             if isinstance(row, LinkedExecution)
             else await store.queue.submit_many([row])
         )
@@ -146,7 +146,7 @@ class Submissions:
             store = self._connection.store
             self._send_parts([row for row in gathered if isinstance(row, NewExecution)], store.queue.submit_many)
             if linked := [row for row in gathered if isinstance(row, LinkedExecution)]:
-                self._send_parts(linked, store.keys.submit_many)
+                self._send_parts(linked, store.queue.submit_linked)
         if len(self._unsettled) < MOST_UNDER_WAY:  # else what is under way comes back to this
             for _ in range(min(PART, len(self._queued))):
                 turn = self._queued.popleft()

@@ -23,7 +23,7 @@ from forge_tools.storage.history.rollups import Rollups
 from forge_tools.storage.integrity import violations
 from forge_tools.storage.queue.batcher import Limits
 from forge_tools.storage.queue.postgres import PostgresHotPath
-from forge_tools.storage.queue.queue import ExecutionQueue, IdempotencyKeys
+from forge_tools.storage.queue.queue import ExecutionQueue
 from forge_tools.storage.queue.sqlite import SqliteHotPath
 from forge_tools.storage.queue.workers import Workers
 from forge_tools.storage.reports import Reports
@@ -93,7 +93,6 @@ class Store:
         self.audit = AuditChain(database)
         self.catalogue = Catalogue(database)
         self.overviews = Overviews(database)
-        self.keys = IdempotencyKeys(hot, database, limits=limits)
         self.reports = Reports(database)
         self.encryption_keys = EncryptionKeys(database)
         self.leftovers = Leftovers(database)
@@ -129,7 +128,6 @@ class Store:
         """Wait for what is being written, then let go of every connection."""
         self._database.guard()
         await self.queue.close()
-        await self.keys.close()
         await self.reports.close()
         await self.workers.close()
         await self._hot.close()

@@ -16,7 +16,7 @@ SECOND = FIRST.model_copy(update={"version": "1.1.0", "parameters": (PATTERN,)})
 Insert = Callable[[Store, Sequence[NewExecution]], Awaitable[Sequence[object]]]
 INSERTS: dict[str, Insert] = {
     "alone": lambda store, rows: store.queue.submit_many(rows),
-    "linked": lambda store, rows: store.keys.submit_many([LinkedExecution(row, None, None) for row in rows]),
+    "linked": lambda store, rows: store.queue.submit_linked([LinkedExecution(row, None, None) for row in rows]),
 }
 
 

@@ -1,4 +1,4 @@
-"""The execution queue: submit, claim, finish and read back, with idempotency keys and without, every hot statement in natural batches."""
+"""The execution queue: submit with idempotency keys and without, claim, finish and read back, every hot statement in natural batches."""
 
 import asyncio
 import uuid
@@ -67,7 +67,13 @@ class ExecutionQueue:
         self._may_only_ask: bool | None = None
         self._limits = limits
         self._submits: Batcher[NewExecution, None] = Batcher(
-            hot.submit, limits, size=lambda new: new.size, give_up=submit_failed
+            hot.submit, limits, size=lambda new: new.size, give_up=_submit_failed
+        )
+        self._linked: Batcher[LinkedExecution, Holder | None] = Batcher(
+            hot.submit_linked,
+            limits,
+            size=lambda row: row.size,
+            give_up=lambda row, error: _submit_failed(row.new, error),
         )
         self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row.size)
         self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
@@ -89,17 +95,34 @@ class ExecutionQueue:
     async def submit_many(self, rows: Sequence[NewExecution]) -> list[ForgeError | None]:
         """Commit `rows` as queued; one error or None each, in order."""
         self._database.guard()
-        errors: list[ForgeError | None] = [bad_id(new.id) for new in rows]
+        errors: list[ForgeError | None] = [_bad_id(new.id) for new in rows]
         accepted = [index for index, error in enumerate(errors) if error is None]
         outcomes = await self._submits.add_many([rows[index] for index in accepted])
         for index, outcome in zip(accepted, outcomes, strict=True):
             errors[index] = outcome
         return errors
 
+    async def submit_linked(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
+        """Commit calls as queued, each with its idempotency key and links in the same transaction; one answer each, in order.
+
+        A call is not stored if another execution holds its key. Submitting an id again changes nothing.
+        """
+        self._database.guard()
+        for row in rows:
+            if (error := _bad_id(row.new.id)) is not None:
+                raise error
+        return list(await self._linked.add_many(rows))
+
+    async def purge_keys(self, most: int = 500) -> int:
+        """Delete at most so many idempotency keys that have expired; returns how many went."""
+        overdue = select(kept.execution_id).where(_is_spent()).order_by(kept.expires_at).limit(most)
+        gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
+        return await self._database.execute(gone)
+
     async def record(self, new: NewExecution, outcome: Outcome) -> None:
         """Commit an execution that is over as it arrives, such as a rejected one; attempt 0."""
         self._database.guard()
-        error = bad_id(new.id)
+        error = _bad_id(new.id)
         if error is not None:
             raise error
         await self._records.add(Record(new, outcome))
@@ -193,7 +216,7 @@ class ExecutionQueue:
     async def close(self) -> None:
         """Write what is under way and accept no more; claims first, since some may have to be given back."""
         await asyncio.gather(*(batcher.close() for batcher in self._claims.values()))
-        batchers: list[Batcher[Any, Any]] = [self._submits, self._records, self._finishes, self._results]
+        batchers: list[Batcher[Any, Any]] = [self._submits, self._linked, self._records, self._finishes, self._results]
         await asyncio.gather(*(batcher.close() for batcher in batchers))
 
     def _claims_of(self, scope: Scope) -> Batcher[Ask, Claim | None]:
@@ -206,41 +229,7 @@ class ExecutionQueue:
         return self._claims[scope]
 
 
-class IdempotencyKeys:
-    """Who holds which key; and the way in for executions that have a key or repeat another execution."""
-
-    def __init__(self, hot: HotPath, database: Database, *, limits: Limits) -> None:
-        self._database = database
-        self._submits: Batcher[LinkedExecution, Holder | None] = Batcher(
-            hot.submit_linked,
-            limits,
-            size=lambda row: row.size,
-            give_up=lambda row, error: submit_failed(row.new, error),
-        )
-
-    async def submit_many(self, rows: Sequence[LinkedExecution]) -> list[Answer]:
-        """Commit calls as queued, each with its key and links in the same transaction; one answer each, in order.
-
-        A call is not stored if another execution holds its key. Submitting an id again changes nothing.
-        """
-        self._database.guard()
-        for row in rows:
-            if (error := bad_id(row.new.id)) is not None:
-                raise error
-        return list(await self._submits.add_many(rows))
-
-    async def purge(self, most: int = 500) -> int:
-        """Delete at most so many keys that have expired; returns how many went."""
-        overdue = select(kept.execution_id).where(_is_spent()).order_by(kept.expires_at).limit(most)
-        gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
-        return await self._database.execute(gone)
-
-    async def close(self) -> None:
-        """Write what is under way and accept no more."""
-        await self._submits.close()
-
-
-def submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
+def _submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
     if not (isinstance(error, UnreachableError) and error.maybe_committed):
         return error
     return SubmitOutcomeUnknownError(
@@ -250,7 +239,7 @@ def submit_failed(new: NewExecution, error: ForgeError) -> ForgeError:
     )
 
 
-def bad_id(execution_id: str) -> UnstorableRowError | None:
+def _bad_id(execution_id: str) -> UnstorableRowError | None:
     if is_id(execution_id):
         return None
     return UnstorableRowError(f"{execution_id[:60]!r} is no execution id; use forge_tools.records.new_id().")

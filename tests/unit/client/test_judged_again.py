@@ -16,7 +16,7 @@ from forge_tools.records import ExecutionContext, LinkedExecution, NewExecution,
 from forge_tools.storage import open_store
 from forge_tools.storage.catalogue import Catalogue
 from forge_tools.storage.models import executions
-from forge_tools.storage.queue.queue import Answer, ExecutionQueue, IdempotencyKeys
+from forge_tools.storage.queue.queue import Answer, ExecutionQueue
 from tests.contract.calls import statuses
 from tests.unit.client.conftest import ECHO, publish
 
@@ -247,14 +247,14 @@ async def test_a_call_that_is_cancelled_while_it_is_stored_is_recorded_only_if_i
 async def test_a_keyed_call_that_is_cancelled_while_its_tool_is_replaced_goes_on_by_the_new_definition(
     settings: Settings, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit_many, began, go_on = IdempotencyKeys.submit_many, asyncio.Event(), asyncio.Event()
+    submit_many, began, go_on = ExecutionQueue.submit_linked, asyncio.Event(), asyncio.Event()
 
-    async def held(keys: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> list[Answer]:
+    async def held(queue: ExecutionQueue, rows: Sequence[LinkedExecution]) -> list[Answer]:
         began.set()
         await go_on.wait()
-        return await submit_many(keys, rows)
+        return await submit_many(queue, rows)
 
-    monkeypatch.setattr(IdempotencyKeys, "submit_many", held)
+    monkeypatch.setattr(ExecutionQueue, "submit_linked", held)
     submitting = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "x"}, idempotency_key="k"))
     await began.wait()
     await publish(settings, NEWER)

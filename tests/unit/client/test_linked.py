@@ -19,7 +19,7 @@ from forge_tools.records import (
     LinkedExecution,
     ToolResult,
 )
-from forge_tools.storage.queue.queue import IdempotencyKeys
+from forge_tools.storage.queue.queue import ExecutionQueue
 
 CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")
 
@@ -208,14 +208,14 @@ async def test_a_caller_that_ends_while_its_call_is_stored_leaves_it_to_the_next
 async def test_a_call_whose_submit_had_no_answer_is_found_under_its_key(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = IdempotencyKeys.submit_many
+    store = ExecutionQueue.submit_linked
 
-    async def cut_off(self: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> Any:
+    async def cut_off(self: ExecutionQueue, rows: Sequence[LinkedExecution]) -> Any:
         await store(self, rows)
         return [SubmitOutcomeUnknownError("It may have been stored.", row.new.id) for row in rows]
 
     with monkeypatch.context() as patched:
-        patched.setattr(IdempotencyKeys, "submit_many", cut_off)
+        patched.setattr(ExecutionQueue, "submit_linked", cut_off)
         lost = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="k")
 
     assert lost.error_code == ErrorCode.OUTCOME_UNKNOWN

@@ -19,7 +19,7 @@ from forge_tools.records import (
 )
 from forge_tools.secrecy import KeyFolder, key_id
 from forge_tools.storage import open_store
-from forge_tools.storage.queue.queue import IdempotencyKeys
+from forge_tools.storage.queue.queue import ExecutionQueue
 from tests.unit.client.conftest import ECHO, publish
 from tests.waiting import reached
 
@@ -169,14 +169,14 @@ async def _over(client: ExecutorClient, tool: str, parameters: dict[str, Any]) -
 async def _interrupted_replay(client: ExecutorClient, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Replay a cancelled call, and cancel whoever does so while the replay is being stored."""
     first = await _over(client, "Echo", {"message": "x"})
-    store, began, go_on = IdempotencyKeys.submit_many, asyncio.Event(), asyncio.Event()
+    store, began, go_on = ExecutionQueue.submit_linked, asyncio.Event(), asyncio.Event()
 
-    async def slow(self: IdempotencyKeys, rows: Sequence[LinkedExecution]) -> Any:
+    async def slow(self: ExecutionQueue, rows: Sequence[LinkedExecution]) -> Any:
         began.set()
         await go_on.wait()
         return await store(self, rows)
 
-    monkeypatch.setattr(IdempotencyKeys, "submit_many", slow)
+    monkeypatch.setattr(ExecutionQueue, "submit_linked", slow)
     replaying = asyncio.ensure_future(client.calls.replay(first, **options))
     await began.wait()
     replaying.cancel()

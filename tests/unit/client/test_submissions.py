@@ -146,9 +146,9 @@ async def test_a_defect_in_publishing_costs_the_messages_and_no_call(
 async def test_a_defect_in_storing_is_told_to_many_and_to_a_keyed_call_too(
     client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, call = client._connection.store, Call("Echo", {"message": "x"}, CONTEXT)
-    for stored in (store.queue, store.keys):
-        monkeypatch.setattr(stored, "submit_many", failing_once(stored.submit_many))
+    queue, call = client._connection.store.queue, Call("Echo", {"message": "x"}, CONTEXT)
+    monkeypatch.setattr(queue, "submit_many", failing_once(queue.submit_many))
+    monkeypatch.setattr(queue, "submit_linked", failing_once(queue.submit_linked))
 
     [error] = await client.calls.submit_many([call])
     result = await client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17")

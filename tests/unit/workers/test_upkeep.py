@@ -97,10 +97,10 @@ async def test_spent_keys_are_dropped_in_small_batches_until_there_are_no_more(
         """As many spent keys as it takes more than one batch for."""
 
         @property
-        def keys(self) -> "Store":
+        def queue(self) -> "Store":
             return self
 
-        async def purge(self, most: int) -> int:
+        async def purge_keys(self, most: int) -> int:
             asked.append(most)
             return left.pop(0)
 
