@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, fields
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -52,18 +52,8 @@ OUTCOME = _shared(execution_attempts, Outcome, but={"attempt", "token"})
 RESULT = ("attempt", *OUTCOME)
 """The columns that are read of a result."""
 
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """An execution that is over as it is inserted."""
-
-    new: NewExecution
-    outcome: Outcome
-
-    @property
-    def size(self) -> int:
-        return self.new.size + self.outcome.size
-
+Record = tuple[NewExecution, Outcome]
+"""An execution that is over as it is inserted, and how it ended."""
 
 Answer = Holder | ForgeError | None
 """Who has the key, why the call cannot be stored, or None: it is stored."""

@@ -74,8 +74,8 @@ class PostgresHotPath:
         return answers
 
     async def record(self, rows: Sequence[Record]) -> list[ForgeError | None]:
-        new = [row.new for row in rows]
-        outcomes = _by_name(OUTCOME, [outcome_values(row.outcome) for row in rows])
+        new = [one for one, _ in rows]
+        outcomes = _by_name(OUTCOME, [outcome_values(outcome) for _, outcome in rows])
         return _refusals(new, await self._run("record", **_asked(new), **outcomes))
 
     async def claim(self, rows: Sequence[Ask], scope: Scope) -> list[Claim | None]:

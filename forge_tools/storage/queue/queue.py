@@ -75,7 +75,7 @@ class ExecutionQueue:
             size=lambda row: row.size,
             give_up=lambda row, error: _submit_failed(row.new, error),
         )
-        self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row.size)
+        self._records: Batcher[Record, None] = Batcher(hot.record, limits, size=lambda row: row[0].size + row[1].size)
         self._finishes: Batcher[Outcome, bool] = Batcher(hot.finish, limits, size=lambda outcome: outcome.size)
         self._results: Batcher[str, StoredResult | None] = Batcher(hot.results, limits)
         self._claims: dict[Scope, Batcher[Ask, Claim | None]] = {}
@@ -125,7 +125,7 @@ class ExecutionQueue:
         error = _bad_id(new.id)
         if error is not None:
             raise error
-        await self._records.add(Record(new, outcome))
+        await self._records.add((new, outcome))
 
     async def claim(self, wakeups: Sequence[Wakeup], scope: Scope) -> list[Claim]:
         """Claim those executions that `scope` may run; the others are absent from the answer.

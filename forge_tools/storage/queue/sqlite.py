@@ -209,9 +209,10 @@ def _holder(connection: sqlite3.Connection, claim: KeyClaim, clock: Clock) -> Ho
 
 def _record(connection: sqlite3.Connection, row: Record, clock: Clock) -> ForgeError | None:
     now = clock(0.0)
-    refused = _insert_execution(connection, row.new, now)
+    new, outcome = row
+    refused = _insert_execution(connection, new, now)
     if refused is None:
-        _insert_attempt(connection, row.outcome, id=row.new.id, attempt=0, final=True, now=now, **NOBODY)
+        _insert_attempt(connection, outcome, id=new.id, attempt=0, final=True, now=now, **NOBODY)
     return None if refused is _ALREADY_THERE else refused
 
 
