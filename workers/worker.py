@@ -113,7 +113,7 @@ class Supervisor(Protocol):
 class Worker:
     """Its parts claim, hand over and record; its lane runs bodies, for which it is the host. It lives on the engine's loop."""
 
-    def __init__(self, setup: Setup, store: Store, engine: "Supervisor") -> None:
+    def __init__(self, setup: Setup, store: Store, engine: Supervisor) -> None:
         settings, scope = setup.settings, setup.scope()
         self.id = scope.boot
         self.store = store

@@ -10,8 +10,8 @@ from sqlalchemy import select, update
 from forge_tools.records import Claim, ExecutionStatus, NewExecution, Outcome, Scope, Wakeup, WorkerRecord, new_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import any_of, from_now
-from forge_tools.storage.history.view import tool_executions
 from forge_tools.storage.heartbeat import CANCELS, Heartbeat
+from forge_tools.storage.history.view import tool_executions
 from forge_tools.storage.models import execution_queue
 
 UNKNOWN = "01a00000-0000-7000-8000-00000000abcd"

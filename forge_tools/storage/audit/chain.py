@@ -26,6 +26,7 @@ from forge_tools.storage.audit.keys import Signer, Trust
 from forge_tools.storage.audit.verification import Verification
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, database_now, stored
+from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
 from forge_tools.storage.models import (
     audit_batches,
     audit_events,
@@ -35,7 +36,6 @@ from forge_tools.storage.models import (
     executions,
 )
 from forge_tools.storage.rows import clean
-from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
 
 BATCH = 500
 

@@ -23,11 +23,11 @@ from forge_tools.records import (
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.faults import UnreachableError
 from forge_tools.storage.functions import from_now, seconds_between
+from forge_tools.storage.heartbeat import Answers, Heartbeat
 from forge_tools.storage.models import execution_attempts, execution_queue, idempotency_keys
 from forge_tools.storage.queue import transitions
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.rows import Answer, Ask, Record, clean, unstorable
-from forge_tools.storage.heartbeat import Answers, Heartbeat
 
 Result = TypeVar("Result")
 

@@ -25,8 +25,8 @@ from forge_tools.records import (
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.database import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, forge_now
 from forge_tools.storage.connection.faults import translated
-from forge_tools.storage.models import NOBODY
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
+from forge_tools.storage.models import NOBODY
 from forge_tools.storage.rows import (
     MAX_SKEW,
     Answer,

@@ -28,7 +28,7 @@ known = workers.c
 class Heartbeats(Protocol):
     """The hot statement of heartbeats; one answer a row, in order."""
 
-    async def look(self, rows: Sequence[Question]) -> Sequence[Look | ForgeError]: ...
+    async def beat(self, rows: Sequence[Heartbeat]) -> Sequence[Answers | ForgeError]: ...
 
 
 class Workers:

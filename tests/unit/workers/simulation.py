@@ -13,8 +13,10 @@ import pytest
 from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.config import Settings
 from forge_tools.records import Claim
-from forge_tools.storage import Store, engine, open_store, sqlite
+from forge_tools.storage import Store, open_store
 from forge_tools.storage.columns import MOMENT_FORMAT
+from forge_tools.storage.connection import database
+from forge_tools.storage.queue import sqlite
 from tests.migrated import migrated
 from tests.unit.workers.engines import setup_of
 from workers import worker as module
@@ -145,7 +147,7 @@ def _share_the_clock(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.Monkey
     def forge_now(seconds: float = 0.0) -> str:
         return (start + timedelta(seconds=loop.time() - began + seconds)).strftime(MOMENT_FORMAT)
 
-    for stored in (engine, sqlite):
+    for stored in (database, sqlite):
         monkeypatch.setattr(stored, "forge_now", forge_now)
     monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=loop.time))
 

@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.records import ExecutionStatus
 from tests import virtual_time
-from tests.contract.calls import submitted
+from tests.contract.calls import statuses, submitted
 from tests.unit.workers.simulation import HEARTBEAT, LEASE, STEP, Simulation
 
 Scenario = Callable[[Simulation], Awaitable[None]]
@@ -59,7 +59,7 @@ def test_a_cancel_whose_notification_was_lost_is_seen_with_a_heartbeat(play: Pla
         await simulation.store.queue.cancel(call, actor="ann")
         await asyncio.sleep(3 * HEARTBEAT)
         assert one.lane.running() == []
-        assert (await simulation.store.queue.statuses([call]))[call] == ExecutionStatus.CANCELLED
+        assert (await statuses(simulation.store, [call]))[call] == ExecutionStatus.CANCELLED
 
     play(scenario)
 
