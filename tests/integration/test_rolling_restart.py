@@ -1,6 +1,7 @@
 """Workers that are stopped politely hand over what they have: a rolling restart under load loses nothing."""
 
 import asyncio
+import functools
 import signal
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from forge_tools.records import ExecutionContext, Lane
 from forge_tools.storage import open_store
 from tests.contract.proxy import Proxy
 from tests.fleet import Fleet
-from tests.waiting import wait_until
+from tests.waiting import reached, wait_until
 
 SHORT_CALLS = 240
 DRAIN = "1"
@@ -101,7 +102,8 @@ async def test_a_worker_hands_over_to_its_successor_and_cuts_no_call(lone_fleet:
         ]
         assert [(await handle.result(30)).error for handle in short] == [None, None]
         assert [worker.process.poll() for worker in old] == [None, None], "they left before what they ran had ended"
-        assert set((await store.workers.live_queues(15)).values()) == {1}, "who leaves serves no queue"
+        serving = functools.partial(store.workers.live_queues, 15)
+        await reached(serving, 5, "who leaves serves a queue", when=lambda queues: set(queues.values()) == {1})
         assert [(await handle.result(60)).error for handle in long] == [None, None]
         assert (await overdue.result(60)).error_code == ErrorCode.TIMEOUT, "its own timeout ended it, not the stop"
         assert [await asyncio.to_thread(worker.process.wait, 40) for worker in old] == [0, 0]
