@@ -58,7 +58,7 @@ from workers.services.shells import DesertedShells, ShellWatch
 from workers.services.tools import HostedTools
 from workers.services.upkeep import ExpiredArtifacts, Leftovers, RollUps, SpentKeys
 
-LEISURE_SECONDS = 5.0
+QUIET_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Worker:
             self.tools,
             DueCalls(self.claims, share, self.activity),
             self.fitness,
-            AuditChain(store, self.id, settings, signer, is_idle=self._has_leisure),
+            AuditChain(store, self.id, settings, signer, is_idle=self._is_quiet),
             SpentKeys(store, lease),
             Leftovers(store, self.id, lead, lease),
             ExpiredArtifacts(store),
@@ -216,9 +216,9 @@ class Worker:
         """Whether nothing of a call is on its way to or from SQL; bodies may run."""
         return self.activity.is_quiet and self.recorder.is_idle
 
-    def _has_leisure(self) -> bool:
+    def _is_quiet(self) -> bool:
         """Whether no message came for a while: what takes long on the engine's loop would delay calls that come singly."""
-        return self.is_at_rest() and time.monotonic() - self.claims.woken_at > LEISURE_SECONDS
+        return self.is_at_rest() and time.monotonic() - self.claims.woken_at > QUIET_SECONDS
 
     def _heartbeat(self, questions: tuple[Question[Any], ...]) -> Heartbeat:
         dropped, answering = self._setup.reception.dropped, self.lane.answering()

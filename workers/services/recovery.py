@@ -134,7 +134,7 @@ class Recovery(Service, Asker):
         self._tell = tell
         self._clock = clock or asyncio.get_running_loop().time
         self._sightings: dict[str, _Sighting] = {}
-        self._strays: dict[str, int] = {}
+        self._unlisted: dict[str, int] = {}
         self._searched_at = float("-inf")
         self._asked = self._seen_at = 0.0
         self._seen: _Seen | None = None
@@ -156,7 +156,7 @@ class Recovery(Service, Asker):
         if self._leadership.living - beats.keys():  # who stopped, or was found dead, may own rows all the same
             self._searched_at = float("-inf")
         self._leadership.living = frozenset(beats)
-        known = self._strays | dict(beats)
+        known = self._unlisted | dict(beats)
         self._sightings = {worker: seen for worker, seen in self._sightings.items() if known.get(worker) == seen.beat}
         for worker, beat in known.items():
             self._sightings.setdefault(worker, _Sighting(beat, now))
@@ -195,11 +195,11 @@ class Recovery(Service, Asker):
         """Find owners of rows whose beats no heartbeat brings. That reads the whole queue, so the leader does it, seldom."""
         if not self._leadership.is_mine:
             self._searched_at = float("-inf")
-            self._strays = {}
+            self._unlisted = {}
         elif self._clock() - self._searched_at >= LEASES_BETWEEN_SEARCHES * self._lease:
             self._searched_at = self._clock()  # now: a search that fails must not keep all that is dead waiting
             found = await self._store.workers.beats()
-            self._strays = {worker: beat for worker, beat in found.items() if worker not in seen.beats}
+            self._unlisted = {worker: beat for worker, beat in found.items() if worker not in seen.beats}
 
     def _dead(self) -> dict[str, int]:
         """What stands still, with its beat. Seen counts from when an answer came, to when the last question was sent."""
@@ -211,7 +211,7 @@ class Recovery(Service, Asker):
 
     async def _settle(self, worker: str, beat: int) -> list[str]:
         """First end what still runs on this host: what tools left, and the children if their worker only froze."""
-        self._strays.pop(worker, None)
+        self._unlisted.pop(worker, None)
         if (await self._store.workers.beats()).get(worker) != beat:
             return []
         try:

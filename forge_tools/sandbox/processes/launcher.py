@@ -334,8 +334,8 @@ def receive(control: int) -> bytes:
 def _reap_supervisors(supervisors: set[int]) -> None:
     """Reap. A supervisor that was killed (its own command may do that) leaves its tree to us: end that too.
 
-    One look at the process table may miss children of a stray that is just ending; they are ours once it is reaped, so
-    every stray that is buried calls for another look.
+    One look at the process table may miss children of an orphan that is just ending; they are ours once it is reaped, so
+    every orphan that is buried calls for another look.
     """
     while True:
         try:
@@ -344,12 +344,12 @@ def _reap_supervisors(supervisors: set[int]) -> None:
             return
         if pid == 0:
             return
-        is_stray = pid not in supervisors
+        is_orphan = pid not in supervisors
         supervisors.discard(pid)
-        if is_stray or os.WIFSIGNALED(code):
+        if is_orphan or os.WIFSIGNALED(code):
             me = os.getpid()
-            strays = [p for p in descendants(me, with_shells=True) if p.parent == me and p.pid not in supervisors]
-            kill_all([p for stray in strays for p in (stray, *descendants(stray.pid, with_shells=True))])
+            orphans = [p for p in descendants(me, with_shells=True) if p.parent == me and p.pid not in supervisors]
+            kill_all([p for orphan in orphans for p in (orphan, *descendants(orphan.pid, with_shells=True))])
 
 
 def status_of(code: int) -> Status:
