@@ -12,10 +12,11 @@ from forge_tools.records import Claim, Scope, Wakeup
 from forge_tools.storage import Store
 from workers.activity import Activity
 from workers.lanes.base import BodyLane
-from workers.middleware.base import Middleware, hooks
+from workers.middleware.base import Middleware, SendOn, hooks
 from workers.outcomes import handed_back
 from workers.recorder import Recorder
 
+DUE_UNREAD = "Due calls cannot be read"
 BEATS_BETWEEN_PULLS = 5
 MOST_OVERDUE = 64
 """Due rows that go first between two pulls of a worker whose slots are never free."""
@@ -36,12 +37,6 @@ class Scoped(Protocol):
     """What this worker claims now."""
 
     scope: Scope
-
-
-class SendOn(Protocol):
-    """Sends ids to a queue, for whoever has room for them."""
-
-    def __call__(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool) -> None: ...
 
 
 logger = logging.getLogger(__name__)
@@ -134,9 +129,8 @@ class Claims:
         self.woken_at = time.monotonic()
         await self._read_overdue()
         if (free := self.free_slots()) <= 0:
-            await self._activity.until(
-                lambda: self.is_closed or self.free_slots() > 0
-            )  # last: nobody takes that slot meanwhile
+            # The last wait: nobody takes that slot meanwhile.
+            await self._activity.until(lambda: self.is_closed or self.free_slots() > 0)
             free = self.free_slots()
         wakeups = self._overdue_first(wakeups)
         count = min(free, len(wakeups))
@@ -190,14 +184,13 @@ class Claims:
 
     async def _read_overdue(self) -> None:
         """Read now and then what no message came for: where no slot stays free, no heartbeat would ask for it."""
-        now = time.monotonic()
-        if now - self.pulled_at < BEATS_BETWEEN_PULLS * self._heartbeat or not self._may_claim():
+        if time.monotonic() - self.pulled_at < BEATS_BETWEEN_PULLS * self._heartbeat or not self._may_claim():
             return
-        self.pulled_at = now
+        self.has_pulled()
         try:
             self._overdue = await self._store.queue.due(self._tools.scope, MOST_OVERDUE)
         except ForgeError as error:
-            logger.warning("Due calls cannot be read", extra={"error": str(error)})
+            logger.warning(DUE_UNREAD, extra={"error": str(error)})
 
     def _overdue_first(self, wakeups: Sequence[Wakeup]) -> list[Wakeup]:
         """As many overdue calls as were named, and then those that were."""

@@ -43,7 +43,7 @@ logger = logging.getLogger("workers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a worker; returns the exit code (69: a service cannot be reached, 75: another is to take its place, 78: configuration)."""
+    """Run a worker; returns the exit code (69: a service cannot be reached, 70: the engine failed, 75: another is to take its place, 78: configuration)."""
     options = parser().parse_args(arguments)
     _log_to_stderr(options.log_level)
     sys.path.append(str(Path.cwd()))  # last, so that the user's tools import and shadow nothing

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from forge_tools.records import Claim, Kept, Outcome
+from forge_tools.records import Claim, Kept, Outcome, Wakeup
 
 
 class Stored(NamedTuple):
@@ -24,6 +24,12 @@ class Ends(Protocol):
     def forget(self, claim: Claim) -> None:
         """That claim is no longer this worker's: there will be no outcome."""
         ...
+
+
+class SendOn(Protocol):
+    """Sends ids to a queue, for whoever has room for them."""
+
+    def __call__(self, wakeups: Sequence[Wakeup], queue: str, *, is_bulk: bool = False) -> None: ...
 
 
 class Middleware:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError
@@ -12,11 +12,8 @@ from forge_tools.sandbox.configured import announced
 from forge_tools.storage import Store
 from forge_tools.storage.workspaces import rivals
 from workers.activity import Activity
-from workers.middleware.base import Ends, Middleware
+from workers.middleware.base import Ends, Middleware, SendOn
 from workers.outcomes import handed_back, not_run
-
-SendOn = Callable[[Sequence[Wakeup], str], None]
-"""Sends ids to a queue."""
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from forge_tools.records import Scope, Wakeup, WorkerRecord
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import DUE, Answers, Question
 from workers.activity import Activity
-from workers.claims import Claims
+from workers.claims import DUE_UNREAD, Claims
 from workers.services.heartbeat import Asker
 from workers.services.service import Service
 
@@ -21,7 +21,7 @@ class DueCalls(Service, Asker):
     """Messages may be lost, rows are not: heartbeats ask for due rows at once when no message came lately, now and then when busy."""
 
     name = "due calls"
-    failure = "Due calls cannot be read"
+    failure = DUE_UNREAD
 
     def __init__(self, claims: Claims, share: "Share", activity: Activity) -> None:
         super().__init__()
