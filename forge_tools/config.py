@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
+from forge_tools.marker import Marker
 from forge_tools.urls import require_readable, with_password
 
 LONGEST_DRAIN = 900.0
@@ -90,14 +91,16 @@ class RetentionRule(BaseModel):
 class Settings(BaseSettings):
     """Every setting with its default; `FORGE_DATABASE_URL` sets `database_url`, and so on.
 
-    Durations are seconds. Without URLs the embedded stack in `home` is meant: SQLite and a Valkey socket there.
+    Durations are seconds. Without URLs the embedded stack in `home` is meant: SQLite and a Valkey socket there. Where `home`
+    is not given, `.forge` in the workspace or above it says where it is.
     """
 
     model_config = SettingsConfigDict(
         env_prefix="FORGE_", frozen=True, extra="ignore", hide_input_in_errors=True, validate_default=False
     )
 
-    home: Path = Path(".forge")
+    workspace: Path = Field(default_factory=Path.cwd)
+    home: Path = Field(default_factory=lambda settings: marker_of(settings["workspace"]).home)
     broker_url: str = ""
     broker_password_file: Path | None = None
     database_url: str = ""
@@ -112,7 +115,6 @@ class Settings(BaseSettings):
         pattern=r"^[A-Za-z0-9._-]+$",
         validate_default=True,
     )
-    workspace: Path = Field(default_factory=Path.cwd)
     workspace_roots: tuple[RootSettings, ...] = ()
     workspaces: dict[str, WorkspaceSettings] = Field(default_factory=dict)
 
@@ -243,6 +245,11 @@ class Settings(BaseSettings):
             raise ConfigurationError(f"FORGE_{name.upper()}: {where}{first['msg']}") from error
 
     @property
+    def marker(self) -> Marker | None:
+        """What leads to `home` now; None where that was given."""
+        return None if "home" in self.model_fields_set else marker_of(self.workspace)
+
+    @property
     def is_embedded(self) -> bool:
         """Whether both broker and database are the ones in `home`."""
         return not self.broker_url and not self.database_url
@@ -339,6 +346,24 @@ def take_secrets() -> dict[str, str]:
     prefix = "FORGE_SECRET_"
     names = [name for name in os.environ if name.startswith(prefix)]
     return {name.removeprefix(prefix): os.environ.pop(name) for name in names}
+
+
+def marker_of(folder: Path) -> Marker:
+    """What leads to the home of the embedded stack of a folder.
+
+    Raises:
+        ConfigurationError: a `.forge` cannot be read.
+    """
+    return Marker.find(folder, _homes())
+
+
+def _homes() -> Path:
+    """Where the homes of embedded stacks are: the folder for state that the XDG specification names."""
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    state = given if given.is_absolute() else Path(os.path.expanduser("~/.local/state"))  # noqa: PTH111  never raises
+    if not state.is_absolute():  # nobody's home, by the name that systems give it; only an embedded stack needs one
+        state = Path("/nonexistent/.local/state")
+    return state / "forge-tools"
 
 
 def broker_socket(home: Path) -> Path:

@@ -6,7 +6,9 @@ import resource
 import signal
 import time
 
-ORDINARY = {"LC_ALL": "C.UTF-8", "TERM": "xterm-256color", "TZ": "UTC"}
+ORDINARY = {"LC_ALL": "C.UTF-8", "TERM": "xterm-256color", "TZ": "UTC", "XDG_STATE_HOME": "/dev/null/state"}
+"""No test leaves a home in the user's own folder for state: one that makes a home says where."""
+
 UNWANTED = ("COLUMNS", "LANG", "LANGUAGE", "LINES", "NO_COLOR", "PAGER", "PYTHONUNBUFFERED", "PYTHONWARNINGS")
 UNWANTED_BEGINNINGS = ("CLICOLOR", "FORCE_COLOR", "FORGE_", "LC_", "XDG_")
 OURS = "FORGE_TEST"

@@ -1,6 +1,7 @@
 """Values as people read them: escaped, in short words, in tables that stay readable at 80 columns."""
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -113,6 +114,14 @@ def age(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
     return f"{max(0, int(seconds))}s"
+
+
+def short_path(path: str) -> str:
+    """As seen from this folder where it is below, else from the user's home folder."""
+    relative, home = os.path.relpath(path), os.path.expanduser("~")  # noqa: PTH111  never raises
+    if not relative.startswith(".."):
+        return relative
+    return f"~{path.removeprefix(home)}" if path.startswith(f"{home}/") else path
 
 
 def took(milliseconds: float | None) -> str:

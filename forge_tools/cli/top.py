@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -19,7 +18,7 @@ from forge_tools.cli.attention import BEATS, Concern, concerns
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.screen import Frame, Screen
-from forge_tools.cli.text import age
+from forge_tools.cli.text import age, short_path
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, StorageError
 from forge_tools.records import Overview
@@ -109,8 +108,7 @@ def place(url: str) -> str:
     scheme, _, path = url.partition(":///")
     if not scheme.startswith("sqlite"):
         return without_passwords(url)
-    relative = os.path.relpath(path)
-    return f"SQLite {path if relative.startswith('..') else relative}"
+    return f"SQLite {short_path(path)}"
 
 
 def document(seen: Overview, found: list[Concern]) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from typer import Option
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.local import local_tools
-from forge_tools.cli.text import took
+from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import worker_argv
-from forge_tools.config import Settings
-from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan
+from forge_tools.config import Settings, marker_of
+from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.records import ExecutionRecord, ExecutionStatus, ShellStatus
 from forge_tools.sandbox.processes.trees import descendants
@@ -52,17 +52,40 @@ def up(
     concurrency: Annotated[
         int | None, Option(min=1, max=1000, help="Processes of each process lane; one a CPU if not given.")
     ] = None,
+    forgets: Annotated[
+        bool, Option("--forget", help="Remove the stack of this folder instead: .forge, and all its history and keys.")
+    ] = False,
 ) -> None:
     """Run broker, database and workers on this machine until Ctrl-C or SIGTERM.
 
     Stopping leaves no process but shells that tools started in the background; it says which.
     """
     settings = Settings.load()
+    if forgets:
+        _forget(face, settings)
+        return
     references = tuple(tools or ())
     if references:
         local_tools(references)  # a reference that is wrong ends here, not in three logs
     stack = _AnnouncedStack(face, settings, references, concurrency)
     stack.run(stack.announce)
+
+
+def _forget(face: Face, settings: Settings) -> None:
+    if going_on := running_shells(settings):
+        raise StackError(
+            f"Shells that tools started in the background go on: {going_on}. End them with the tool KillShell, in a running "
+            "stack, or wait until they have ended."
+        )
+    removed = forget(settings)
+    said = f"Removed {' and '.join(map(str, removed))}." if removed else "There is no stack of this folder to forget."
+    face.tell({"removed": removed}, said)
+
+
+def running_shells(settings: Settings) -> str:
+    """The shells of this host that run, as a list for people."""
+    ids = [one.id for one in survey(settings.shells_folder) if one.status is ShellStatus.RUNNING]
+    return f"{', '.join(ids[:SHOWN_SHELLS])}{', ...' if len(ids) > SHOWN_SHELLS else ''}"
 
 
 def worker_of(plan: WorkerPlan) -> list[str]:
@@ -81,7 +104,6 @@ class _AnnouncedStack(EmbeddedStack):
     def __init__(self, face: Face, settings: Settings, tools: tuple[str, ...], concurrency: int | None) -> None:
         super().__init__(settings, worker_of, tools=tools, concurrency=concurrency)
         self._face = face
-        self._chosen = settings
         self._is_up = False
 
     def announce(self, status: StackStatus) -> None:
@@ -90,7 +112,7 @@ class _AnnouncedStack(EmbeddedStack):
         if self._face.is_json:
             self._face.document(stack_document(status))
         else:
-            _print_stack(self._face, self._chosen, status)
+            _print_stack(self._face, self.settings, status)
         threading.Thread(target=self._await_workers, name="forge-ready", daemon=True).start()
 
     def stop(self) -> None:
@@ -107,24 +129,23 @@ class _AnnouncedStack(EmbeddedStack):
         left = ", ".join(str(process.pid) for process in descendants(os.getpid()))
         outcome = f"still running: {left}" if left else "no process is left"
         self._face.note(f"Stopped in {took((time.monotonic() - started) * 1000)}; {outcome}.")
-        if going_on := [one.id for one in survey(self._chosen.shells_folder) if one.status is ShellStatus.RUNNING]:
+        if going_on := running_shells(self.settings):
             self._face.note(
-                f"Shells that tools started in the background go on: {', '.join(going_on[:SHOWN_SHELLS])}"
-                f"{', ...' if len(going_on) > SHOWN_SHELLS else ''}. The next `forge-tools up` here takes them over; "
+                f"Shells that tools started in the background go on: {going_on}. The next `forge-tools up` here takes them over; "
                 "without it they end within a day."
             )
 
     def _tell_what_runs(self, workers: Sequence[ProcessStatus]) -> None:
         """Beside the stop itself, which waits for no database."""
         with suppress(ForgeError):
-            running = calls_of(workers, self._chosen)
+            running = calls_of(workers, self.settings)
             if running:
                 self._face.note(_cut(running, self.drain), style="yellow")
 
     def _await_workers(self) -> None:
         """From a thread, until nobody waits any more."""
         try:
-            is_ready = asyncio.run(until_ready(self._chosen, self.status, is_given_up=lambda: not self._is_up))
+            is_ready = asyncio.run(until_ready(self.settings, self.status, is_given_up=lambda: not self._is_up))
         except ForgeError as error:
             if self._is_up:
                 self._face.note(str(error), style="yellow")
@@ -171,6 +192,8 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
     face.say("forge-tools is up", style="bold")
     face.say()
     face.out.print(_overview(status))
+    if settings.workspace != Path.cwd():
+        face.say(f"\nTools work in {settings.workspace}.")
     program = command_line(settings)
     face.say("\nTry, in another terminal:")
     for line in (
@@ -190,35 +213,36 @@ def _overview(status: StackStatus) -> Table:
     made = Table.grid(dim(), Column(no_wrap=True), dim(justify="right"), Column(overflow="fold"), padding=(0, 2))
     for process in status.processes:
         is_broker = process.name == "valkey"
-        where = _short(status.broker.partition("://")[2]) if is_broker else _short(str(process.log))
+        where = _at(status, status.broker.partition("://")[2] if is_broker else str(process.log))
         made.add_row("broker" if is_broker else "worker", process.name, _pid(process), Text(where))
     if not any(process.name == "valkey" for process in status.processes):
         made.add_row("broker", "yours", "", Text(status.broker))
-    made.add_row("database", *_database(status.database))
+    made.add_row("database", *_database(status))
+    made.add_row("home", "", "", Text(short_path(str(status.home))))
     return made
 
 
-def _database(url: str) -> tuple[str, str, Text]:
-    scheme, _, rest = url.partition("://")
+def _database(status: StackStatus) -> tuple[str, str, Text]:
+    scheme, _, rest = status.database.partition("://")
     if scheme.startswith("sqlite"):
-        return "SQLite", "", Text(_short(rest.removeprefix("/")))
-    return scheme.partition("+")[0], "", Text(url)
+        return "SQLite", "", Text(_at(status, rest.removeprefix("/")))
+    return scheme.partition("+")[0], "", Text(status.database)
+
+
+def _at(status: StackStatus, path: str) -> str:
+    """A path in the home as seen from there: the last line says where that is."""
+    inside = Path(path)
+    return str(inside.relative_to(status.home)) if inside.is_relative_to(status.home) else short_path(path)
 
 
 def _pid(process: ProcessStatus) -> str:
     return f"pid {process.pid}" if process.pid else process.state
 
 
-def _short(path: str) -> str:
-    relative = os.path.relpath(path)
-    return relative if not relative.startswith("..") else str(Path(path))
-
-
 def command_line(settings: Settings) -> str:
     """What to type before a command, with the folder of the stack where that is not the usual one."""
     program = _program()
-    usual = Settings.model_fields["home"].default
-    if settings.home.resolve() == Path(usual).resolve():
+    if settings.home.resolve() == marker_of(Path.cwd()).home.resolve():
         return program
     return f"FORGE_HOME={shlex.quote(str(settings.home.resolve()))} {program}"
 
@@ -229,7 +253,7 @@ def _program() -> str:
     if on_path and (not script.exists() or Path(on_path).samefile(script)):
         return "forge-tools"
     if script.exists():
-        return shlex.quote(_short(str(script)))
+        return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here := Path.cwd()) else script))
     return f"{shlex.quote(sys.executable)} -m forge_tools.cli"
 
 

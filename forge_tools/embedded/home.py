@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import pwd
+import shutil
 import socket
 import stat
 import time
@@ -103,7 +104,8 @@ def open_home(home: Path) -> Path:
     """
     home = home.absolute()
     with _explained(home):
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, exist_ok=True)
         home = home.resolve()
         status = home.stat()
         if status.st_uid != os.getuid():
@@ -119,7 +121,6 @@ def open_home(home: Path) -> Path:
         _close_to_others(home, status.st_mode)
         for name in ("logs", "valkey"):
             (home / name).mkdir(mode=0o700, exist_ok=True)
-        (home / ".gitignore").write_text("*\n")  # neither commits nor searches of the workspace want what is in here
     return home
 
 
@@ -137,6 +138,12 @@ def private_folder(folder: Path) -> None:
                 f"{folder} must be a folder that {_user(os.getuid())} owns and nobody else may enter, because the broker's "
                 "socket goes there. Remove it, set XDG_RUNTIME_DIR, or set FORGE_HOME to a shorter path."
             )
+
+
+def remove_home(home: Path) -> None:
+    """Remove the folder and all that is in it; for whoever holds its lock."""
+    with _explained(home):
+        shutil.rmtree(home)
 
 
 def stack_holder(home: Path) -> Holder | None:
@@ -217,5 +224,6 @@ def _explained(path: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise StackError(
-            f"{error.filename or path} cannot be used: {error.strerror}. Set FORGE_HOME to a folder that you may write to."
+            f"{error.filename or path} cannot be used: {error.strerror}. The embedded stack keeps its data below XDG_STATE_HOME or "
+            "HOME: set one of them, or FORGE_HOME, to a folder that you may write to."
         ) from error

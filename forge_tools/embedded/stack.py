@@ -14,10 +14,11 @@ from typing import Self
 
 from forge_tools.config import Settings, broker_socket
 from forge_tools.embedded import valkey
-from forge_tools.embedded.home import HomeLock, open_home
+from forge_tools.embedded.home import HomeLock, open_home, remove_home
 from forge_tools.embedded.keys import ensure_key
 from forge_tools.embedded.supervision import ProcessStatus, SupervisedProcess
 from forge_tools.errors import StackError
+from forge_tools.marker import Marker
 from forge_tools.records import Lane
 from forge_tools.signals import heeded
 from forge_tools.storage import migrate
@@ -94,6 +95,11 @@ class EmbeddedStack:
         self._is_hurried = False
 
     @property
+    def settings(self) -> Settings:
+        """What it runs with; once it has started, with the home that it holds."""
+        return self._settings
+
+    @property
     def workers(self) -> tuple[ProcessStatus, ...]:
         return tuple(worker.status() for worker in self._workers)
 
@@ -141,8 +147,7 @@ class EmbeddedStack:
             StorageError: the database cannot be migrated.
         """
         try:
-            self._settings = self._settings.model_copy(update={"home": open_home(self._settings.home)})
-            self._take_folder()
+            self._take_home()
             if not self._settings.broker_url:
                 self._start_valkey()
             migrate.upgrade(self._settings.migration_database)
@@ -176,15 +181,35 @@ class EmbeddedStack:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def _take_folder(self) -> None:
-        socket_path = broker_socket(self._settings.home)
-        lock = HomeLock(self._settings.home)
-        lock.acquire(
-            patience=LEFTOVER_SECONDS,
-            end_leftover=lambda: valkey.end_leftover(socket_path),
-            is_stopping=lambda: self._is_signalled,
-        )
-        self._lock = lock
+    def _take_home(self) -> None:
+        settings, marker = self._settings, self._settings.marker
+        if marker is None:
+            home = open_home(settings.home)
+            self._lock = _locked(home, lambda: self._is_signalled)
+        else:
+            home, marker = self._take_marked(marker)
+            if "workspace" not in settings.model_fields_set:
+                settings = settings.model_copy(update={"workspace": marker.folder})
+        self._settings = settings.model_copy(update={"home": home})
+
+    def _take_marked(self, marker: Marker) -> tuple[Path, Marker]:
+        """Take the home of a folder; where a copy of it was a moment faster, its new one."""
+        marker.write()
+        home = open_home(marker.home)
+        try:
+            self._lock = _locked(home, lambda: self._is_signalled)
+        except StackError:
+            now = self._settings.marker
+            if now is None or now == marker:
+                raise
+            return self._take_marked(now)
+        marker.keep()
+        if marker.copied_from:
+            logger.warning(
+                "%s is a copy of %s, which keeps its stack; this folder has a new one, with a history of its own: %s",
+                *(marker.folder, marker.copied_from, home),
+            )
+        return home, marker
 
     def _start_valkey(self) -> None:
         home = self._settings.home
@@ -310,6 +335,39 @@ def plan_workers(tools: tuple[str, ...], concurrency: int, async_concurrency: in
         WorkerPlan(name="process", lane="process", queues=default, concurrency=concurrency, tools=tools),
         WorkerPlan(name="background", lane="process", queues=background, concurrency=concurrency, tools=tools),
     )
+
+
+def forget(settings: Settings) -> tuple[Path, ...]:
+    """Remove `.forge` and the home that it names, with the history in it; return what there was.
+
+    Raises:
+        StackError: a stack runs there, FORGE_HOME names the home, or something cannot be removed.
+    """
+    marker = settings.marker
+    if marker is None:
+        raise StackError(
+            f"FORGE_HOME names {settings.home}, and only a home that .forge names is forgotten. Remove it yourself, "
+            "or unset FORGE_HOME."
+        )
+    removed = [*filter(Path.is_dir, (marker.home,)), *filter(Path.is_file, (marker.file,))]
+    if marker.home in removed:
+        lock = _locked(open_home(marker.home), lambda: False)
+        try:
+            remove_home(marker.home)
+            broker_socket(marker.home).unlink(missing_ok=True)
+        finally:
+            lock.release()
+    marker.remove()
+    return tuple(removed)
+
+
+def _locked(home: Path, is_stopping: Callable[[], bool]) -> HomeLock:
+    socket_path = broker_socket(home)
+    lock = HomeLock(home)
+    lock.acquire(
+        patience=LEFTOVER_SECONDS, end_leftover=lambda: valkey.end_leftover(socket_path), is_stopping=is_stopping
+    )
+    return lock
 
 
 def server_environment() -> Mapping[str, str]:

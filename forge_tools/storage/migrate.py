@@ -220,7 +220,7 @@ def _revision(connection: Connection) -> str | None:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise DatabaseUnavailableError(f"The folder {folder} for the database cannot be made: {error}.") from error
 

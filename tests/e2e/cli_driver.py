@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from forge_tools.marker import Marker
 from forge_tools.sandbox.processes.trees import descendants
 from tests.waiting import is_alive, wait_until
 from tests.warm import Forked, WarmInterpreter
@@ -106,7 +107,7 @@ TOOLS = (Add, Wait, Block, Ignored, IgnoredAsync, Login)
 
 
 class Cli:
-    """`forge-tools` in a folder; `settings` are its only FORGE_ variables."""
+    """`forge-tools` in a folder; `settings` are its only FORGE_ variables. State goes beside the folder."""
 
     def __init__(self, folder: Path, module: str = MODULE, **settings: str) -> None:
         self.folder = folder
@@ -115,7 +116,16 @@ class Cli:
 
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGE_")}
-        return {**kept, "COLUMNS": "80", **self.settings}
+        return {**kept, "COLUMNS": "80", "XDG_STATE_HOME": str(self.state), **self.settings}
+
+    @property
+    def state(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}-state")
+
+    @property
+    def home(self) -> Path:
+        """Where the stack of the folder has its data."""
+        return Marker.find(self.folder, self.state / "forge-tools").home
 
     def start(self, *words: str, **options: Any) -> "subprocess.Popen[str]":
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}

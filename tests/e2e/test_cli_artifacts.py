@@ -125,7 +125,7 @@ def test_a_stack_that_keeps_artifacts_in_a_folder_keeps_them_out_of_its_database
 
 def test_a_terminal_is_not_written_to_raw(cli: Cli) -> None:
     async def keep() -> str:
-        async with await open_store(f"sqlite:///{cli.folder / '.forge/forge.db'}") as store:
+        async with await open_store(f"sqlite:///{cli.home / 'forge.db'}") as store:
             return (await put(store, b"\x1b[31mred\x07 end\n\xc3")).handle
 
     reader, writer = pty.openpty()

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ def cli(up: Up) -> Cli:
 
 def test_up_says_what_runs_and_what_to_try(up: Up) -> None:
     said = up.said()
-    assert all(word in said for word in ("valkey", "async", "process", "background", "SQLite", ".forge/logs/async.log"))
+    assert all(word in said for word in ("valkey", "async", "process", "background", "SQLite", "logs/async.log"))
     assert "run Grep pattern=TODO" in said
 
 
@@ -305,5 +304,5 @@ def on_a_terminal(cli: Cli, *words: str) -> str:
     return seen
 
 
-def test_the_folder_of_the_stack_is_private(up: Up) -> None:
-    assert Path(up.log.parent, ".forge").stat().st_mode & 0o077 == 0
+def test_the_home_of_the_stack_is_private(cli: Cli) -> None:
+    assert cli.home.stat().st_mode & 0o077 == 0

@@ -21,9 +21,8 @@ def cli(tmp_path: Path) -> Cli:
 
 
 def database(cli: Cli) -> Path:
-    home = cli.folder / ".forge"
-    home.mkdir(mode=0o700, exist_ok=True)
-    return home / "forge.db"
+    cli.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return cli.home / "forge.db"
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -32,6 +31,7 @@ def test_without_a_stack_there_is_a_line_to_type(cli: Cli, words: tuple[str, ...
     assert done.returncode == 69
     assert "forge-tools up" in done.stderr
     assert not (cli.folder / ".forge").exists()
+    assert not cli.state.exists()
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -87,6 +87,7 @@ def test_a_tools_reference_that_is_wrong_ends_before_anything_starts(cli: Cli, w
     assert done.returncode == 78
     assert "there is no module 'mytools'" in done.stderr
     assert not (cli.folder / ".forge").exists()
+    assert not cli.state.exists()
 
 
 def test_a_setting_that_is_wrong_is_named(tmp_path: Path) -> None:
@@ -108,6 +109,7 @@ def test_a_tool_runs_in_this_process_without_a_stack(cli: Cli) -> None:
     assert cli.json("run", "--local", "--tools", "mytools:TOOLS", "Add", "a=1", "b=2")["output"] == 3
     assert "Login" in cli.run("tools", "--tools", "mytools:TOOLS").stdout
     assert not (cli.folder / ".forge").exists()
+    assert not cli.state.exists()
 
 
 def test_a_tool_that_blocks_in_this_process_is_interrupted(cli: Cli) -> None:

@@ -31,8 +31,8 @@ def test_a_stack_makes_its_own_key_and_no_file_of_it_holds_a_secret(cli: Cli) ->
     result = cli.run("run", "Login", "user=ada", f"password={SECRET}")
 
     assert "ada has no access with [redacted]" in result.stdout + result.stderr
-    assert holding(SECRET, cli.folder / ".forge") == []
-    assert holding("ada", cli.folder / ".forge") != []
+    assert holding(SECRET, cli.home) == []
+    assert holding("ada", cli.home) != []
 
 
 def test_keys_are_rotated_and_forgotten_only_when_nothing_needs_them(cli: Cli) -> None:
@@ -50,7 +50,7 @@ def test_keys_are_rotated_and_forgotten_only_when_nothing_needs_them(cli: Cli) -
     assert "is in use" in cli.run("keys", "forget", made["made"], "--now").stderr
     cli.run("cancel", waiting)
     assert cli.json("keys", "forget", old, "--now") == {"forgotten": old}
-    assert [path.stem for path in (cli.folder / ".forge/keys").iterdir()] == [made["made"]]
+    assert [path.stem for path in (cli.home / "keys").iterdir()] == [made["made"]]
     result = cli.run("run", "Login", "user=ada", f"password={SECRET}")
     assert "ada has no access with [redacted]" in result.stdout + result.stderr
 

@@ -33,7 +33,14 @@ def test_an_interrupted_call_of_a_stopped_stack_is_still_on_record(cli: Cli) -> 
     assert cli.json("show", begun)["status"] == "queued"
     assert "none runs in this folder" in cli.run("doctor").stdout
     assert '"name": "valkey"' in said, "what runs is JSON for programs"
-    assert str(cli.folder / ".forge") in said
+    assert str(cli.home) in said
+    (cli.folder / "below").mkdir()
+    below = Cli(cli.folder / "below", XDG_STATE_HOME=str(cli.state))
+    assert below.json("show", begun)["status"] == "queued"
+    removed = [str(cli.home), str(cli.folder / ".forge")]
+    assert below.json("up", "--forget") == {"removed": removed}
+    assert not any(map(os.path.exists, removed))
+    assert below.run("up", "--forget").stdout == "There is no stack of this folder to forget.\n"
 
 
 def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: Cli) -> None:

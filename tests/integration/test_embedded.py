@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from forge_tools.config import Settings, broker_socket
-from forge_tools.embedded import EmbeddedStack, stack_holder, supervision, valkey
+from forge_tools.embedded import EmbeddedStack, forget, stack_holder, supervision, valkey
 from forge_tools.embedded import stack as stack_module
 from forge_tools.errors import DatabaseCorruptError, StackError
 from forge_tools.storage import migrate
@@ -42,7 +42,7 @@ def warm_driver() -> WarmInterpreter:
 @pytest.fixture
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a short path, so that the socket lies in it."""
-    return tmp_path_factory.mktemp("s") / ".forge"
+    return tmp_path_factory.mktemp("s") / "home"
 
 
 @pytest.fixture
@@ -338,6 +338,31 @@ def test_a_database_that_newer_code_migrated_is_used_where_this_code_can(home: P
     with make(home) as stack:
         assert all(process.pid for process in stack.workers)
     assert migrate.current(url) == newer
+
+
+def test_a_copy_of_a_folder_that_is_a_moment_late_is_told_and_gets_a_home_of_its_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    folders = [home.parent / "first", home.parent / "copy"]
+    for folder in folders:
+        (folder / "below").mkdir(parents=True)
+        (folder / ".forge").write_text("01a20bad-268f-7eb7-87c9-0078b297fd12\n")
+    monkeypatch.chdir(folders[0] / "below")
+    both = [Settings.load(drain=1.0), Settings.load(workspace=folders[1] / "below", drain=1.0)]
+    first, late = (EmbeddedStack(settings, worker_argv("steady"), concurrency=1) for settings in both)
+    with first:
+        assert first.settings.workspace == folders[0]
+        with pytest.raises(StackError, match="A stack already runs in"):
+            forget(both[0])
+        with late:
+            assert late.settings.workspace == folders[1] / "below", "what was asked for is not widened"
+            assert first.settings.home == both[0].home == both[1].home != late.settings.home
+            assert f"{folders[1]} is a copy of {folders[0]}, which keeps its stack" in caplog.text
+    assert [forget(settings) for settings in both] == [
+        (stack.settings.home, folder / ".forge") for stack, folder in zip((first, late), folders, strict=True)
+    ]
+    assert [*(home / "forge-tools").iterdir()] == []
 
 
 def test_a_given_broker_replaces_the_embedded_one(home: Path, valkey: ValkeyServer) -> None:

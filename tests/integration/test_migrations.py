@@ -200,8 +200,8 @@ def test_a_migration_that_fails_leaves_nothing_behind(database_url: str, monkeyp
 
 
 def test_a_folder_that_is_missing_is_made_private(tmp_path: Path) -> None:
-    migrate.upgrade(f"sqlite:///{tmp_path / '.forge' / 'forge.db'}")
-    assert (tmp_path / ".forge").stat().st_mode & 0o777 == 0o700
+    migrate.upgrade(f"sqlite:///{tmp_path / 'state' / 'home' / 'forge.db'}")
+    assert (tmp_path / "state" / "home").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -24,7 +24,27 @@ def test_without_settings_the_embedded_stack_is_meant() -> None:
 
     assert settings.is_embedded
     assert settings.broker == f"redis+socket://{broker_socket(settings.home)}"
-    assert settings.database == f"sqlite:///{Path.cwd() / '.forge' / 'forge.db'}"
+    assert settings.database == f"sqlite:///{settings.home / 'forge.db'}"
+
+
+def test_the_home_is_where_the_specification_puts_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = []
+    for state, home in (("/srv/state", "/home/ann"), ("relative", "/home/ann"), ("", "relative")):
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+        monkeypatch.setenv("HOME", home)
+        places.append(str(Settings.load().home.parent))
+
+    assert places == [
+        f"{state}/forge-tools" for state in ("/srv/state", "/home/ann/.local/state", "/nonexistent/.local/state")
+    ]
+
+
+def test_a_home_that_is_given_needs_no_file(tmp_path: Path) -> None:
+    (tmp_path / ".forge").write_text("garbage")
+
+    assert Settings.load(home="/srv/home").marker is None
+    with pytest.raises(ConfigurationError, match=r"\.forge does not hold"):
+        Settings.load()
 
 
 def test_the_environment_is_read_and_arguments_come_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,13 +158,13 @@ def test_a_folder_of_artifacts_is_named_by_its_whole_path() -> None:
 def test_a_folder_for_shells_that_is_named_by_nothing_is_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORGE_SHELLS", "")
 
-    assert Settings.load(hostname="a").shells_folder == Path.cwd() / ".forge/shells-a"
+    assert (settings := Settings.load(hostname="a")).shells_folder == settings.home / "shells-a"
 
 
 def test_a_socket_path_that_is_too_long_moves_to_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short, long = Path("/srv/.forge"), tmp_path / ("d" * 100)
+    short, long = Path("/srv/home"), tmp_path / ("d" * 100)
 
     assert broker_socket(short) == short / "valkey.sock"
     moved = broker_socket(long)

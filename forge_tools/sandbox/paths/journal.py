@@ -19,8 +19,8 @@ from forge_tools.sandbox.paths.refusals import refusal
 EXECUTION_ID = "execution_id"
 """Under this name the context's `metadata` holds the id of the execution that a worker runs."""
 
-FOLDERS = (".forge", "journal")
-"""Where entries are, below the root: whoever shares the workspace shares them, whichever host runs the execution again."""
+FOLDER = ".forge-journal"
+"""Where entries are, in the root: whoever shares the workspace shares them, whichever host runs the execution again."""
 
 KEPT_SECONDS = 7 * 86_400
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -101,7 +101,7 @@ class Journal:
             except OSError as error:
                 with suppress(OSError):
                     os.unlink(f"{self._name}.new", dir_fd=folder.fd)
-                raise refusal(error, "the write journal in .forge", "write") from error
+                raise refusal(error, "the write journal", "write") from error
 
     def done(self) -> None:
         """Note that it has been done."""
@@ -115,16 +115,15 @@ class Journal:
         if self._name is None:
             return None
         try:
-            folder = Folder(self._root.fd)
-            for name in FOLDERS:
-                if is_made:
-                    _make(folder, name)
-                folder = folder.enter(name)
+            root = Folder(self._root.fd)
+            if is_made:
+                _make(root)
+            folder = root.enter(FOLDER)
         except OSError as error:
             if not is_made:
                 return None
             what = f"The write journal of the workspace cannot be used: {os.strerror(error.errno or 0)}. "
-            what += "Without it a crash could do this twice; let workers write to .forge in the workspace"
+            what += f"Without it a crash could do this twice; let workers write to {FOLDER} in the workspace"
             raise SandboxError(what, ErrorCode.EXECUTION_ERROR) from error
         return folder
 
@@ -140,13 +139,12 @@ def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _make(folder: Folder, name: str) -> None:
+def _make(root: Folder) -> None:
     with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=folder.fd)
-        if name == FOLDERS[0]:  # neither commits nor searches of the workspace want what is in here
-            below = folder.enter(name)
-            with below, os.fdopen(os.open(".gitignore", _WRITE, 0o600, dir_fd=below.fd), "wb") as file:
-                file.write(b"*\n")
+        os.mkdir(FOLDER, 0o700, dir_fd=root.fd)
+        below = root.enter(FOLDER)  # neither commits nor searches of the workspace want what is in here
+        with below, os.fdopen(os.open(".gitignore", _WRITE, 0o600, dir_fd=below.fd), "wb") as file:
+            file.write(b"*\n")
 
 
 def _write(folder: int, name: str, data: bytes) -> None:
@@ -168,6 +166,8 @@ def _is_removed(name: str, folder: int) -> bool:
 def _prune(folder: Folder) -> None:
     oldest = time.time() - KEPT_SECONDS
     for name in folder.entries().files:
+        if name == ".gitignore":
+            continue
         with suppress(FileNotFoundError):  # another writer is done with it, or prunes too
             if folder.stat(name).st_mtime < oldest:
                 os.unlink(name, dir_fd=folder.fd)

@@ -46,7 +46,7 @@ _SENTENCES = {
 
 INTERNALS = (".git", ".hg", ".svn")
 SECRETS = (
-    ".env", ".env.*", ".netrc", ".pgpass", ".pypirc", ".git-credentials", ".ssh", ".gnupg", ".aws", ".forge",
+    ".env", ".env.*", ".netrc", ".pgpass", ".pypirc", ".git-credentials", ".ssh", ".gnupg", ".aws", ".forge-journal",
     "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
 )  # fmt: skip
 HARMLESS = (".env.example", ".env.sample", ".env.template", ".env.dist")

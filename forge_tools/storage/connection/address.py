@@ -57,7 +57,7 @@ class Address:
         """Refuse an SQLite file that is not there, before anything opens it."""
         if self.dialect == "sqlite" and not Path(self.target).exists():
             raise SchemaVersionError(
-                f"There is no database at {self.target} yet. Run `forge-tools up` in its folder, or `forge-tools db upgrade`."
+                f"There is no database at {self.target} yet. Run `forge-tools up`, or `forge-tools db upgrade`."
             )
 
     @property

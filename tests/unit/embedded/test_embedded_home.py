@@ -35,12 +35,6 @@ def test_a_new_home_is_private_whatever_the_umask(tmp_path: Path) -> None:
     assert [mode(home), mode(home / "logs"), mode(home / "valkey")] == [0o700, 0o700, 0o700]
 
 
-def test_a_home_hides_itself_from_git_and_searches(tmp_path: Path) -> None:
-    home = open_home(tmp_path / "home")
-
-    assert (home / ".gitignore").read_text() == "*\n"
-
-
 def test_a_home_of_ours_is_closed_to_others(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir(mode=0o755)
     (tmp_path / "home" / "forge.db").touch()
@@ -83,7 +77,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_named() -> None:
-    with pytest.raises(StackError, match=r"/proc/forge.* cannot be used: .*Set FORGE_HOME"):
+    with pytest.raises(StackError, match=r"/proc/forge.* cannot be used: .*HOME: set one of them, or FORGE_HOME"):
         open_home(Path("/proc/forge"))
 
 

@@ -40,7 +40,7 @@ def fill(write: Callable[[str, bytes], Path]) -> None:
 
 def files(ws: Path) -> dict[str, bytes]:
     found = {path.relative_to(ws).as_posix(): path.read_bytes() for path in ws.rglob("*") if path.is_file()}
-    return {name: data for name, data in found.items() if not name.startswith(".forge/")}
+    return {name: data for name, data in found.items() if not name.startswith(".forge-journal/")}
 
 
 def arguments(call: str) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_without_an_execution_nothing_is_kept(place: Place, ws: Path) -> None:
     mine.plan("before", "after", None, DONE)
     mine.done()
     assert mine.recall(place, lambda: None) is None
-    assert not (ws / ".forge").exists()
+    assert not (ws / ".forge-journal").exists()
 
 
 def test_the_execution_is_named_by_the_context(place: Place) -> None:
@@ -95,14 +95,14 @@ def test_the_execution_is_named_by_the_context(place: Place) -> None:
 
 def test_it_is_private_and_wanted_by_no_commit(place: Place, ws: Path) -> None:
     journal(place).plan("before", "after", None, DONE)
-    assert (ws / ".forge").stat().st_mode & 0o777 == 0o700
-    assert (ws / ".forge/.gitignore").read_text() == "*\n"
-    assert [path.stat().st_mode & 0o777 for path in (ws / ".forge/journal").iterdir()] == [0o600]
+    assert (ws / ".forge-journal").stat().st_mode & 0o777 == 0o700
+    assert (ws / ".forge-journal/.gitignore").read_text() == "*\n"
+    assert [path.stat().st_mode & 0o777 for path in (ws / ".forge-journal").glob("[!.]*")] == [0o600]
 
 
 def test_an_entry_that_was_cut_off_is_no_entry(place: Place, ws: Path) -> None:
     journal(place).plan("before", "after", None, DONE)
-    (entry,) = (ws / ".forge/journal").iterdir()
+    (entry,) = (ws / ".forge-journal").glob("[!.]*")
     entry.write_bytes(entry.read_bytes()[:-10])
     assert recall(place) is None
     entry.write_text(json.dumps({"unknown": 1}))
@@ -110,7 +110,7 @@ def test_an_entry_that_was_cut_off_is_no_entry(place: Place, ws: Path) -> None:
 
 
 def test_a_link_in_its_place_is_not_followed(place: Place, ws: Path) -> None:
-    (ws / ".forge").symlink_to("../ws-evil")
+    (ws / ".forge-journal").symlink_to("../ws-evil")
     with pytest.raises(SandboxError, match="write journal of the workspace cannot be used"):
         journal(place).plan("before", "after", None, DONE)
     assert recall(place) is None
@@ -119,9 +119,9 @@ def test_a_link_in_its_place_is_not_followed(place: Place, ws: Path) -> None:
 
 def test_old_entries_go(place: Place, ws: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal(place).plan("before", "after", None, DONE)
-    (entry,) = (ws / ".forge/journal").iterdir()
+    (entry,) = (ws / ".forge-journal").glob("[!.]*")
     long_ago = time.time() - KEPT_SECONDS - 60
     os.utime(entry, (long_ago, long_ago))
     monkeypatch.setattr(journals, "_digest", lambda text: "00" + "1" * 30)
     journal(place, "two").plan("before", "after", None, DONE)
-    assert [path.name for path in (ws / ".forge/journal").iterdir()] == ["00" + "1" * 30 + ".json"]
+    assert [path.name for path in (ws / ".forge-journal").glob("[!.]*")] == ["00" + "1" * 30 + ".json"]

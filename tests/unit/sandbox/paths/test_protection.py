@@ -18,7 +18,7 @@ SECRET = [
     "server.pem",
     "tls.KEY",
     ".ssh/config",
-    ".forge/forge.db",
+    ".forge-journal/entry",
 ]
 
 

@@ -1,0 +1,116 @@
+"""The file `.forge`: which home a folder has, where it was moved, copied or cannot be written."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from forge_tools.errors import ConfigurationError, StackError
+from forge_tools.marker import Marker
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "sub" / "deep").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Path:
+    return tmp_path / "homes"
+
+
+def taken(folder: Path, homes: Path) -> Marker:
+    """What a folder has once a stack has run in it."""
+    marker = Marker.find(folder, homes)
+    marker.write()
+    marker.home.mkdir(parents=True, exist_ok=True)
+    marker.keep()
+    return marker
+
+
+def test_a_folder_without_a_file_has_a_home_of_its_own_already(project: Path, homes: Path) -> None:
+    marker = Marker.find(project, homes)
+
+    assert (marker.folder, marker.home.parent, marker.copied_from) == (project, homes, None)
+    assert UUID(marker.home.name)
+    assert Marker.find(project / "sub", homes).home != marker.home == taken(project, homes).home
+    assert list(homes.iterdir()) == [marker.home]
+
+
+def test_it_is_found_from_the_folders_below_and_through_links(project: Path, homes: Path, tmp_path: Path) -> None:
+    marker = taken(project, homes)
+    (tmp_path / "link").symlink_to(project)
+
+    assert Marker.find(project / "sub" / "deep", homes) == marker == Marker.find(tmp_path / "link" / "sub", homes)
+    assert (project / ".forge").read_text() == f"{marker.home.name}\n"
+    assert stat.S_IMODE((marker.home / "folder").stat().st_mode) == 0o600
+    assert sorted(path.name for path in project.iterdir()) == [".forge", "sub"]
+
+
+def test_a_folder_that_was_moved_takes_its_home_along(project: Path, homes: Path) -> None:
+    before = taken(project, homes)
+    moved = project.rename(project.with_name("moved"))
+
+    after = taken(moved, homes)
+
+    assert (after.home, after.folder, after.copied_from) == (before.home, moved, None)
+    project.mkdir()
+    assert Marker.find(project, homes).home != before.home, "who comes to the old place starts anew"
+
+
+def test_a_copy_gets_a_home_of_its_own_and_keeps_it(project: Path, homes: Path) -> None:
+    first = taken(project, homes)
+    copy = Path(shutil.copytree(project, project.with_name("copy")))
+
+    told = Marker.find(copy / "sub", homes)
+
+    assert (told.copied_from, told.folder) == (project, copy)
+    assert told.home != first.home
+    taken(copy, homes)
+    assert Marker.find(copy, homes) == Marker(copy, told.home)
+    assert Marker.find(project, homes) == first
+
+
+def test_of_two_copies_the_first_to_have_the_home_keeps_it(project: Path, homes: Path) -> None:
+    (project / ".forge").write_text(f"{uuid4()}\n")
+    copy = Path(shutil.copytree(project, project.with_name("copy")))
+    assert Marker.find(project, homes).home == Marker.find(copy, homes).home
+
+    taken(copy, homes)
+
+    assert Marker.find(project, homes).copied_from == copy
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b"\xff\xfe\0", b"../../etc", b"x" * 1_000_000])
+def test_a_file_without_an_id_is_named(project: Path, homes: Path, content: bytes) -> None:
+    (project / ".forge").write_bytes(content)
+
+    with pytest.raises(ConfigurationError, match=r"project/\.forge does not hold the id of a stack\. Mend or remove"):
+        Marker.find(project / "sub", homes)
+
+
+def test_a_folder_of_that_name_is_named_and_left_alone(project: Path, homes: Path) -> None:
+    (project / ".forge").mkdir()
+    marker = Marker.find(project, homes)
+
+    with pytest.raises(StackError, match=r"project/\.forge is a folder, which an unreleased version .*FORGE_HOME"):
+        marker.write()
+    marker.remove()
+
+    assert (project / ".forge").is_dir()
+
+
+def test_what_is_neither_file_nor_folder_holds_nobody_up(project: Path, homes: Path) -> None:
+    os.mkfifo(project / ".forge")
+
+    assert Marker.find(project / "sub", homes).folder == project / "sub"
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(homes: Path) -> None:
+    with pytest.raises(StackError, match=r"/proc/\.forge cannot be written \(.*\).* Set FORGE_HOME"):
+        Marker.find(Path("/proc"), homes).write()
