@@ -114,4 +114,4 @@ $(BENCH_STAMP): $(STAMP)
 	@touch $(BENCH_STAMP)
 
 clean:
-	rm -rf $(VENV) .forge .bench .mutants build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .bench .mutants build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

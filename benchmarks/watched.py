@@ -101,7 +101,7 @@ def start(processes: ExitStack, folder: Path, host: str, sign: str, *words: str)
     log = folder / f"{host}.log"
     with log.open("w") as out:
         process = subprocess.Popen(
-            [*CLI, *words, *OFFERED], cwd=folder, env=environment(host), stdout=out, stderr=out, text=True
+            [*CLI, *words, *OFFERED], cwd=folder, env=environment(folder, host), stdout=out, stderr=out, text=True
         )
     processes.callback(end, process)
     deadline = time.monotonic() + READY_SECONDS
@@ -112,9 +112,9 @@ def start(processes: ExitStack, folder: Path, host: str, sign: str, *words: str)
     return process
 
 
-def environment(host: str) -> dict[str, str]:
+def environment(folder: Path, host: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FORGE_")}
-    return {**kept, "FORGE_HOSTNAME": host, "PYTHONPATH": str(IMAGE.parents[2])}
+    return {**kept, "FORGE_HOME": str(folder / "home"), "FORGE_HOSTNAME": host, "PYTHONPATH": str(IMAGE.parents[2])}
 
 
 def end(process: "subprocess.Popen[str]") -> None:
@@ -125,7 +125,7 @@ def end(process: "subprocess.Popen[str]") -> None:
 
 async def use(folder: Path, doomed: "subprocess.Popen[str]") -> None:
     """Call tools from many agents; kill a worker, and look before the others take it for dead."""
-    async with ExecutorClient(Settings.load(home=folder / ".forge", workspace=folder)) as client:
+    async with ExecutorClient(Settings.load(home=folder / "home", workspace=folder)) as client:
         for _ in range(3):
             await client.submit("fetch_page", parameters={"url": "x"}, queue="gpu")
         calling = [asyncio.create_task(agent(client, *one)) for one in AGENTS for _ in range(one[1])]
@@ -133,7 +133,7 @@ async def use(folder: Path, doomed: "subprocess.Popen[str]") -> None:
         doomed.kill()
         await asyncio.sleep(SILENCE_SECONDS)
         looking = await asyncio.create_subprocess_exec(
-            *CLI, "top", "--svg", str(IMAGE), cwd=folder, env=environment("agents-1")
+            *CLI, "top", "--svg", str(IMAGE), cwd=folder, env=environment(folder, "agents-1")
         )
         if await looking.wait():
             raise SystemExit("forge-tools top failed")

@@ -15,7 +15,7 @@ def test_every_downgrade_that_a_page_shows_can_be_typed_as_it_stands() -> None:
     assert [line for line in shown if "--yes" not in line] == []
 
 
-@pytest.mark.parametrize(("page", "key"), [("audit", ".forge/audit.key"), ("secrets", ".forge/keys")])
+@pytest.mark.parametrize(("page", "key"), [("audit", "audit.key"), ("secrets", "keys")])
 def test_a_page_that_promises_by_a_key_first_says_that_tools_of_the_embedded_stack_can_read_it(
     page: str, key: str
 ) -> None:
