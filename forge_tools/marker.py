@@ -36,16 +36,16 @@ class Marker:
             ConfigurationError: there is one that holds no id, or cannot be read.
         """
         folder = folder.resolve()
-        for above in (folder, *folder.parents):
+        for above in (folder, *filter(_is_trusted, folder.parents)):
             if (uuid := _read(above)) is not None:
                 return cls._of(above, uuid, homes)
-        return cls._of(folder, uuid5(NAMESPACE_URL, f"file://{socket.gethostname()}{folder}"), homes)
+        return cls._of(folder, _derived(NAMESPACE_URL, folder), homes)
 
     @classmethod
     def _of(cls, folder: Path, uuid: UUID, homes: Path) -> Self:
         copied_from = None
         while (owner := _owner(homes / str(uuid))) is not None and _is_another(owner, folder, uuid):
-            copied_from, uuid = copied_from or owner, uuid5(uuid, str(folder))
+            copied_from, uuid = copied_from or owner, _derived(uuid, folder)
         return cls(folder, homes / str(uuid), copied_from)
 
     @property
@@ -61,12 +61,11 @@ class Marker:
         if self.file.is_dir():
             raise StackError(
                 f"{self.file} is a folder, which an unreleased version of forge-tools made and this one leaves alone: "
-                f"rename or remove it, or set FORGE_HOME to it to go on with what is in it."
+                "rename or remove it, or set FORGE_HOME to it to go on with what is in it."
             )
         if _read(self.folder) != UUID(self.home.name):
-            _replace(
-                self.file, f"{self.home.name}\n", 0o644
-            )  # no secret: other users of the folder have homes of their own
+            # No secret: other users of the folder have homes of their own.
+            _replace(self.file, f"{self.home.name}\n", 0o644)
 
     def keep(self) -> None:
         """Note in the home that it belongs to this folder; for whoever holds the home's lock."""
@@ -79,6 +78,19 @@ class Marker:
                 self.file.unlink()
         except OSError as error:
             raise StackError(f"{self.file} cannot be removed: {error.strerror}. Remove it yourself.") from error
+
+
+def _is_trusted(folder: Path) -> bool:
+    """Whether what is above may decide: a stranger's file in /tmp would open all of /tmp to tools."""
+    try:
+        return (folder / NAME).lstat().st_uid in (os.getuid(), 0)
+    except OSError:
+        return False
+
+
+def _derived(base: UUID, folder: Path) -> UUID:
+    """The same each time, so that whoever only reads needs to write nothing; other hosts have other folders of that path."""
+    return uuid5(base, ascii(f"{socket.gethostname()}:{folder}"))
 
 
 def _read(folder: Path) -> UUID | None:
@@ -105,7 +117,7 @@ def _owner(home: Path) -> Path | None:
 def _is_another(owner: Path, folder: Path, uuid: UUID) -> bool:
     """Whether the owner still is another folder; one that was moved, or is the same by another path, is not."""
     try:
-        return owner != folder and _read(owner) == uuid and not _is_same(owner / NAME, folder / NAME)
+        return owner != folder and _read(owner) == uuid and not _is_same(owner, folder)
     except ConfigurationError:
         return False
 

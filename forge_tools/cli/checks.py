@@ -143,6 +143,9 @@ def _home(settings: Settings) -> Iterator[Finding]:
         yield problem("folder", f"{home} is open to others ({stat.filemode(status.st_mode)})", f"chmod 700 {home}")
     else:
         yield ok("folder", str(home))
+    if home.resolve().is_relative_to(settings.workspace.resolve()):
+        said = f"{home} lies in the workspace: tools reach the keys and the history there"
+        yield note("folder", said, "Set FORGE_HOME to a folder outside of it, or unset it.")
     holder = stack_holder(home)
     if holder is None:
         yield note("stack", "none runs in this folder", "forge-tools up")

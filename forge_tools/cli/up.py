@@ -192,7 +192,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
     face.say("forge-tools is up", style="bold")
     face.say()
     face.out.print(_overview(status))
-    if settings.workspace != Path.cwd():
+    if settings.workspace.resolve() != Path.cwd():
         face.say(f"\nTools work in {settings.workspace}.")
     program = command_line(settings)
     face.say("\nTry, in another terminal:")

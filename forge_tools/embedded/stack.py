@@ -194,8 +194,8 @@ class EmbeddedStack:
 
     def _take_marked(self, marker: Marker) -> tuple[Path, Marker]:
         """Take the home of a folder; where a copy of it was a moment faster, its new one."""
-        marker.write()
         home = open_home(marker.home)
+        marker.write()
         try:
             self._lock = _locked(home, lambda: self._is_signalled)
         except StackError:

@@ -111,6 +111,25 @@ def test_what_is_neither_file_nor_folder_holds_nobody_up(project: Path, homes: P
     assert Marker.find(project / "sub", homes).folder == project / "sub"
 
 
+def test_a_strangers_file_above_decides_nothing(project: Path, homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = taken(project, homes)
+    if os.getuid() == 0:
+        os.chown(project / ".forge", 65534, -1)
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+
+    assert Marker.find(project / "sub", homes).folder == project / "sub"
+    assert Marker.find(project, homes) == marker
+
+
+def test_a_name_that_is_no_text_has_a_home_too(tmp_path: Path, homes: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff\n")
+    folder.mkdir()
+    marker = taken(folder, homes)
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+
+    assert Marker.find(copy, homes).copied_from == folder == marker.folder
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(homes: Path) -> None:
     with pytest.raises(StackError, match=r"/proc/\.forge cannot be written \(.*\).* Set FORGE_HOME"):
         Marker.find(Path("/proc"), homes).write()

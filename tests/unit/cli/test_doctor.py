@@ -231,6 +231,12 @@ def test_a_folder_open_to_others_is_a_problem(tmp_path: Path) -> None:
     assert found.way_out == f"chmod 700 {tmp_path}"
 
 
+def test_a_folder_that_tools_can_reach_is_noted(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    _, reached, _ = checks._home(Settings(home=tmp_path, workspace=tmp_path.parent))
+    assert (reached.level, "tools reach the keys" in reached.said) == (Level.NOTE, True)
+
+
 def test_a_private_folder_without_a_stack_is_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     folder, stack = checks._home(Settings(home=tmp_path))
