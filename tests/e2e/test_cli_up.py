@@ -66,11 +66,14 @@ def test_a_second_signal_cuts_the_wait_short_and_what_ran_is_still_settled(cli: 
 def test_after_kill_9_of_up_alone_the_next_one_simply_works(cli: Cli) -> None:
     killed = Up(cli, "--tools", "mytools:TOOLS", from_nothing=True).wait_ready()
     tree = killed.tree()
+    shell = cli.json("run", "Bash", "command=sleep 300", "run_in_background=true")["metadata"]["bash_id"]
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
+    assert f"go on: {shell}. End them with the tool KillShell" in cli.run("up", "--forget").stderr
     up = Up(cli, "--tools", "mytools:TOOLS").wait_ready()
     try:
         wait_until(lambda: all(map(is_gone, tree)), 60)
         assert cli.json("run", "Add", "a=1", "b=2")["output"] == 3
+        assert cli.run("run", "KillShell", f"shell_id={shell}").returncode == 0
     finally:
         assert up.stop() == 0
