@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from forge_tools.client import Call, ExecutorClient, Handle, SyncExecutorClient
     from forge_tools.config import Settings
-    from forge_tools.errors import ErrorCode, ForgeError, ToolError
+    from forge_tools.errors import ErrorCode, ForgeError, ToolError, ToolFailure
     from forge_tools.executor import CallOptions, ToolExecutor
     from forge_tools.registry import ScopedRegistry, ToolRegistry
 
@@ -41,6 +41,7 @@ __all__ = [
     "ToolError",
     "ToolExecution",
     "ToolExecutor",
+    "ToolFailure",
     "ToolParameter",
     "ToolRegistry",
     "ToolResult",
@@ -52,7 +53,7 @@ __version__ = "0.1.0"
 _ELSEWHERE = {
     **dict.fromkeys(("Call", "ExecutorClient", "Handle", "SyncExecutorClient"), "forge_tools.client"),
     **dict.fromkeys(("CallOptions", "ToolExecutor"), "forge_tools.executor"),
-    **dict.fromkeys(("ErrorCode", "ForgeError", "ToolError"), "forge_tools.errors"),
+    **dict.fromkeys(("ErrorCode", "ForgeError", "ToolError", "ToolFailure"), "forge_tools.errors"),
     **dict.fromkeys(("ScopedRegistry", "ToolRegistry"), "forge_tools.registry"),
     "Settings": "forge_tools.config",
 }

@@ -13,12 +13,14 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from forge_tools import schemas
+from forge_tools.diagnosis import diagnosis_of
 from forge_tools.errors import ErrorCode, InvalidToolError
 from forge_tools.failures import failure_of
 from forge_tools.ladder import timed_out_after
 from forge_tools.langchain import to_langchain_tool
 from forge_tools.records import (
     Capabilities,
+    Diagnosis,
     ExecutionContext,
     Lane,
     RetryPolicy,
@@ -236,25 +238,34 @@ class BaseTool(ABC):
             error = f"Invalid timeout: {seconds:g}s. Give a number of seconds above 0."
             return ToolResult.fail(error, error_code=ErrorCode.VALIDATION_ERROR)
         deadline = asyncio.timeout(seconds)
+        late: Diagnosis | None = None
         task = asyncio.current_task()
         cancels = task.cancelling() if task else 0
         try:
             async with deadline:
                 outcome = await body(context, **parameters)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if task and task.cancelling() > cancels:
                 raise  # somebody outside wants this task to end (contradiction C11)
             details = {"type": asyncio.CancelledError.__name__}
-            return ToolResult.fail(
+            failed = ToolResult.fail(
                 "Tool execution cancelled", error_code=ErrorCode.EXECUTION_ERROR, error_details=details
             )
+            failed.diagnosis = self._diagnosis(error, parameters)
+            return failed
         except (Exception, SystemExit) as error:  # noqa: BLE001 a body may raise anything; results carry it
             if not deadline.expired():
                 return self._failure(error, parameters)
+            late = self._diagnosis(error, parameters)
         else:
             if not deadline.expired():
                 return outcome if isinstance(outcome, ToolResult) else ToolResult.ok(outcome)
-        return ToolResult.fail(timed_out_after(seconds), error_code=ErrorCode.TIMEOUT)
+        failed = ToolResult.fail(timed_out_after(seconds), error_code=ErrorCode.TIMEOUT)
+        failed.diagnosis = late
+        return failed
+
+    def _diagnosis(self, error: BaseException, parameters: Mapping[str, Any]) -> Diagnosis:
+        return diagnosis_of(error, scrubber_of(self.spec, parameters, LEAST_IN_FAILURES))
 
     def _failure(self, error: BaseException, parameters: Mapping[str, Any]) -> ToolResult:
         return failure_of(self.spec, error, scrubber_of(self.spec, parameters, LEAST_IN_FAILURES))

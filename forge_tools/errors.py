@@ -8,6 +8,7 @@ ForgeError
 │   ├── ToolNotFoundError
 │   ├── ToolChangedError        it is disabled, or defined otherwise, since its call was checked
 │   └── InvalidToolError        a definition that a provider or the runtime would refuse
+├── ToolFailure                 raised by a body: the text that the model reads
 ├── StorageError                the database said no
 │   ├── DatabaseUnavailableError
 │   ├── DatabaseCorruptError
@@ -29,6 +30,7 @@ ForgeError
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 
 class ErrorCode(StrEnum):
@@ -121,6 +123,22 @@ class InvalidToolError(ToolError):
     """The definition of the tool is one that a provider or the runtime would refuse."""
 
     code = "INVALID_TOOL"
+
+
+class ToolFailure(ForgeError):  # noqa: N818  what authors raise on purpose, and no error of theirs
+    """Raise it in a body to fail with a text of your own: the model reads `text` as it stands, then `hint`.
+
+    `retry` lets the call be tried again as far as the capabilities of its tool allow; without it nobody tries again. `details`
+    is JSON for programs.
+    """
+
+    code: str = ErrorCode.TOOL_ERROR
+
+    def __init__(self, text: str, *, hint: str | None = None, retry: bool = False, details: Any = None) -> None:
+        super().__init__(text)
+        self.hint = hint
+        self.retry = retry
+        self.details = details
 
 
 class StorageError(ForgeError):

@@ -6,10 +6,10 @@ import socket
 import ssl
 from collections.abc import Iterator
 
-from forge_tools.errors import ErrorCode, ForgeError
+from forge_tools.diagnosis import diagnosis_of, said_by
+from forge_tools.errors import ErrorCode, ForgeError, ToolFailure
 from forge_tools.records import ToolResult, ToolSpec
 from forge_tools.secrecy import Scrubber
-from forge_tools.validation import clean_text
 
 MAX_ERROR_CHARS = 4_000
 
@@ -44,6 +44,17 @@ def failure_of(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) 
 
     A network failure is `retryable` where the tool says that its failures leave nothing behind (spec S2-20).
     """
+    result = _failure(spec, error, scrubber)
+    result.diagnosis = diagnosis_of(error, scrubber)
+    return result
+
+
+def _failure(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) -> ToolResult:
+    can_repeat = spec.capabilities.idempotent or spec.capabilities.retryable
+    if isinstance(error, ToolFailure):
+        more = {"retryable": error.retry and can_repeat, **({"hint": error.hint} if error.hint else {})}
+        text = said_by(error, scrubber) or "failed without saying why"
+        return ToolResult.fail(text, error_code=error.code, error_details=error.details, **more)
     text, details = text_of(error, scrubber), {"type": type(error).__name__}
     if isinstance(error, ForgeError):
         return ToolResult.fail(text, error_code=error.code, error_details=details)
@@ -51,7 +62,6 @@ def failure_of(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) 
     _logger.error("Unexpected error in %s", spec.name, exc_info=shown, extra={"tool": spec.name})
     if not any(map(_is_of_the_network, _causes(error))):
         return ToolResult.fail(f"Unexpected error: {text}", error_code=ErrorCode.EXECUTION_ERROR, error_details=details)
-    can_repeat = spec.capabilities.idempotent or spec.capabilities.retryable
     return ToolResult.fail(
         f"Service unavailable: {text}",
         error_code=ErrorCode.SERVICE_UNAVAILABLE,
@@ -62,12 +72,7 @@ def failure_of(spec: ToolSpec, error: BaseException, scrubber: Scrubber | None) 
 
 def text_of(error: BaseException, scrubber: Scrubber | None) -> str:
     """Return what an exception says, storable and without secrets; the name of its type if it says nothing."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 the text of a foreign exception is foreign code too
-        text = ""
-    text = text if scrubber is None else scrubber.text(text)  # first: nobody finds a secret that is cut
-    text = clean_text(text.strip()) or type(error).__name__
+    text = said_by(error, scrubber) or type(error).__name__
     return text if len(text) <= MAX_ERROR_CHARS else f"{text[:MAX_ERROR_CHARS]}..."
 
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from forge_tools.diagnosis import MOST_BYTES, diagnosis_of
 from forge_tools.errors import ErrorCode, InvalidCallError
 from forge_tools.ladder import timed_out_after
-from forge_tools.records import Claim, ExecutionStatus, Loss, Outcome, ToolResult, moment
+from forge_tools.records import Claim, Diagnosis, ExecutionStatus, Loss, Outcome, ToolResult, moment
 from forge_tools.secrecy import LEAST_IN_FAILURES, Scrubber
 from forge_tools.validation import clean_text, encode_json
 
@@ -62,19 +63,22 @@ def interrupted(claim: Claim, after_ms: float) -> Outcome:
 
 def crashed(claim: Claim, error: BaseException, after_ms: float) -> Outcome:
     """The outcome of a body that ended in what no tool should raise, or whose row cannot be read."""
-    text = Scrubber(claim.secrets, LEAST_IN_FAILURES).text(f"Unexpected error: {type(error).__name__}: {error}")
+    scrubber = Scrubber(claim.secrets, LEAST_IN_FAILURES)
+    text = scrubber.text(f"Unexpected error: {type(error).__name__}: {error}")
     result = ToolResult.fail(text[:MAX_ERROR_CHARS], error_code=ErrorCode.EXECUTION_ERROR)
-    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+    more = {"duration_ms": after_ms, "diagnosis": diagnosis_of(error, scrubber)}
+    return outcome_of(claim, result.model_copy(update=more), max_bytes=1_000_000)
 
 
-def out_of_memory(claim: Claim, limit: int, after_ms: float) -> Outcome:
+def out_of_memory(claim: Claim, limit: int, after_ms: float, diagnosis: Diagnosis | None = None) -> Outcome:
     """The outcome of a body that wanted more memory than one call may have."""
     result = ToolResult.fail(
         f"{claim.tool} needed more than {limit / 2**20:,.0f} MiB of memory, the limit for one call with all its processes. "
         "Give it less to do at once, or raise FORGE_TOOL_MEMORY on the workers (bytes; 0 for no limit).",
         error_code=ErrorCode.OUT_OF_MEMORY,
     )
-    return outcome_of(claim, result.model_copy(update={"duration_ms": after_ms}), max_bytes=1_000_000)
+    more = {"duration_ms": after_ms, "diagnosis": diagnosis}
+    return outcome_of(claim, result.model_copy(update=more), max_bytes=1_000_000)
 
 
 def not_run(claim: Claim, failure: ToolResult) -> Outcome:
@@ -123,6 +127,7 @@ def ends_of_cut(claims: Sequence[Claim], hostname: str) -> dict[str, list[str]]:
 
 
 def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
+    why = result.diagnosis
     failed = ExecutionStatus.TIMED_OUT if result.error_code == ErrorCode.TIMEOUT else ExecutionStatus.FAILED
     return Outcome(
         id=claim.id,
@@ -135,6 +140,7 @@ def _encode(claim: Claim, result: ToolResult, max_bytes: int) -> Outcome:
         error_code=result.error_code,
         error_details=_json_or_none(result.error_details, "error_details", max_bytes),
         metadata=encode_json(result.metadata, "metadata", max_bytes),
+        diagnosis=None if why is None else encode_json(why.as_dict(), "diagnosis", MOST_BYTES),
     )
 
 

@@ -106,6 +106,7 @@ def _failing(seen: Overview) -> Iterator[Concern]:
             said = f"{one_line(one.key)} fails: {one.failed:,} of {one.failed + one.succeeded:,} calls in {limit(seen.window)}"
             worst = next((it for it in seen.failures if it.tool == one.key), None)
             why = f", {worst.calls:,} with {one_line(worst.error_code or worst.status.value)}" if worst else ""
+            why += f": {one_line(worst.why)}" if worst and worst.why else ""
             way_out = f"forge-tools show {worst.example}" if worst else "forge-tools history --status failed"
             yield Concern("now" if _rate(one) >= BROKEN else "soon", f"{said}{why}", way_out)
 

@@ -15,7 +15,18 @@ from forge_tools.cli.database import with_history
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import ALL, Chosen, again, filtered
 from forge_tools.cli.text import WIDE, as_json, compact, flexible, number, table, took
-from forge_tools.records import TERMINAL, AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus, id_time, is_id
+from forge_tools.errors import ErrorCode
+from forge_tools.records import (
+    TERMINAL,
+    Attempt,
+    AttemptRecord,
+    Diagnosis,
+    EventRecord,
+    ExecutionRecord,
+    ExecutionStatus,
+    id_time,
+    is_id,
+)
 from forge_tools.storage.history.history import History
 from forge_tools.storage.history.pages import Page
 
@@ -128,9 +139,18 @@ def styled(status: ExecutionStatus) -> Text:
     return Text(status.value, _COLOURS.get(status, "red"), no_wrap=True)
 
 
+def explained(one: ExecutionRecord | Attempt) -> str:
+    """What went wrong, in a line: of what its author did not foresee, what was raised and where."""
+    found = Diagnosis.read(one.diagnosis)
+    if found is None or not found.place:
+        return one.error or ""
+    is_foreseen = one.error_code != ErrorCode.EXECUTION_ERROR
+    return f"{one.error} ({found.place})" if is_foreseen else found.summary
+
+
 def _what(one: ExecutionRecord) -> str:
     if one.error:
-        return one.error
+        return explained(one)
     return (f"(replay of {one.replay_of[:SHOWN_ID]}) " if one.replay_of else "") + _pairs(one.parameters)
 
 
@@ -188,7 +208,7 @@ LISTED = {
             ("status", lambda one: styled(one.status)),
             (number("took"), lambda one: took(one.duration_ms)),
             ("host, process", lambda one: f"{one.hostname or '-'} {one.pid or ''}"),
-            (flexible("error"), lambda one: one.error or ""),
+            (flexible("error"), explained),
         ),
         narrow=6,
         nothing="No attempt has ended yet.",

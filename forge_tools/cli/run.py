@@ -14,6 +14,7 @@ from forge_tools.cli.live import View, awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.text import took
 from forge_tools.config import Settings
+from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def report(face: Face, result: ToolResult) -> None:
     """
     facts = f"{took(result.duration_ms)}  {result.metadata.get('execution_id', 'in this process')}"
     if face.is_json:
-        face.document({"id": result.metadata.get("execution_id"), **result.to_dict()})
+        why = result.diagnosis and result.diagnosis.as_dict()
+        face.document({"id": result.metadata.get("execution_id"), **result.to_dict(), "diagnosis": why})
     elif result.success:
         face.raw(result.to_text())
         if face.err.is_terminal:
@@ -145,6 +147,10 @@ def _print_failure(face: Face, result: ToolResult) -> None:
         face.raw(ToolResult.ok(result.output).to_text())
     for error in result.metadata.get("errors") or [result.error]:
         face.note(f"Error: {error}", style="red")
+    if "hint" in result.metadata:
+        face.note(str(result.metadata["hint"]))
+    if result.error_code == ErrorCode.EXECUTION_ERROR and result.diagnosis is not None:
+        face.note(result.diagnosis.summary)
     if "available" in result.metadata:
         face.note(f"There are: {result.metadata['available']}")
     if "not_retried" in result.metadata:

@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
-from forge_tools.cli.history import document, styled
+from forge_tools.cli.history import document, explained, styled
 from forge_tools.cli.live import View, measured, watch
 from forge_tools.cli.text import as_text, compact, facts, limit, one_line, took
 from forge_tools.cli.tools import known_format
@@ -21,6 +21,7 @@ from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
 from forge_tools.records import (
     Artifact,
     Attempt,
+    Diagnosis,
     Event,
     ExecutionRecord,
     ExecutionStatus,
@@ -183,6 +184,10 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
     if record.error is not None:
         face.say("\nError", style="bold")
         face.say(record.error + (f" ({record.error_code})" if record.error_code else ""), style="red")
+    found = Diagnosis.read(record.diagnosis)
+    if found is not None:
+        face.say("\nRaised", style="bold")
+        face.say(str(found))
     if record.output is not None:
         face.say("\nOutput", style="bold")
         lines = as_text(record.output).splitlines()
@@ -259,5 +264,5 @@ def _of_attempt(attempt: Attempt) -> Iterator[tuple[datetime, Text]]:
     if attempt.error_code:
         ended.append(f", {one_line(attempt.error_code)}")
     if attempt.error:
-        ended.append(f": {one_line(attempt.error)}")
+        ended.append(f": {one_line(explained(attempt))}")
     yield attempt.completed_at, ended

@@ -11,6 +11,7 @@ from forge_tools.errors import ExecutionNotFoundError, ForgeError, ResultTimeout
 from forge_tools.records import (
     TERMINAL,
     CallEvent,
+    Diagnosis,
     Ended,
     ExecutionRecord,
     ExecutionStatus,
@@ -103,6 +104,10 @@ class Handle:
 
     async def status(self) -> ExecutionStatus:
         return (await self.record()).status
+
+    async def diagnosis(self) -> Diagnosis | None:
+        """Why its last attempt failed; None while it is not over, and where nothing was raised."""
+        return Diagnosis.read((await self.record()).diagnosis)
 
     async def cancel(self, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         """Cancel it: `cancelled` at once while queued, `requested` while running, `over` when there is nothing to do."""

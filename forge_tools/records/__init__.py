@@ -9,6 +9,7 @@ from forge_tools.records.calls import (
     ToolExecution,
     ToolResult,
 )
+from forge_tools.records.diagnosis import Diagnosis, Frame, Raised
 from forge_tools.records.events import CallEvent, Ended, Note, Position, Sight, StateChange
 from forge_tools.records.history import (
     Attempt,
@@ -55,6 +56,7 @@ __all__ = [
     "Capabilities",
     "Claim",
     "DemotedTool",
+    "Diagnosis",
     "Ended",
     "Event",
     "EventRecord",
@@ -62,6 +64,7 @@ __all__ = [
     "ExecutionRecord",
     "ExecutionStatus",
     "FailedCalls",
+    "Frame",
     "Grouping",
     "Holder",
     "IdempotencyKey",
@@ -83,6 +86,7 @@ __all__ = [
     "Progress",
     "QueueDepth",
     "QueueLoad",
+    "Raised",
     "Replay",
     "Report",
     "Reporter",

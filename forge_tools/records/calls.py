@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, computed_field
+from pydantic import BaseModel, Field, InstanceOf, computed_field
 
+from forge_tools.records.diagnosis import Diagnosis
 from forge_tools.records.reports import REPORTER, Reporter
 
 DEFAULT_TIMEOUT = 120.0
@@ -89,7 +90,10 @@ def _bound(context: ExecutionContext) -> Reporter | None:
 
 
 class ToolResult(BaseModel):
-    """What a tool returns; failures are results too, never exceptions (spec S0-06..11)."""
+    """What a tool returns; failures are results too, never exceptions (spec S0-06..11).
+
+    `diagnosis` says where and why a body raised. It is for people: no rendering and no dump has it.
+    """
 
     success: bool
     output: Any = None
@@ -98,6 +102,7 @@ class ToolResult(BaseModel):
     metadata: dict[str, Any] = Field(default_factory=dict)
     error_code: str | None = None
     error_details: Any = None
+    diagnosis: InstanceOf[Diagnosis] | None = Field(default=None, exclude=True, repr=False)
 
     @classmethod
     def ok(cls, output: Any, /, **metadata: Any) -> Self:

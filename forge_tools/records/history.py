@@ -35,6 +35,7 @@ class Attempt:
     duration_ms: float | None
     error: str | None
     error_code: str | None
+    diagnosis: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,7 @@ class ExecutionRecord(Asked):
     error_code: str | None
     error_details: Any
     metadata: dict[str, Any]
+    diagnosis: dict[str, Any] | None = None
     idempotency_key: str | None = None
     replay_of: str | None = None
 

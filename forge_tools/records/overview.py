@@ -35,13 +35,14 @@ class QueueLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCalls:
-    """Calls of a tool that ended alike lately, and not well; `example` is the id of the one submitted last."""
+    """Calls of a tool that ended alike lately, and not well; `example` is the id of the one submitted last, `why` what it raised, and where."""
 
     tool: str
     status: ExecutionStatus
     error_code: str | None
     calls: int
     example: str
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

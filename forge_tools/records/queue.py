@@ -144,7 +144,7 @@ class Kept(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one attempt ended. `output`, `error_details` and `metadata` are JSON texts.
+    """How one attempt ended. `output`, `error_details`, `metadata` and `diagnosis` are JSON texts.
 
     `retry_in` (seconds) puts the execution back in its queue with this attempt recorded; `give_back` puts it back with the
     attempt uncounted, because its body never started. Otherwise the execution is over.
@@ -160,6 +160,7 @@ class Outcome:
     error_code: str | None = None
     error_details: str | None = None
     metadata: str = "{}"
+    diagnosis: str | None = None
     retry_in: float | None = None
     give_back: bool = False
 
@@ -170,4 +171,5 @@ class Outcome:
 
     @property
     def size(self) -> int:
-        return len(self.output or "") + len(self.error or "") + len(self.error_details or "") + len(self.metadata)
+        said = (self.output, self.error, self.error_details, self.diagnosis, self.metadata)
+        return sum(len(text) for text in said if text)

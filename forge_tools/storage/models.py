@@ -122,6 +122,7 @@ execution_attempts = Table(
     Column("error", Text),
     Column("error_code", Text),
     Column("error_details", JsonText),
+    Column("diagnosis", JsonText),
     Column("metadata", JsonObject, nullable=False),
     Index("execution_attempts_completed", "completed_at"),
 )

@@ -11,6 +11,7 @@ from sqlalchemy import Row, Table, Text
 from forge_tools.errors import ErrorCode, ForgeError, ToolError, UnstorableRowError
 from forge_tools.records import (
     Claim,
+    Diagnosis,
     ExecutionStatus,
     Holder,
     NewExecution,
@@ -205,6 +206,7 @@ def stored_result(execution_id: str, row: Any) -> StoredResult:
     }
     status, attempt = ExecutionStatus(told.pop("status")), told.pop("attempt")
     told["metadata"] |= {"execution_id": execution_id, "attempt": attempt}
+    told["diagnosis"] = Diagnosis.read(told["diagnosis"])
     result = ToolResult(success=status == ExecutionStatus.SUCCEEDED, **told)
     return StoredResult(id=execution_id, status=status, attempt=attempt, result=result)
 

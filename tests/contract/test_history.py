@@ -1,5 +1,6 @@
 """The contract of history, on every database."""
 
+import json
 import math
 import re
 from datetime import UTC, datetime, timedelta
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Grouping, Outcome, Wakeup, new_id
+from forge_tools.records import Diagnosis, ExecutionStatus, Frame, Grouping, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
 from tests.contract.calls import SCOPE, UNKNOWN, boot, call, claimed, ended, finished, running, submitted
 from tests.waiting import within
@@ -29,6 +30,24 @@ async def test_a_finished_call_tells_what_was_asked_and_what_came_of_it(store: S
     assert record.completed_at is not None
     assert record.queued_at <= record.started_at <= record.completed_at
     assert record.queued_at.utcoffset() is not None
+
+
+async def test_a_failed_attempt_keeps_its_diagnosis_and_is_found_by_it(store: Store) -> None:
+    why = Diagnosis(type="KeyError", message="'missing'", frames=(Frame(file="t.py", line=7, function="look_up"),))
+    told = {"error": "Unexpected error: 'missing'", "diagnosis": json.dumps(why.as_dict())}
+    retried = await running(store, idempotent=True, max_attempts=2)
+    await store.queue.finish(ended(retried, ExecutionStatus.FAILED, retry_in=0.0, **told))
+    failed = await running(store)
+    await store.queue.finish(ended(failed, ExecutionStatus.FAILED, **told))
+
+    assert Diagnosis.read((await store.history.get(failed.id)).diagnosis) == why
+    assert [Diagnosis.read(one.diagnosis) for one in await store.history.attempts(retried.id)] == [why]
+    [result] = await store.queue.results([failed.id])
+    assert result.result.diagnosis == why
+    for text in ("KeyError", "look_up", "t.py"):
+        assert [one.id for one in await store.history.list(error_text=text)] == [failed.id]
+    [broken] = (await store.overviews.read(window=60.0, lease=15.0, patience=5.0)).failures
+    assert broken.why == "KeyError: 'missing' (t.py:7 in look_up)"
 
 
 async def test_queued_and_running_calls_are_history_too(store: Store) -> None:

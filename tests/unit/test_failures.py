@@ -1,6 +1,7 @@
 """Network failures, as the libraries that people use raise them, are told from errors of the tool itself."""
 
 import asyncio
+import pickle
 import socket
 import threading
 import urllib.request
@@ -15,7 +16,8 @@ import pytest
 import requests
 
 from forge_tools.base import BaseTool, ToolCategory, ToolResult
-from forge_tools.errors import ErrorCode
+from forge_tools.errors import ErrorCode, ToolFailure
+from forge_tools.executor import may_be_retried
 from forge_tools.records import Capabilities, ExecutionContext
 
 SECONDS = 0.3
@@ -151,3 +153,33 @@ async def test_a_tool_whose_failures_may_leave_something_behind_does_not_ask_for
     result = await tool.execute(context)
 
     assert (result.error_code, "retryable" in result.metadata) == (ErrorCode.SERVICE_UNAVAILABLE, False)
+
+
+class Refusing(Fetch):
+    """Fail as its author means it."""
+
+    capabilities = Capabilities()
+
+
+@pytest.mark.parametrize("retry", [False, True])
+@pytest.mark.parametrize("kind", [Refusing, Fetch])
+async def test_what_an_author_means_to_say_is_said_as_it_stands(
+    context: ExecutionContext, kind: type[Fetch], retry: bool
+) -> None:
+    async def refuse() -> None:
+        raise ToolFailure("There is no city of that name.", hint="Try Paris.", retry=retry, details={"asked": "Pari"})
+
+    result = await kind(refuse).execute(context)
+
+    assert (result.error, result.error_code) == ("There is no city of that name.", ErrorCode.TOOL_ERROR)
+    assert (result.error_details, result.metadata["hint"]) == ({"asked": "Pari"}, "Try Paris.")
+    can = kind.capabilities
+    assert may_be_retried(result.error_code, result.metadata["retryable"], can) is (retry and can.idempotent)
+    assert result.diagnosis is not None
+    assert result.diagnosis.frames[-1].function.endswith("refuse")
+
+
+def test_a_failure_keeps_what_it_says_when_it_comes_from_another_process() -> None:
+    found = pickle.loads(pickle.dumps(ToolFailure("no", hint="h", retry=True, details=[1])))
+
+    assert (str(found), found.hint, found.retry, found.details) == ("no", "h", True, [1])

@@ -202,7 +202,8 @@ async def execute(
         with concealed(claim.secrets):
             result = await executor.call(claim.tool, _decoded(claim, "parameters"), context)
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
-            return out_of_memory(claim, memory_limit, (time.monotonic() - started) * 1000)
+            after_ms = (time.monotonic() - started) * 1000
+            return out_of_memory(claim, memory_limit, after_ms, result.diagnosis)
         return outcome_of(claim, result, max_output_bytes)
     except ForeignRowError as error:
         return not_run(claim, ToolResult.fail(error.message, error_code=error.code))

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from forge_tools.broker import WAKEUPS_PER_MESSAGE
+from forge_tools.diagnosis import MOST_BYTES as MOST_OF_DIAGNOSIS
 from forge_tools.records import ExecutionStatus
 
 HEADER = struct.Struct("!I")
@@ -117,6 +118,7 @@ class Ended(OfBody):
     error_code: str | None = None
     error_details: JsonText | None = None
     metadata: JsonObject = "{}"
+    diagnosis: Annotated[JsonObject, Field(max_length=MOST_OF_DIAGNOSIS)] | None = None
     is_tainted: bool = False
     unfit: str | None = None
 

@@ -29,6 +29,7 @@ from sqlalchemy.types import Float
 
 from forge_tools.records import (
     DemotedTool,
+    Diagnosis,
     ExecutionStatus,
     FailedCalls,
     Overview,
@@ -326,8 +327,18 @@ async def _failures(connection: AsyncConnection, since: datetime) -> tuple[Faile
         .order_by(count.desc(), *kind)
         .limit(MOST_FAILURES)
     )
-    rows = (await connection.execute(query)).mappings()
-    return tuple(FailedCalls(**{**row, "status": ExecutionStatus(row["status"])}) for row in rows)
+    rows = (await connection.execute(query)).mappings().all()
+    why = await _whys(connection, [row["example"] for row in rows])
+    return tuple(
+        FailedCalls(**{**row, "status": ExecutionStatus(row["status"])}, why=why.get(row["example"])) for row in rows
+    )
+
+
+async def _whys(connection: AsyncConnection, ids: Sequence[str]) -> dict[str, str]:
+    """What those executions raised, in a line each."""
+    query = select(ended.execution_id, ended.diagnosis).where(ended.execution_id.in_(ids), ended.final)
+    rows = (await connection.execute(query)).all() if ids else []
+    return {row.execution_id: found.summary for row in rows if (found := Diagnosis.read(row.diagnosis)) is not None}
 
 
 async def _demoted(connection: AsyncConnection) -> tuple[DemotedTool, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, literal, select
+from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, func, literal, or_, select
 from sqlalchemy.sql.ddl import CreateView
 
 from forge_tools.records import TERMINAL, ExecutionStatus, Selection, id_floor
@@ -40,6 +40,7 @@ def joined(*bounds: ColumnElement[bool]) -> Select[Any]:
         last.c.error,
         last.c.error_code,
         last.c.error_details,
+        last.c.diagnosis,
         last.c.metadata,
     ).select_from(
         asked.outerjoin(live, live.c.id == asked.c.id).outerjoin(
@@ -122,5 +123,7 @@ def _bounds(selection: Selection) -> Iterator[ColumnElement[bool]]:
     if selection.max_ms is not None:
         yield last.c.duration_ms <= selection.max_ms
     if selection.error_text is not None:
-        yield last.c.error.icontains(clean(selection.error_text), autoescape=True)
+        wanted = clean(selection.error_text)
+        said = (last.c.error, cast(last.c.diagnosis, Text))
+        yield or_(*(text.icontains(wanted, autoescape=True) for text in said))
         yield _is_notable  # no other row has an error

@@ -1,0 +1,117 @@
+"""Why a body failed: what was raised, where in its author's code, and what led to it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A line that was being run: the last of `repeated` more of the same, as recursion makes them.
+
+    `own` tells the author's code from that of libraries.
+    """
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+    own: bool = True
+    repeated: int = 0
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """One exception, with its frames from the body inwards; so many in their middle are `left_out`.
+
+    `how` it led to the one before it in a list: as its `cause` (`raise ... from`), its `context` (raised while it was handled),
+    or as a `member` of a group.
+    """
+
+    type: str
+    message: str = ""
+    how: Literal["", "cause", "context", "member"] = ""
+    notes: tuple[str, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    left_out: int = 0
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """Read what `asdict` made."""
+        names = {field.name for field in fields(cls)}
+        more = {"notes": tuple(told["notes"]), "frames": tuple(Frame(**frame) for frame in told["frames"])}
+        if "causes" in names:
+            more["causes"] = tuple(Raised.of(one) for one in told["causes"])
+        return cls(**{name: value for name, value in told.items() if name in names} | more)
+
+    @property
+    def frame(self) -> Frame | None:
+        """The innermost line of the author's; without one, of any."""
+        return next((frame for frame in reversed(self.frames) if frame.own), self.frames[-1] if self.frames else None)
+
+    @property
+    def said(self) -> str:
+        """Type and message, as Python prints them."""
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+    def lines(self) -> Iterator[str]:
+        """Type and message first, then the frames from the innermost outwards, each with its code."""
+        yield self.said
+        for note in self.notes:
+            yield f"  note: {note}"
+        for number, frame in enumerate(reversed(self.frames)):
+            repeated = f" (and {frame.repeated:,} times more)" if frame.repeated else ""
+            yield f"  {frame.place}{repeated}"
+            if frame.code and (frame.own or not number):
+                yield f"      {frame.code}"
+        if self.left_out:
+            yield f"  ... {self.left_out:,} frames left out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis(Raised):
+    """What a body raised; `causes` are what led to it, and the members of groups among these, nearest first."""
+
+    causes: tuple[Raised, ...] = ()
+
+    @classmethod
+    def read(cls, told: Any) -> Self | None:
+        """Read what `as_dict` made; None of what is none."""
+        try:
+            return cls.of(told)
+        except (AttributeError, KeyError, TypeError):
+            return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return {"summary": self.summary, **asdict(self)}
+
+    @property
+    def place(self) -> str:
+        """Where in the author's code it was raised, or what led to it; nothing where no frame is known."""
+        known = [frame for one in (self, *self.causes) if (frame := one.frame) is not None]
+        frame = next((frame for frame in known if frame.own), known[0] if known else None)
+        return "" if frame is None else frame.place
+
+    @property
+    def summary(self) -> str:
+        """One line: what was raised, and where."""
+        return f"{self.said} ({self.place})" if self.place else self.said
+
+    def __str__(self) -> str:
+        told = list(self.lines())
+        for cause in self.causes:
+            told += ["", _LED[cause.how], *cause.lines()]
+        return "\n".join(told)
+
+
+_LED = {
+    "": "and:",
+    "cause": "caused by:",
+    "context": "while this was handled:",
+    "member": "one of the group:",
+}
