@@ -14,8 +14,9 @@ from forge_tools.base import BaseTool, brief, preview
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.failures import failure_of, text_of
 from forge_tools.records import (
-    REPORTER,
+    SCOPE,
     CallOptions,
+    CallScope,
     Capabilities,
     ExecutionContext,
     Report,
@@ -25,10 +26,11 @@ from forge_tools.records import (
     ToolExecution,
     ToolResult,
     ToolSpec,
+    scope_for,
 )
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.sandbox.reach import REACH, Reach
-from forge_tools.sandbox.reports import DirectReporter, telling
+from forge_tools.sandbox.reports import DirectReporter, in_scope
 from forge_tools.secrecy import CONCEALED, LEAST_IN_FAILURES, Concealment, scrubber_of
 from forge_tools.truncation import is_overlong, limit_output
 from forge_tools.validation import clean_text, shown, suggestion
@@ -120,12 +122,12 @@ class ToolExecutor:
         """
         if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
             return _refusal(f"Invalid arguments: expected an object with names as keys, not {shown(repr(arguments))}")
-        listening = REPORTER.set(DirectReporter(on_report)) if on_report is not None else None
+        listening = SCOPE.set(scope_for(DirectReporter(on_report))) if on_report is not None else None
         try:
             return await self._call(name, dict(arguments), context or self._default_context, options)
         finally:
             if listening is not None:
-                REPORTER.reset(listening)
+                SCOPE.reset(listening)
 
     async def execute_with_context(
         self, name: str, arguments: Mapping[str, Any], context: ExecutionContext, options: CallOptions | None = None
@@ -227,7 +229,7 @@ class ToolExecutor:
         concealed = CONCEALED.set(scrubber) if scrubber is not None else None
         try:
             _log_start(tool.spec, arguments, context)
-            with telling(context, self._reporter(), scrubber) as own:
+            with in_scope(context, self._scope(tool.spec, context), scrubber) as own:
                 result = await _attempts(tool, arguments, own, options)
             if scrubber is not None:
                 result = scrubber.result(result)
@@ -245,8 +247,17 @@ class ToolExecutor:
         self._record(tool, arguments, context, result)
         return result
 
+    def _scope(self, spec: ToolSpec, context: ExecutionContext) -> CallScope:
+        """That which was made for this call, or one within that of the call whose body makes this one."""
+        made, reporter = SCOPE.get(), self._reporter()
+        scope = made if made is not None and not made.has_begun else scope_for(reporter)
+        scope.reporter = reporter
+        scope.tool, scope.agent_id, scope.session_id = spec.name, context.agent_id, context.session_id
+        return scope
+
     def _reporter(self) -> Reporter | None:
-        return REPORTER.get()
+        scope = SCOPE.get()
+        return None if scope is None else scope.reporter
 
     def _refuse_unknown(self, name: str) -> ToolResult:
         error = _unknown(name)
@@ -281,8 +292,11 @@ async def _attempts(
 ) -> ToolResult:
     """Run a call, again as far as its retry policy and its tool allow (contradiction C29)."""
     skip_validation = options is not None and options.skip_validation
-    result = await _attempt(tool, arguments, context, skip_validation)
     retry = options.retry if options is not None else None
+    scope = context.scope
+    if retry is not None and scope is not None and scope.execution_id is None:
+        scope.max_attempts = retry.max_attempts
+    result = await _attempt(tool, arguments, context, skip_validation)
     if retry is None:
         return result
     for attempt in range(1, retry.max_attempts):
@@ -290,6 +304,8 @@ async def _attempts(
         if result.success or not may_be_retried(result.error_code, says, tool.spec.capabilities):
             break
         await asyncio.sleep(retry.delay_after(attempt))
+        if scope is not None and scope.execution_id is None:
+            scope.attempt = attempt + 1
         result = await _attempt(tool, arguments, context, skip_validation)
         result.metadata["attempts"] = attempt + 1
     return result
@@ -299,6 +315,9 @@ async def _attempt(
     tool: BaseTool, arguments: dict[str, Any], context: ExecutionContext, skip_validation: bool
 ) -> ToolResult:
     started = time.perf_counter()
+    scope = context.scope
+    if scope is not None:
+        scope.begin(tool.spec.timeout_for(context)[0])
     run = tool.execute_unchecked if skip_validation else tool.execute
     try:
         result: Any = await run(context, **arguments)

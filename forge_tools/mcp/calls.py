@@ -16,7 +16,7 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ForgeError
 from forge_tools.mcp.offer import Caller, Offer, agent_name
 from forge_tools.records import (
-    REPORTER,
+    SCOPE,
     ExecutionContext,
     ExecutionRecord,
     ExecutionStatus,
@@ -26,6 +26,7 @@ from forge_tools.records import (
     Told,
     ToolResult,
     ToolSpec,
+    scope_for,
     told_of,
 )
 from forge_tools.sandbox.reports import ReportBuffer
@@ -173,11 +174,11 @@ async def told_here(ctx: Context, call: Coroutine[Any, Any, ToolResult]) -> Tool
                 await notices.send_report(told)
 
     telling = asyncio.ensure_future(tell())
-    before = REPORTER.set(buffer)
+    before = SCOPE.set(scope_for(buffer))
     try:
         result = await call
     finally:
-        REPORTER.reset(before)
+        SCOPE.reset(before)
         telling.cancel()
     for told in buffer.close():
         await notices.send_report(told)
@@ -243,7 +244,7 @@ async def _tell(ctx: Context, handle: Handle, waiting: "asyncio.Future[ToolResul
                     await notices.send(described(await handle.record()))
                 elif isinstance(event, Progress):
                     await notices.send(event.message, event.done, event.total)
-                elif isinstance(event, Output):
+                elif isinstance(event, Output) and event.stream == "output":
                     await notices.send(_last_line(event.text))
     except ForgeError as error:
         logger.warning("Progress cannot be told", extra={"error": str(error)})

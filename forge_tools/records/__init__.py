@@ -31,7 +31,8 @@ from forge_tools.records.losses import Loss, moment
 from forge_tools.records.overview import DemotedTool, FailedCalls, Overview, QueueLoad, WorkerLoad
 from forge_tools.records.queue import TERMINAL, Claim, ExecutionStatus, Kept, NewExecution, Outcome, Scope, Wakeup
 from forge_tools.records.redaction import REDACTED, REFERENCE, is_reference, is_secret_name, secrets_in, without_secrets
-from forge_tools.records.reports import REPORTER, NewReport, Output, Progress, Report, Reporter, Told
+from forge_tools.records.reports import NewReport, Output, Progress, Report, Reporter, Stream, Told
+from forge_tools.records.scope import SCOPE, CallScope, scope_for
 from forge_tools.records.sealing import SealingKey
 from forge_tools.records.selection import Grouping, Selection
 from forge_tools.records.servers import ServerState, told_of
@@ -44,7 +45,7 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "REDACTED",
     "REFERENCE",
-    "REPORTER",
+    "SCOPE",
     "TERMINAL",
     "Artifact",
     "ArtifactPage",
@@ -53,6 +54,7 @@ __all__ = [
     "CallEvent",
     "CallFigures",
     "CallOptions",
+    "CallScope",
     "Capabilities",
     "Claim",
     "DemotedTool",
@@ -102,6 +104,7 @@ __all__ = [
     "StateChange",
     "StoredResult",
     "Stranded",
+    "Stream",
     "StuckCalls",
     "StuckReason",
     "Times",
@@ -126,6 +129,7 @@ __all__ = [
     "is_secret_name",
     "moment",
     "new_id",
+    "scope_for",
     "secrets_in",
     "shell_id",
     "told_of",

@@ -1,6 +1,7 @@
 """What a call carries, and what a tool returns."""
 
 import json
+import logging
 import random
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field, InstanceOf, computed_field
 
 from forge_tools.records.diagnosis import Diagnosis
-from forge_tools.records.reports import REPORTER, Reporter
+from forge_tools.records.scope import SCOPE, CallScope
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds; what a call gets that nobody set a timeout for."""
@@ -20,9 +21,12 @@ class ExecutionContext(BaseModel):
 
     `timeout` is in seconds, `max_output_size` in characters. `workspace` names one of the workspaces that are configured;
     without it the call has that of the worker which runs it.
+
+    A body may also ask it for what only the host knows: `execution_id`, `attempt`, `max_attempts`, `remaining`, `logger`,
+    `is_cancelled`. These are no fields: nobody can send them, and no dump has them.
     """
 
-    __slots__ = ("_reporter",)  # a private attribute of pydantic's would treble what each context costs
+    __slots__ = ("_scope",)  # a private attribute of pydantic's would treble what each context costs
 
     working_dir: str
     workspace: str | None = None
@@ -43,50 +47,87 @@ class ExecutionContext(BaseModel):
 
         It costs microseconds and never waits: of what is told in quick succession only the newest arrives.
         """
-        reporter = self.reporter
-        if reporter is not None:
-            reporter.progress(done, total, message)
+        scope = self.scope
+        if scope is not None and scope.reporter is not None:
+            scope.reporter.progress(done, total, message)
 
     def emit(self, text: str | bytes) -> None:
         """Put out a part of the output while the call runs, to whoever follows it; the result is apart. From any thread.
 
         It never waits: what is more than can be kept is left out, and those who follow are told how much.
         """
-        reporter = self.reporter
-        if reporter is not None:
-            reporter.emit(text)
+        scope = self.scope
+        if scope is not None:
+            scope.emit(text)
 
     @property
-    def reporter(self) -> Reporter | None:
-        """Who is told; None where nobody listens."""
-        return _bound(self) or REPORTER.get()
+    def execution_id(self) -> str | None:
+        """The id of the call in history; None where the call is not recorded, as in process, and outside a call."""
+        scope = self.scope
+        return None if scope is None else scope.execution_id
 
-    def report_to(self, reporter: Reporter) -> None:
-        """Have what this context and its copies tell go there, whichever thread tells it."""
-        object.__setattr__(self, "_reporter", reporter)
+    @property
+    def attempt(self) -> int:
+        """Which start of the body this is; 1 outside a call."""
+        scope = self.scope
+        return 1 if scope is None else scope.attempt
 
-    def reporting_to(self, reporter: Reporter) -> Self:
-        """This context, if what it tells goes there already, or else a copy that does so."""
-        if _bound(self) is reporter:
+    @property
+    def max_attempts(self) -> int:
+        """How often the body may be started at most; 1 outside a call."""
+        scope = self.scope
+        return 1 if scope is None else scope.max_attempts
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the body is stopped, 0 at least; outside a call its whole timeout."""
+        scope = self.scope
+        left = None if scope is None else scope.remaining
+        return self.timeout if left is None else left
+
+    @property
+    def logger(self) -> logging.Logger:
+        """A logger with the name of the tool, `tool.<name>`; on a worker what it logs is kept with the call. Outside a call it is `tool`."""
+        scope = self.scope
+        return logging.getLogger("tool" if scope is None or scope.tool is None else f"tool.{scope.tool}")
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the body any more, for bodies that block to look at now and then; False outside a call."""
+        scope = self.scope
+        return scope is not None and scope.is_cancelled
+
+    @property
+    def scope(self) -> CallScope | None:
+        """The call that it is of; None outside of one."""
+        return _bound(self) or SCOPE.get()
+
+    def enter(self, scope: CallScope) -> None:
+        """Make this context, and its copies, those of a call, whichever thread asks them."""
+        object.__setattr__(self, "_scope", scope)
+
+    def within(self, scope: CallScope) -> Self:
+        """This context, if it is of that call already, or else a copy that is."""
+        if _bound(self) is scope:
             return self
         copy = self.model_copy()
-        copy.report_to(reporter)
+        copy.enter(scope)
         return copy
 
     def __copy__(self) -> Self:
-        copy, reporter = super().__copy__(), _bound(self)
-        if reporter is not None:
-            copy.report_to(reporter)
+        copy, scope = super().__copy__(), _bound(self)
+        if scope is not None:
+            copy.enter(scope)
         return copy
 
 
-def _bound(context: ExecutionContext) -> Reporter | None:
-    """Whom that very context tells."""
+def _bound(context: ExecutionContext) -> CallScope | None:
+    """The call of that very context."""
     try:
-        reporter: Reporter = object.__getattribute__(context, "_reporter")
+        scope: CallScope = object.__getattribute__(context, "_scope")
     except AttributeError:  # the slot was never filled
         return None
-    return reporter
+    return scope
 
 
 class ToolResult(BaseModel):

@@ -1,9 +1,13 @@
 """What a call tells while it runs: its tool reports progress and output, and whoever follows it hears of both."""
 
+import logging
 from abc import ABC, abstractmethod
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
+
+Stream = Literal["output", "stdout", "stderr", "log"]
+"""Where a body put something out: `context.emit`, a standard stream, or a logger."""
 
 
 class Reporter(ABC):
@@ -18,7 +22,8 @@ class Reporter(ABC):
     def progress(self, done: float, total: float | None, message: str | None) -> None: ...
 
     @abstractmethod
-    def emit(self, text: str | bytes) -> None: ...
+    def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
+        """Put out a part of a stream; of the log whole messages, with their level as `logging` counts it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _nobody, ()
@@ -26,10 +31,6 @@ class Reporter(ABC):
 
 def _nobody() -> None:
     return None
-
-
-REPORTER: ContextVar[Reporter | None] = ContextVar("forge_tools_reporter", default=None)
-"""Of the call being run; contexts that were made for it have it too, for threads that know no context variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,23 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a call put out. So many bytes before `text` are missing: `left_out`; there was more than is kept."""
+    """What a call put out. So many bytes before `text` are missing: `left_out`; there was more than is kept.
+
+    `level` is that of what was logged, as `logging` counts it.
+    """
 
     text: str
     left_out: int = 0
+    stream: Stream = "output"
+    level: int | None = None
     attempt: int = 1
     at: datetime | None = None
     cursor: str = ""
+
+    @property
+    def source(self) -> str:
+        """The stream, or of the log the name of the level."""
+        return self.stream if self.level is None else logging.getLevelName(self.level).lower()
 
 
 Report = Progress | Output
@@ -79,6 +90,8 @@ class Told:
     total: float | None = None
     text: str | None = None
     left_out: int = 0
+    stream: Stream = "output"
+    level: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

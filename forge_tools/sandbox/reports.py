@@ -4,17 +4,22 @@ import codecs
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
-from forge_tools.records import REPORTER, ExecutionContext, Output, Progress, Report, Reporter, Told
+from forge_tools.records import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Reporter, Stream, Told
 from forge_tools.sandbox.processes.output import ScrubbedText, scrubbed_text
 from forge_tools.sandbox.processes.streams import plain
 from forge_tools.secrecy import Scrubber
 
 PART_BYTES = 16_384
 """Of the output between two takes so much is kept from its beginning, and as much from its end."""
+
+SWITCH_BYTES = 128
+"""What it counts for that another stream, or level, goes on: each stretch of one is a row."""
 
 MOST_BYTES = 1 << 20
 """Of the output of one attempt; of what comes after, only the end is kept."""
@@ -48,19 +53,19 @@ class ReportBuffer(Reporter):
         self._is_closed = False
         self._is_told = False
         self._progress: tuple[float, float | None, str | None] | None = None
-        self._head = bytearray()
-        self._tail = bytearray()
+        self._head = _Stretches()
+        self._tail = _Stretches()
         self._left_out = 0
         self._is_split = False
         self._room = MOST_BYTES
         self._due = 0.0
         self._rows = self._number = 0
-        self._decoder: Any = None
+        self._decoders: dict[Stream, Any] = {}
 
     @property
     def is_waiting(self) -> bool:
         """Whether there is something that was not taken."""
-        return self._progress is not None or bool(self._head or self._tail or self._left_out)
+        return self._progress is not None or bool(self._head.parts or self._tail.parts or self._left_out)
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         if self._is_closed:
@@ -71,15 +76,15 @@ class ReportBuffer(Reporter):
             self._progress = _number(done, before), _positive(total), text
         self._tell()
 
-    def emit(self, text: str | bytes) -> None:
+    def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
         if self._is_closed or not text:
             return
         data = text if isinstance(text, bytes | bytearray | memoryview) else str(text)
         with self._lock:
             if isinstance(data, str):
-                self._add_text(data)
+                self._add_text(data, (stream, level))
             else:
-                self._add(bytes(data))
+                self._add(bytes(data), (stream, level))
         self._tell()
 
     def pass_on(self, told: Told) -> None:
@@ -90,7 +95,7 @@ class ReportBuffer(Reporter):
         if told.left_out > 0 and not self._is_closed:
             with self._lock:
                 self._skip(told.left_out)
-        self.emit(told.text or "")
+        self.emit(told.text or "", told.stream, told.level)
         self._tell()
 
     def take(self) -> list[Told]:
@@ -108,7 +113,7 @@ class ReportBuffer(Reporter):
         """Take what is left; what is told from now on is nobody's."""
         with self._lock:
             self._is_closed = True
-            if not (self.is_waiting or self._decoder):
+            if not (self.is_waiting or self._decoders):
                 return []
             return [*self._take_output(is_last=True), *self._take_progress()]
 
@@ -121,49 +126,45 @@ class ReportBuffer(Reporter):
             self._is_told = True
             self._news()
 
-    def _add_text(self, text: str) -> None:
+    def _add_text(self, text: str, of: "_Source") -> None:
         """Of a long text that cannot be kept the middle is only counted, and that without a copy where it is ASCII."""
         if len(text) > 4 * PART_BYTES and text.isascii():
-            self._add(text[:PART_BYTES].encode())
+            self._add(text[:PART_BYTES].encode(), of)
             self._skip(len(text) - 3 * PART_BYTES)
             text = text[-2 * PART_BYTES :]
-        self._add(text.encode("utf-8", "backslashreplace"))
+        self._add(text.encode("utf-8", "backslashreplace"), of)
 
-    def _add(self, data: bytes) -> None:
-        room = 0 if self._is_split else min(PART_BYTES, self._room - PART_BYTES) - len(self._head)
+    def _add(self, data: bytes, of: "_Source") -> None:
+        room = 0 if self._is_split else min(PART_BYTES, self._room - PART_BYTES) - self._head.size
         if room > 0:
-            self._head += data[:room]
+            self._head.add(data[:room], of)
             data = data[room:]
         if data:
             self._is_split = True
-            self._tail += data[-2 * PART_BYTES :]
+            self._tail.add(data[-2 * PART_BYTES :], of)
             self._left_out += max(0, len(data) - 2 * PART_BYTES)
-            if len(self._tail) > 2 * PART_BYTES:
+            if self._tail.size > 2 * PART_BYTES:
                 self._cut_tail()
 
     def _cut_tail(self) -> None:
-        excess = len(self._tail) - min(PART_BYTES, self._room)
-        if excess > 0:
-            self._left_out += excess
-            del self._tail[:excess]
+        self._left_out += self._tail.cut(self._tail.size - min(PART_BYTES, self._room))
 
     def _skip(self, count: int) -> None:
         """Leave a gap here: what is behind the last one is given up, too."""
         self._is_split = True
-        self._left_out += count + len(self._tail)
-        self._tail.clear()
+        self._left_out += count + self._tail.cut(self._tail.size)
 
     def _take_progress(self) -> list[Told]:
         progress, self._progress = self._progress, None
         return [] if progress is None else [Told(self._next(), *progress)]
 
     def _take_output(self, *, is_last: bool = False) -> list[Told]:
-        if not (self._head or self._tail or self._left_out or (is_last and self._decoder)):
+        if not (self._head.parts or self._tail.parts or self._left_out or (is_last and self._decoders)):
             return []
         is_full = self._room <= PART_BYTES and not is_last
         told = [] if is_full else self._take_text(is_last=is_last)
         if is_full and self._left_out:
-            told = self._row("", self._left_out)
+            told = self._row("", ("output", None), self._left_out)
             self._left_out = 0
         self._rows += bool(told)
         if is_full or (told and self._rows % ROWS_PER_STEP == 0):
@@ -172,32 +173,102 @@ class ReportBuffer(Reporter):
 
     def _take_text(self, *, is_last: bool) -> list[Told]:
         self._cut_tail()
-        head, tail, left_out = bytes(self._head), bytes(self._tail), self._left_out
-        self._room -= len(head) + len(tail)
-        self._head.clear()
-        self._tail.clear()
+        head, tail, left_out = self._head, self._tail, self._left_out
+        self._room -= head.size + tail.size
+        self._head, self._tail = _Stretches(), _Stretches()
         self._left_out, self._is_split = 0, False
         if not left_out:
-            return self._row(self._decoded(head + tail, is_last=is_last))
-        told = self._row(self._decoded(head))
-        left_out += len(self._decoder.getstate()[0]) if self._decoder else 0
-        self._decoder = None
-        start = next((at for at, byte in enumerate(tail[:4]) if byte & 0xC0 != 0x80), 0)
-        text = self._decoded(tail[start:], is_last=is_last)
-        return [*told, *self._row(text, left_out + start)]
+            for part in tail.parts:
+                head.add(part.data, part.of)
+            return self._told(head, is_last=is_last)
+        told = self._told(head)
+        left_out += sum(len(decoder.getstate()[0]) for decoder in self._decoders.values())
+        self._decoders = {}
+        return [*told, *self._told(tail, left_out + tail.align(), is_last=is_last)]
 
-    def _decoded(self, data: bytes, *, is_last: bool = False) -> str:
+    def _told(self, taken: "_Stretches", left_out: int = 0, *, is_last: bool = False) -> list[Told]:
+        """A row for each stretch; what is missing is said in the first of them, or in one of its own."""
+        ends = {part.of[0]: part for part in taken.parts} if is_last else {}
+        told: list[Told] = []
+        for part in taken.parts:
+            text = self._decoded(bytes(part.data), part.of[0], is_last=ends.get(part.of[0]) is part)
+            told += self._row(text, part.of, 0 if told else left_out)
+        for stream in self._decoders.keys() - ends.keys() if is_last else ():
+            told += self._row(self._decoded(b"", stream, is_last=True), (stream, None))
+        return told or self._row("", ("output", None), left_out)
+
+    def _decoded(self, data: bytes, stream: Stream, *, is_last: bool = False) -> str:
         """Keep back the first bytes of a character whose others are still to come."""
-        if self._decoder is None:
-            self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        return plain(self._decoder.decode(data, is_last))
+        decoder = self._decoders.get(stream)
+        if decoder is None:
+            decoder = self._decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
+        return plain(decoder.decode(data, is_last))
 
-    def _row(self, text: str, left_out: int = 0) -> list[Told]:
-        return [Told(self._next(), text=text, left_out=min(left_out, _MOST_COUNTED))] if text or left_out else []
+    def _row(self, text: str, of: "_Source", left_out: int = 0) -> list[Told]:
+        if not (text or left_out):
+            return []
+        return [Told(self._next(), None, None, text, min(left_out, _MOST_COUNTED), *of)]
 
     def _next(self) -> int:
         self._number += 1
         return self._number
+
+
+_Source = tuple[Stream, int | None]
+"""The stream, and the level of what was logged."""
+
+
+class _Stretch:
+    """What one source put out before another one did."""
+
+    __slots__ = ("data", "of")
+
+    def __init__(self, data: bytes | bytearray, of: _Source) -> None:
+        self.data = bytearray(data)
+        self.of = of
+
+
+class _Stretches:
+    """Output in its order. `size` is in bytes, with those that switches count for."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self) -> None:
+        self.parts: deque[_Stretch] = deque()
+        self.size = 0
+
+    def add(self, data: bytes | bytearray, of: _Source) -> None:
+        if self.parts and self.parts[-1].of == of:
+            self.parts[-1].data += data
+        else:
+            self.size += SWITCH_BYTES if self.parts else 0
+            self.parts.append(_Stretch(data, of))
+        self.size += len(data)
+
+    def cut(self, excess: int) -> int:
+        """Give up so much of the beginning; returns how many bytes of output that was."""
+        given_up = 0
+        while excess > 0 and self.parts:
+            part = self.parts[0]
+            count = min(excess, len(part.data))
+            freed = count
+            del part.data[:count]
+            if not part.data:
+                self.parts.popleft()
+                freed += SWITCH_BYTES if self.parts else 0
+            self.size -= freed
+            excess -= freed
+            given_up += count
+        return given_up
+
+    def align(self) -> int:
+        """Begin with a whole character; returns how many bytes of half a one are gone."""
+        if not self.parts:
+            return 0
+        data = self.parts[0].data
+        start = next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
+        del data[:start]
+        return start
 
 
 class DirectReporter(Reporter):
@@ -212,8 +283,9 @@ class DirectReporter(Reporter):
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         self.tell(Progress(done=_number(done, 0.0), total=_positive(total), message=message))
 
-    def emit(self, text: str | bytes) -> None:
-        self.tell(Output(text=text.decode(errors="replace") if isinstance(text, bytes) else str(text)))
+    def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
+        said = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+        self.tell(Output(text=said, stream=stream, level=level))
 
     def tell(self, report: Report) -> None:
         """Hand on a report."""
@@ -224,41 +296,50 @@ class DirectReporter(Reporter):
 class ScrubbingReporter(Reporter):
     """Takes out of what one call tells what nobody may read, before another reporter has it.
 
-    What it puts out is one stream, until `end`. Progress does not wait for what that holds back: no bar stands still.
+    What it puts out is one text for each stream, until `end`; what it logs is whole. Progress does not wait for what that holds
+    back: no bar stands still.
     """
 
     def __init__(self, reporter: Reporter, scrubber: Scrubber) -> None:
         self._reporter = reporter
         self.scrubber = scrubber
-        self._output = ScrubbedText(scrubber, reporter.emit)
+        self._streams: dict[Stream, ScrubbedText] = {}
 
     def progress(self, done: float, total: float | None, message: str | None) -> None:
         self._reporter.progress(done, total, None if message is None else scrubbed_text(self.scrubber, str(message)))
 
-    def emit(self, text: str | bytes) -> None:
-        self._output.put(text)
+    def emit(self, text: str | bytes, stream: Stream = "output", level: int | None = None) -> None:
+        if stream == "log":
+            self._reporter.emit(scrubbed_text(self.scrubber, str(text)), stream, level)
+            return
+        known = self._streams.get(stream)
+        if known is None:
+            write = partial(self._reporter.emit, stream=stream)
+            known = self._streams.setdefault(stream, ScrubbedText(self.scrubber, write))
+        known.put(text)
 
     def end(self) -> None:
         """Put out what was held back: the call is over."""
-        self._output.end()
+        for text in tuple(self._streams.values()):
+            text.end()
 
 
 @contextmanager
-def telling(
-    context: ExecutionContext, reporter: Reporter | None, scrubber: Scrubber | None
-) -> Iterator[ExecutionContext]:
-    """While a call runs, its context tells `reporter` what its body tells, without the secrets; so do those that it makes."""
-    if reporter is None:
-        yield context
-    elif not scrubber or (isinstance(reporter, ScrubbingReporter) and reporter.scrubber is scrubber):
-        yield context.reporting_to(reporter)
-    else:
-        scrubbing = ScrubbingReporter(reporter, scrubber)
-        token = REPORTER.set(scrubbing)
-        try:
-            yield context.reporting_to(scrubbing)
-        finally:
-            REPORTER.reset(token)
+def in_scope(context: ExecutionContext, scope: CallScope, scrubber: Scrubber | None) -> Iterator[ExecutionContext]:
+    """While a call runs, its context and those that it makes are of its scope, and what they tell goes without the secrets."""
+    reporter, scrubbing = scope.reporter, None
+    is_scrubbed = isinstance(reporter, ScrubbingReporter) and reporter.scrubber is scrubber
+    if scrubber and reporter is not None and not is_scrubbed:
+        scope.reporter = scrubbing = ScrubbingReporter(reporter, scrubber)
+    token = SCOPE.set(scope)
+    try:
+        yield context.within(scope)
+    finally:
+        SCOPE.reset(token)
+        if scope.catch_up is not None:
+            scope.catch_up()
+        scope.is_over = True
+        if scrubbing is not None:
             scrubbing.end()
 
 

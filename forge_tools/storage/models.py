@@ -7,7 +7,7 @@ from typing import get_args
 
 from sqlalchemy import Column, Index, Integer, LargeBinary, Table, Text, text
 
-from forge_tools.records import TERMINAL, ExecutionStatus, Lane, ShellStatus
+from forge_tools.records import TERMINAL, ExecutionStatus, Lane, ShellStatus, Stream
 from forge_tools.storage.columns import (
     Choice,
     Count,
@@ -235,6 +235,8 @@ execution_reports = Table(
     Column("total", Real),
     Column("text", Text),
     Column("left_out", LargeCount, nullable=False),
+    Column("stream", Choice(get_args(Stream)), nullable=False),
+    Column("level", Count),
     postgresql_with={"fillfactor": 80},
     sqlite_with_rowid=False,
 )

@@ -33,6 +33,9 @@ MOST_READ = 256
 FOLLOWED = 50
 """How many executions one read covers; all who follow one through this Store share it."""
 
+_AS_TOLD = ("number", "done", "total", "left_out", "stream", "level")
+"""Columns that are as they were told; a text is made storable."""
+
 told = execution_reports.c
 live, ended, event = execution_queue.c, execution_attempts.c, execution_events.c
 
@@ -83,7 +86,7 @@ class Reports:
         if not values:
             return
         row = self._database.upsert(execution_reports)
-        news = {name: row.excluded[name] for name in ("number", "at", "done", "total", "text", "left_out")}
+        news = {name: row.excluded[name] for name in ("at", "text", *_AS_TOLD)}
         statement = row.values(at=from_now(0.0)).on_conflict_do_update(
             index_elements=["execution_id", "attempt", "slot"], set_=news, where=row.excluded.number > told.number
         )
@@ -199,7 +202,7 @@ def _progress(row: Row[Any], cursor: str) -> Progress:
 
 
 def _output(row: Row[Any], cursor: str) -> Output:
-    return Output(text=row.text or "", left_out=row.left_out, attempt=row.attempt, at=row.at, cursor=cursor)
+    return record_of(Output, row, text=row.text or "", cursor=cursor)
 
 
 def _slot(report: NewReport) -> int:
@@ -207,6 +210,6 @@ def _slot(report: NewReport) -> int:
 
 
 def _values(report: NewReport) -> dict[str, object]:
-    told = {name: getattr(report.told, name) for name in ("number", "done", "total", "left_out")}
+    told = {name: getattr(report.told, name) for name in _AS_TOLD}
     key = {"execution_id": report.execution_id, "attempt": report.attempt, "slot": _slot(report)}
     return {**key, **told, "text": clean(report.told.text)}

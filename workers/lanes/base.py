@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from forge_tools.errors import ForeignRowError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import REPORTER, Claim, ExecutionContext, Outcome, Reporter, ToolResult, Wakeup
+from forge_tools.records import SCOPE, CallScope, Claim, ExecutionContext, Outcome, Reporter, ToolResult, Wakeup
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.reports import ReportBuffer
 from forge_tools.validation import Unreadable, decode_json
@@ -184,21 +184,21 @@ async def execute(
     max_output_bytes: int,
     *,
     memory_limit: int = 0,
-    reporter: Reporter | None = None,
+    scope: CallScope | None = None,
 ) -> Outcome:
     """Run a claimed execution through the same executor that a notebook uses; whatever the row holds, there is an outcome.
 
-    It reports to `reporter`. `memory_limit` is what this process may allocate (0: no limit): a MemoryError then says whose limit it met.
+    `scope` is where it reports to. `memory_limit` is what this process may allocate (0: no limit): a MemoryError then says whose limit it met.
 
     Raises:
         asyncio.CancelledError: the body was cancelled from outside.
     """
     started = time.monotonic()
     try:
-        REPORTER.set(reporter)  # in this task and what it starts, too
+        scope = scope or scope_of(claim)
+        SCOPE.set(scope)  # in this task and what it starts, too
         context = context_of(claim)
-        if reporter is not None:
-            context.report_to(reporter)
+        context.enter(scope)
         with concealed(claim.secrets):
             result = await executor.call(claim.tool, _decoded(claim, "parameters"), context)
         if memory_limit and result.error_details == {"type": MemoryError.__name__}:
@@ -212,6 +212,13 @@ async def execute(
         return out_of_memory(claim, memory_limit, after_ms) if memory_limit else crashed(claim, error, after_ms)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 a claim without an outcome would never end
         return crashed(claim, error, (time.monotonic() - started) * 1000)
+
+
+def scope_of(claim: Claim, reporter: Reporter | None = None, catch_up: Callable[[], None] | None = None) -> CallScope:
+    """What the body of a claim may know of its call."""
+    return CallScope(
+        reporter, execution_id=claim.id, attempt=claim.attempt, max_attempts=claim.max_attempts, catch_up=catch_up
+    )
 
 
 def context_of(claim: Claim) -> ExecutionContext:

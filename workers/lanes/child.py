@@ -30,7 +30,7 @@ from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans
 from forge_tools.sandbox.reports import ReportBuffer
 from workers.artifacts import WorkerArtifacts, from_text, to_text
-from workers.lanes.base import execute, outcome_of_task
+from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.birth import Birth, Surroundings, fell_short, limit_this_process, shortage
 from workers.lanes.frames import ChildLine, Frame, fields_of
 
@@ -154,9 +154,9 @@ class Child:
             self._birth = self._birth or Birth()  # not earlier: the pool arranges signals when `start` has returned
             self._say("started")
             self._marking.put(claim.id, claim.attempt)
-            reporter = self._reports.begin(claim.id, claim.attempt)
+            scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt))
             limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
-            self._body = self._loop.create_task(execute(self._executor, claim, reporter=reporter, **limits))
+            self._body = self._loop.create_task(execute(self._executor, claim, scope=scope, **limits))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
         elif "cancel" in frame:
             self._cancel_body()

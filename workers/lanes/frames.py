@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from forge_tools.broker import WAKEUPS_PER_MESSAGE
 from forge_tools.diagnosis import MOST_BYTES as MOST_OF_DIAGNOSIS
-from forge_tools.records import ExecutionStatus
+from forge_tools.records import ExecutionStatus, Stream
 
 HEADER = struct.Struct("!I")
 CHUNK = 1 << 18
@@ -57,7 +57,7 @@ Attempt = Annotated[int, Field(ge=0, lt=1 << 31)]
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 JsonText = Annotated[str, AfterValidator(_json)]
 JsonObject = Annotated[str, AfterValidator(_json_object)]
-Report = tuple[Number, float | None, float | None, str | None, Number]
+Report = tuple[Number, float | None, float | None, str | None, Number, Stream, Attempt | None]
 
 
 class FromChild(BaseModel):

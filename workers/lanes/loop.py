@@ -12,7 +12,7 @@ from functools import partial
 from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionStatus, Outcome
-from workers.lanes.base import Body, Guard, Host, Verdict, execute, outcome_of_task
+from workers.lanes.base import Body, Guard, Host, Verdict, execute, outcome_of_task, scope_of
 from workers.lanes.ownership import bury_orphans, end_processes, own_processes
 from workers.lanes.tool_loop import TaskCloser, ToolLoop
 from workers.lanes.watch import LoopHeldError, Step, Watch
@@ -323,7 +323,8 @@ class LoopLane:
     async def _run(self, body: LoopBody) -> Outcome:
         if not self._withdraw(body):
             return handed_back(body.claim)
-        return await execute(self._executor, body.claim, self._max_output_bytes, reporter=body.reports)
+        scope = scope_of(body.claim, body.reports)
+        return await execute(self._executor, body.claim, self._max_output_bytes, scope=scope)
 
     def _settle(self, body: LoopBody, task: asyncio.Task[Outcome]) -> None:
         body.task = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import REPORTER, ExecutionContext, Output, Progress, Report, Told
+from forge_tools.records import SCOPE, CallScope, ExecutionContext, Output, Progress, Report, Told
 from forge_tools.sandbox.reports import (
     MESSAGE_CHARS,
     MOST_BYTES,
@@ -278,7 +278,7 @@ def test_no_count_is_more_than_a_column_holds(clock: Clock) -> None:
 
 def test_a_context_tells_its_reporter_from_any_thread() -> None:
     heard: list[Report] = []
-    context = ExecutionContext(working_dir=".").reporting_to(DirectReporter(heard.append))
+    context = ExecutionContext(working_dir=".").within(CallScope(DirectReporter(heard.append)))
 
     thread = threading.Thread(target=lambda: context.progress(1, 2, "from a thread"))
     thread.start()
@@ -290,11 +290,11 @@ def test_a_context_tells_its_reporter_from_any_thread() -> None:
 
 def test_a_context_that_a_tool_makes_itself_tells_the_call_that_runs() -> None:
     heard: list[Report] = []
-    token = REPORTER.set(DirectReporter(heard.append))
+    token = SCOPE.set(CallScope(DirectReporter(heard.append)))
     try:
         ExecutionContext(working_dir=".").emit("here")
     finally:
-        REPORTER.reset(token)
+        SCOPE.reset(token)
 
     assert heard == [Output(text="here")]
 
@@ -307,7 +307,7 @@ def test_without_anybody_to_tell_nothing_happens() -> None:
 
 def test_a_context_travels_without_its_reporter() -> None:
     plain = ExecutionContext(working_dir=".")
-    context = plain.reporting_to(ReportBuffer(NOBODY))
+    context = plain.within(CallScope(ReportBuffer(NOBODY)))
 
     for copied in (pickle.loads(pickle.dumps(context)), copy.deepcopy(context)):
         assert copied == plain

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import REPORTER, ExecutionContext, ToolResult
+from forge_tools.records import SCOPE, CallScope, ExecutionContext, ToolResult
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox import spools
 from forge_tools.sandbox.artifacts import FolderArtifacts
@@ -157,12 +157,12 @@ async def test_a_secret_that_is_a_part_of_what_stands_for_it_costs_no_artifact(
 
 async def test_who_follows_a_command_never_sees_half_of_a_secret(bash: Run) -> None:
     heard: list[str] = []
-    token = REPORTER.set(DirectReporter(lambda report: heard.append(report.text)))
+    token = SCOPE.set(CallScope(DirectReporter(lambda report: heard.append(report.text))))
     halves = 'printf %s "${API_TOKEN:0:3}"; sleep 0.2; printf %s "${API_TOKEN:3}"'
     try:
         await bash(f"head -c 9000 /dev/zero | tr '\\0' x; {halves}; echo; echo end", env={"API_TOKEN": SECRET})
     finally:
-        REPORTER.reset(token)
+        SCOPE.reset(token)
     assert "".join(heard) == "x" * 9000 + "[redacted]\nend\n"
     assert "" not in heard
 

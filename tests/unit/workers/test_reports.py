@@ -14,7 +14,7 @@ from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, NewRep
 from forge_tools.registry import ScopedRegistry
 from tests.unit.workers.test_recorder import CLAIM
 from tests.waiting import reached
-from workers.lanes.base import execute
+from workers.lanes.base import execute, scope_of
 from workers.middleware.reports import WRITE_BYTES, Reports
 
 EVERY = 0.05
@@ -198,7 +198,7 @@ async def test_secrets_of_a_call_are_not_written_in_parts_either(desk: Reports, 
     registry.register(tell_apart)
     asked = {"parameters": '{"pin": "known to the worker alone"}', "context": '{"working_dir": "."}'}
     one = claim(tool="tell_apart", secrets=("to the worker",), **asked)
-    await execute(ToolExecutor(registry), one, 1000, reporter=desk.begin(one))
+    await execute(ToolExecutor(registry), one, 1000, scope=scope_of(one, desk.begin(one)))
     await desk.storing([end(one)])
 
     assert "".join(store.texts) == "it is known [redacted] alone, that is known"
