@@ -154,6 +154,7 @@ class Settings(BaseSettings):
     retention: tuple[RetentionRule, ...] = ()
     audit_interval: float = Field(default=10.0, ge=0)
     audit_key: Path | None = None
+    log_format: Literal["text", "json"] = "text"
     mcp_token: SecretStr = Field(default=SecretStr(""), exclude=True)
     mcp_config: Path | None = None
 
@@ -339,6 +340,11 @@ def expanded(text: str) -> str:
         return found
 
     return _VARIABLE.sub(value, text)
+
+
+def log_format() -> Literal["text", "json"]:
+    """That of the settings, for a program that logs before it has read them."""
+    return "json" if os.environ.get("FORGE_LOG_FORMAT", "").strip().lower() == "json" else "text"
 
 
 def take_secrets() -> dict[str, str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from celery import signals
 
 from forge_tools.base import BaseTool
-from forge_tools.config import Settings, take_secrets
+from forge_tools.config import Settings, log_format, take_secrets
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.executor import ToolExecutor
+from forge_tools.logs import set_up
 from forge_tools.plugins import admit, load_tools
 from forge_tools.records import ToolCategory
 from forge_tools.records.places import host_queue
@@ -24,10 +25,10 @@ from forge_tools.sandbox.processes.environment import boot_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
+from workers.capture import capture, capture_logs
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.redaction import redact_streams
 from workers.remote_store import RemoteShells, RemoteStore
 from workers.services.servers import Servers
 from workers.worker import Post, Setup
@@ -45,7 +46,7 @@ logger = logging.getLogger("workers")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a worker; returns the exit code (69: a service cannot be reached, 70: the engine failed, 75: another is to take its place, 78: configuration)."""
     options = parser().parse_args(arguments)
-    _log_to_stderr(options.log_level)
+    _log(options.log_level)
     sys.path.append(str(Path.cwd()))  # last, so that the user's tools import and shadow nothing
     try:
         return run(options)
@@ -173,21 +174,9 @@ def _categories(text: str) -> list[ToolCategory]:
         raise argparse.ArgumentTypeError(f"{error}; known categories: {known}") from error
 
 
-class _WithData(logging.Formatter):
-    """Constant messages with their data behind them, as `name=value`."""
-
-    KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data"}
-
-    def format(self, record: logging.LogRecord) -> str:
-        data = " ".join(f"{name}={value!r}" for name, value in vars(record).items() if name not in self.KNOWN)
-        return f"{super().format(record)} {data}".rstrip()
-
-
-def _log_to_stderr(level: str) -> None:
-    redact_streams()
-    handler = logging.StreamHandler()
-    handler.setFormatter(_WithData("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+def _log(level: str) -> None:
+    set_up(level, log_format(), capture())
+    capture_logs()
     logging.getLogger("celery.worker.request").setLevel(logging.CRITICAL)  # the engine says what a lost child means
     if level == "INFO":  # two lines a call would only say what SQL holds
         logging.getLogger("forge_tools.tools").setLevel(logging.WARNING)

@@ -1,6 +1,5 @@
-"""Keeps the secrets of the calls that run out of what a worker writes: its log, and what tools print."""
+"""Keeps the secrets of the calls that run out of what a worker writes: its log, and what is printed on behalf of no call."""
 
-import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -60,6 +59,10 @@ class RedactedStream:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
+    def move(self, stream: TextIO) -> None:
+        """Write there from here on."""
+        self._stream = stream
+
     def write(self, text: str) -> int:
         """Write all of it but the secrets; what may be the beginning of one waits for the next, or the end of the call."""
         call, scrubber, running = _CALL.get(), CONCEALED.get(), tuple(_running)
@@ -81,9 +84,3 @@ class RedactedStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def redact_streams() -> None:
-    """Have nothing secret printed from here on, nor logged by handlers that are made from here on."""
-    sys.stdout = RedactedStream(sys.stdout)
-    sys.stderr = RedactedStream(sys.stderr)

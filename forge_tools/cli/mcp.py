@@ -15,6 +15,7 @@ from forge_tools.cli.face import App, Face, face_of
 from forge_tools.cli.local import local_executor, local_tools
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
+from forge_tools.logs import set_up
 from forge_tools.mcp.offer import Offer
 from forge_tools.records import ToolCategory
 from forge_tools.sandbox.artifacts import FolderArtifacts
@@ -74,8 +75,7 @@ def mcp(  # noqa: PLR0913 one option each
     )
     if session_id:
         offer = replace(offer, session_id=session_id)
-    to_errors = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=to_errors, force=True)  # all of it, in place of notices for people
+    set_up(logging.INFO, settings.log_format, sys.stderr)
     transport = _transport(face_of(context), settings, http)
     if local:
         _serve_here(transport, settings, offer, tools or ())

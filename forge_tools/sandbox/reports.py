@@ -144,10 +144,10 @@ class ReportBuffer(Reporter):
             self._tail.add(data[-2 * PART_BYTES :], of)
             self._left_out += max(0, len(data) - 2 * PART_BYTES)
             if self._tail.size > 2 * PART_BYTES:
-                self._cut_tail()
+                self._cut_tail(PART_BYTES)
 
-    def _cut_tail(self) -> None:
-        self._left_out += self._tail.cut(self._tail.size - min(PART_BYTES, self._room))
+    def _cut_tail(self, most: int) -> None:
+        self._left_out += self._tail.cut(self._tail.size - min(PART_BYTES, max(0, most)))
 
     def _skip(self, count: int) -> None:
         """Leave a gap here: what is behind the last one is given up, too."""
@@ -172,7 +172,7 @@ class ReportBuffer(Reporter):
         return told
 
     def _take_text(self, *, is_last: bool) -> list[Told]:
-        self._cut_tail()
+        self._cut_tail(PART_BYTES if is_last else self._room - PART_BYTES - self._head.size)  # room for its end is kept
         head, tail, left_out = self._head, self._tail, self._left_out
         self._room -= head.size + tail.size
         self._head, self._tail = _Stretches(), _Stretches()

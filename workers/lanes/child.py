@@ -27,9 +27,10 @@ from forge_tools.executor import ToolExecutor
 from forge_tools.records import Claim, ExecutionContext, ExecutionStatus, Outcome, Told
 from forge_tools.sandbox.processes.endings import has_unmarked_descendants, reap_adopted
 from forge_tools.sandbox.processes.environment import Marking
-from forge_tools.sandbox.processes.trees import adopt_orphans
+from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
 from workers.artifacts import WorkerArtifacts, from_text, to_text
+from workers.capture import Pipes
 from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.birth import Birth, Surroundings, fell_short, limit_this_process, shortage
 from workers.lanes.frames import ChildLine, Frame, fields_of
@@ -92,6 +93,7 @@ class Child:
         signal.signal(signal.SIGUSR2, _end_process)
         signals.worker_process_shutdown.connect(_end_by_itself)
         self._surroundings = Surroundings()
+        self._pipes, self._left = Pipes(), frozenset[int]()
         self._reports = ReportSender(self._line.send)
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
@@ -154,7 +156,8 @@ class Child:
             self._birth = self._birth or Birth()  # not earlier: the pool arranges signals when `start` has returned
             self._say("started")
             self._marking.put(claim.id, claim.attempt)
-            scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt))
+            scope = scope_of(claim, self._reports.begin(claim.id, claim.attempt), self._pipes.catch_up)
+            self._pipes.begin(scope, claim.secrets)
             limits = {"max_output_bytes": self._max_output_bytes, "memory_limit": self._memory_limit}
             self._body = self._loop.create_task(execute(self._executor, claim, scope=scope, **limits))
             self._body.add_done_callback(partial(self._report, claim, self._loop.time()))
@@ -175,6 +178,7 @@ class Child:
         self._surroundings.restore()
         if _has_children():
             reap_adopted()
+        self._pipes.end(are_left=self._has_left_others())
         after_ms = (self._loop.time() - started) * 1000
         outcome = outcome_of_task(body, claim, after_ms, is_asked=self._is_cancelled)
         is_tainted = self._is_tainted(outcome, body)
@@ -198,8 +202,15 @@ class Child:
         if not body.cancelled() and outcome.status is not ExecutionStatus.TIMED_OUT:
             return False
         tasks = asyncio.all_tasks(self._loop) - self._own_tasks - {body}
-        threads = set(threading.enumerate()) - self._own_threads - {self._reports.thread}
+        threads = set(threading.enumerate()) - self._own_threads - {self._reports.thread, *self._pipes.threads}
         return bool(tasks) or any(map(_is_busy, threads)) or has_unmarked_descendants(os.getpid())
+
+    def _has_left_others(self) -> bool:
+        """Whether a body left a process that was not there before it."""
+        before, self._left = self._left, frozenset[int]()
+        if _has_children():
+            self._left = frozenset(process.pid for process in descendants(os.getpid()))
+        return bool(self._left - before)
 
     def _say(self, kind: str, **fields: Any) -> None:
         """Tell the engine of the body that runs here."""
@@ -208,6 +219,7 @@ class Child:
 
     def _let_go_in_copies(self) -> None:
         self._line.forget_sender()
+        self._pipes.let_go()
         _let_go(self._line.fileno())
 
 

@@ -12,6 +12,7 @@ from forge_tools.executor import CallOptions, ToolExecutor
 from forge_tools.plugins import tool
 from forge_tools.records import SCOPE, CallScope, Capabilities, RetryPolicy
 from forge_tools.registry import ScopedRegistry
+from tests.waiting import wait_until
 
 FACTS = ("execution_id", "attempt", "max_attempts", "remaining", "logger", "is_cancelled")
 ASKED: list[dict[str, Any]] = []
@@ -35,12 +36,11 @@ async def ask(context: ExecutionContext, fails: int = 0) -> str:
 @tool
 def wait(context: ExecutionContext) -> None:
     """Wait until nobody waits."""
-    while not context.is_cancelled:
-        STEPPED.wait(0.01)
+    wait_until(lambda: context.is_cancelled)
     STOPPED.set()
 
 
-STEPPED, STOPPED = threading.Event(), threading.Event()
+STOPPED = threading.Event()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from forge_tools.sandbox.reports import (
     MOST_BYTES,
     PART_BYTES,
     ROWS_PER_STEP,
+    SWITCH_BYTES,
     DirectReporter,
     ReportBuffer,
 )
@@ -259,6 +260,31 @@ def test_one_buffer_passes_on_what_another_gave(clock: Clock) -> None:
     assert text(told).startswith("aaa")
     assert text(told).endswith("abc")
     assert told[-1] == Told(3, 3.0, 4.0, "x")
+
+
+def test_streams_are_told_in_order_and_a_character_in_parts_of_each_is_put_together(clock: Clock) -> None:
+    buffer = ReportBuffer(NOBODY, clock=clock)
+    euro = "€".encode()
+    buffer.emit(euro[:1], "stdout")
+    buffer.emit("a\n", "log", 30)
+    buffer.emit("b\n", "log", 40)
+    buffer.emit(b"\xff", "stderr")
+    buffer.emit(euro[1:], "stdout")
+
+    told = [(one.stream, one.level, one.text) for one in buffer.close()]
+    assert told == [("log", 30, "a\n"), ("log", 40, "b\n"), ("stderr", None, "\ufffd"), ("stdout", None, "€")]
+
+
+def test_streams_that_take_turns_are_bounded_by_rows_too_and_every_byte_is_counted(clock: Clock) -> None:
+    buffer = ReportBuffer(NOBODY, clock=clock)
+    for _ in range(20_000):
+        buffer.emit("x\n", "stdout")
+        buffer.emit("y\n", "stderr")
+
+    told = buffer.close()
+    assert len(told) <= 2 * PART_BYTES // SWITCH_BYTES
+    assert size(told) + sum(one.left_out for one in told) == 80_000
+    assert (told[0].text, told[-1].text) == ("x\n", "y\n")
 
 
 def test_two_gaps_in_one_take_are_one(clock: Clock) -> None:

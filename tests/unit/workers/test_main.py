@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from forge_tools.config import Settings
+from forge_tools.logs import _Text
 from forge_tools.records import ToolCategory
 from tests.sample_tools import TOOLS
-from workers.program import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, _WithData, main, offered, parser
+from workers.program import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, main, offered, parser
 
 SAMPLES = ["--tools", "tests.sample_tools:TOOLS"]
 
@@ -19,7 +20,7 @@ SAMPLES = ["--tools", "tests.sample_tools:TOOLS"]
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """`main` configures this process; let it configure copies."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("workers.program._log_to_stderr", lambda level: None)
+    monkeypatch.setattr("workers.program._log", lambda level: None)
     monkeypatch.setattr("workers.drain.signal.signal", lambda number, handler: None)
     monkeypatch.setenv("FORGE_BOOT", "")
     monkeypatch.setattr("workers.program.drain", lambda engine: engine.stop(drain=0))
@@ -109,4 +110,4 @@ def test_data_of_a_log_record_is_written_behind_its_message() -> None:
     record = logging.LogRecord("workers", logging.INFO, __file__, 1, "Worker %s", ("ready",), None)
     record.lane = "async"
 
-    assert _WithData("%(levelname)s %(message)s").format(record) == "INFO Worker ready lane='async'"
+    assert _Text("%(levelname)s %(message)s").format(record) == "INFO Worker ready lane='async'"

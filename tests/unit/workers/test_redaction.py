@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from forge_tools.logs import _Text
 from forge_tools.secrecy import CONCEALED, Scrubber
-from workers.program import _WithData
 from workers.redaction import RedactedStream, concealed
 
 
@@ -17,7 +17,7 @@ from workers.redaction import RedactedStream, concealed
 def log() -> Iterator[io.StringIO]:
     text = io.StringIO()
     handler = logging.StreamHandler(RedactedStream(text))
-    handler.setFormatter(_WithData("%(name)s: %(message)s"))
+    handler.setFormatter(_Text("%(name)s: %(message)s"))
     logger = logging.getLogger("tests.redaction")
     logger.addHandler(handler)
     logger.propagate = False

@@ -1,0 +1,71 @@
+"""How a program of ours logs: a record a line, as text or JSON, in UTC; whose it is where it is about a call."""
+
+import json
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from forge_tools.records import SCOPE
+
+Form = Literal["text", "json"]
+
+_KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data"}
+
+
+class Writable(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> object: ...
+
+
+def set_up(level: str | int, form: Form, stream: Writable) -> None:
+    """Log there from here on, in place of whatever was set up."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Json() if form == "json" else _Text("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(add_call)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def add_call(record: logging.LogRecord) -> bool:
+    """Say whose record it is, if code of a call wrote it."""
+    scope = SCOPE.get()
+    if scope is not None:
+        for name, value in scope.facts().items():
+            vars(record).setdefault(name, value)
+    return True
+
+
+class _Text(logging.Formatter):
+    """Constant messages with their data behind them, as `name=value`."""
+
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    @staticmethod
+    def converter(seconds: float | None) -> time.struct_time:
+        return time.gmtime(seconds)
+
+    def format(self, record: logging.LogRecord) -> str:
+        data = " ".join(f"{name}={value!r}" for name, value in _data(record).items())
+        return f"{super().format(record)} {data}".rstrip()
+
+
+class _Json(logging.Formatter):
+    """One object a line, data among its fields; what is no JSON is told as Python shows it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_data(record),
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        return json.dumps(said, default=repr)
+
+
+def _data(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _KNOWN}

@@ -1,0 +1,137 @@
+"""What calls on real workers print and log, and why they fail, as their record has it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from forge_tools.client import ExecutorClient, Handle
+from forge_tools.records import Diagnosis, ExecutionContext, Output
+from forge_tools.sandbox.reports import MOST_BYTES
+from tests import printing_tools
+from tests.fleet import Fleet
+
+DATABASES = ("postgres",)
+
+FLEET_TOOLS = "tests.printing_tools:TOOLS"
+LIMIT = 60
+
+
+@pytest.fixture
+async def client(fleet: Fleet) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(fleet.settings) as client:
+        yield client
+
+
+async def outputs(handle: Handle) -> list[Output]:
+    async with asyncio.timeout(LIMIT):
+        return [event async for event in handle.events() if isinstance(event, Output)]
+
+
+def lines(heard: list[Output]) -> list[tuple[str, str]]:
+    """Each line with where it came from, parts of one put together."""
+    parts = [(source, "".join(one.text for one in group)) for source, group in groupby(heard, lambda one: one.source)]
+    return [(source, line) for source, text in parts for line in text.splitlines()]
+
+
+BOTH = [
+    ("stdout", "from print"),
+    ("stderr", "from stderr"),
+    ("stdout", "from � bytes"),
+    ("error", "library: from logging"),
+    ("stdout", "from a thread"),
+    ("warning", "library: from a thread that logs"),
+    ("stdout", "from a pool"),
+]
+LAST = [("info", "from its logger"), ("output", "from emit")]
+OUTER = [
+    ("stdout", "from a descriptor"),
+    ("stdout", "from a child"),
+    ("stderr", "from a grandchild"),
+    ("stdout", "from a fork"),
+]
+
+
+@pytest.mark.parametrize(("tool", "outer"), [("noise", OUTER), ("noise_async", [])])
+async def test_what_a_body_prints_and_logs_is_its_calls_in_order(
+    client: ExecutorClient, context: ExecutionContext, tool: str, outer: list[tuple[str, str]]
+) -> None:
+    for _ in range(2):  # a warning is told each time
+        handle = await client.submit(tool, context, {})
+        told = lines(await outputs(handle))
+        warned = [one for one in told if "UserWarning: from a warning" in one[1]]
+
+        assert [source for source, _ in warned] == ["warning"]
+        rest = [one for one in told if one[1] not in ("from to_thread", "nobody's") and one not in warned]
+        assert [one for one in rest if "warnings.warn" not in one[1]] == [*BOTH, *outer, *LAST]
+        assert (await handle.result()).output == f"{handle.id} 1 1"
+
+
+async def test_a_secret_is_in_nothing_that_is_printed_and_in_no_diagnosis(
+    client: ExecutorClient, context: ExecutionContext, fleet: Fleet
+) -> None:
+    handle = await client.submit("tell", context, {"secret": "hunter22-hunter33"})
+    told = lines(await outputs(handle))
+
+    assert told == [
+        ("stdout", "[redacted]"),
+        ("stdout", "[redacted]"),
+        ("warning", "library: with [redacted]"),
+        ("stdout", "[redacted]"),
+    ]
+    found = await handle.diagnosis()
+    assert found is not None
+    assert found.said == "ValueError: [redacted] is wrong"
+    assert Path(found.frames[-1].file).samefile(printing_tools.__file__)
+    assert "hunter22" not in json.dumps(found.as_dict()) + "".join(worker.log.read_text() for worker in fleet.workers)
+
+
+@pytest.mark.parametrize("how", ["print", "both", "child", "log"])
+async def test_a_flood_is_bounded_and_counted_and_its_ends_are_there(
+    client: ExecutorClient, context: ExecutionContext, how: str
+) -> None:
+    handle = await client.submit("flood", context, {"megabytes": 10 if how != "log" else 2, "how": how})
+    heard = await outputs(handle)
+    told = lines(heard)
+
+    assert (told[0][1], told[-1][1]) == ("the beginning", "the end")
+    kept = sum(len(output.text.encode()) for output in heard)
+    assert kept <= MOST_BYTES
+    lines_of = (await handle.result()).output
+    each = 84 if how != "log" else 84 + len("library: ")
+    whole = lines_of * each + len("the beginning\nthe end\n")
+    assert kept + sum(output.left_out for output in heard) == whole
+
+
+async def test_what_outlives_its_call_writes_into_no_other(client: ExecutorClient, context: ExecutionContext) -> None:
+    await client.execute("leave_a_writer", context, seconds=2.0)
+    handles = [await client.submit("noise", context, {}) for _ in range(4)]
+
+    for handle in handles:
+        assert "left behind" not in [line for _, line in lines(await outputs(handle))]
+
+
+async def test_calls_that_share_a_loop_hear_each_their_own(client: ExecutorClient, context: ExecutionContext) -> None:
+    words = [f"word {number}" for number in range(20)]
+    handles = [await client.submit("say", context, {"word": word}) for word in words]
+
+    for word, handle in zip(words, handles, strict=True):
+        assert lines(await outputs(handle)) == [("stdout", word)] * 5
+
+
+async def test_why_a_call_failed_on_a_worker_is_in_its_result_and_its_record(
+    client: ExecutorClient, context: ExecutionContext
+) -> None:
+    handle = await client.submit("fail", context, {})
+    result = await handle.result()
+
+    found = await handle.diagnosis()
+    assert result.error == "Unexpected error: 'missing'"
+    assert isinstance(found, Diagnosis)
+    assert found == result.diagnosis
+    assert found.place.startswith(printing_tools.__file__)
+    assert found.place.endswith("in look_up")
+    assert found.frames[0].function == "fail"

@@ -1,0 +1,294 @@
+"""What a body prints and logs, and its threads and processes: output of its call, where otherwise it would be the worker's."""
+
+import ctypes
+import fcntl
+import logging
+import os
+import select
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import thread as executor_threads
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from forge_tools.records import SCOPE, CallScope
+from forge_tools.sandbox.processes.output import scrubbed_text
+from forge_tools.secrecy import Scrubber
+from workers.redaction import RedactedStream
+
+T = TypeVar("T")
+
+Standard = Literal["stdout", "stderr"]
+STANDARD: tuple[tuple[int, Standard], ...] = ((1, "stdout"), (2, "stderr"))
+CHUNK = 1 << 16
+PIPE_BYTES = 1 << 20
+"""What may be in a pipe: code that writes and holds the interpreter's lock keeps its reader from reading."""
+
+_OURS = ("forge_tools.", "workers.")
+
+
+class CallStream:
+    """A standard stream of a worker. What a body writes belongs to its call, all else goes on to `beneath`."""
+
+    def __init__(self, name: Standard, beneath: RedactedStream) -> None:
+        self._name = name
+        self.beneath = beneath
+        self._pid = os.getpid()
+        self.buffer = _Bytes(self)
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if not self._put(text):
+            self.beneath.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def write_bytes(self, data: bytes) -> None:
+        """Write bytes, of any encoding."""
+        if not self._put(data):
+            self.beneath.write(data.decode(errors="backslashreplace"))
+
+    def move(self, descriptor: int, *, of_calls: bool) -> None:
+        """In a process that was forked: what is no call's goes to that descriptor from here on, or all of it."""
+        self._pid = os.getpid() if of_calls else 0
+        self.beneath.move(os.fdopen(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False))
+
+    def _put(self, text: str | bytes) -> bool:
+        """Whether it is a call's. A copy of this process that a body forked has nobody to tell but its descriptors."""
+        scope = SCOPE.get()
+        if scope is None or scope.reporter is None or self._pid != os.getpid():
+            return False
+        scope.emit(text, self._name)
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.beneath, name)
+
+
+class _Bytes:
+    """`sys.stdout.buffer`."""
+
+    def __init__(self, stream: CallStream) -> None:
+        self._stream = stream
+
+    def write(self, data: bytes) -> int:
+        self._stream.write_bytes(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+class CallLog(logging.Handler):
+    """Keeps with each call what its body logs, whatever else is done with it. What we log of a call is in its record already."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        scope = SCOPE.get()
+        if scope is None or scope.reporter is None or f"{record.name}.".startswith(_OURS):
+            return
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001  arguments that do not fit their message; the worker's own log says so
+            return
+        name = "" if record.name.startswith("tool.") else f"{record.name}: "
+        scope.emit(f"{name}{text.rstrip()}\n", "log", record.levelno)
+
+
+class Pipes:
+    """Descriptors 1 and 2 of a process of the pool, as a call's own: a thread reads what comes through them.
+
+    Who outlives the call that started it keeps the pipes that it has, whose output goes to the worker's log from then on;
+    the next call gets others.
+    """
+
+    def __init__(self) -> None:
+        self._own = {stream: _kept(number) for number, stream in STANDARD}
+        self.threads: set[threading.Thread] = set()
+        self._renew()
+        _move_streams(self._own, of_calls=True)
+        _buffer_lines_of_c()
+
+    def begin(self, scope: CallScope, secrets: Collection[str]) -> None:
+        """Have what comes be that call's."""
+        if not self._pair.thread.is_alive():  # a body closed the descriptors
+            self._renew()
+        self._pair.begin(scope, secrets)
+
+    def catch_up(self) -> None:
+        """Put out what has come by now."""
+        self._pair.read()
+
+    def end(self, *, are_left: bool) -> None:
+        """The call is over. `are_left`: processes that it started live on, and may write."""
+        self._pair.scope = None
+        if are_left:
+            self._renew()
+
+    def let_go(self) -> None:
+        """In a copy of this process that a body forked: it writes to the pipes, as any process that the body starts."""
+        self._pair.let_go()
+        _move_streams({stream: number for number, stream in STANDARD}, of_calls=False)
+
+    def _renew(self) -> None:
+        self._pair = _Pair(self._own)
+        self.threads = {thread for thread in self.threads if thread.is_alive()} | {self._pair.thread}
+
+
+class _Pair:
+    """Two pipes in place of descriptors 1 and 2, from when it is made."""
+
+    def __init__(self, own: dict[Standard, int]) -> None:
+        self.scope: CallScope | None = None
+        self._scrubber: Scrubber | None = None
+        self._own = own
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._ends: dict[int, Standard] = {}
+        self._poll = select.poll()
+        for number, stream in STANDARD:
+            self._ends[_piped(number)] = stream
+        for end in self._ends:
+            self._poll.register(end, select.POLLIN)
+        self.thread = threading.Thread(target=self._read_for_ever, name="forge-output", daemon=True)
+        self.thread.start()
+
+    def begin(self, scope: CallScope, secrets: Collection[str]) -> None:
+        self.scope, self._scrubber = scope, Scrubber(secrets) if secrets else None
+
+    def read(self) -> None:
+        """Take what is there, without waiting."""
+        if self._pid == os.getpid():
+            with self._lock:
+                self._take()
+
+    def let_go(self) -> None:
+        for end in self._ends:
+            os.close(end)
+
+    def _read_for_ever(self) -> None:
+        waiting = select.poll()
+        for end in self._ends:
+            waiting.register(end, select.POLLIN)
+        while self._ends:
+            waiting.poll()
+            with self._lock:
+                for end in self._take():  # here alone: a number that is closed may be another file's by now
+                    del self._ends[end]
+                    self._poll.unregister(end)
+                    waiting.unregister(end)
+                    os.close(end)
+
+    def _take(self) -> list[int]:
+        """Take a pipe's length from each at most, so that who writes without end keeps nobody; returns those that nobody writes to."""
+        over = []
+        for end, _ in self._poll.poll(0):
+            with suppress(BlockingIOError):
+                for _ in range(PIPE_BYTES // CHUNK):
+                    data = os.read(end, CHUNK)
+                    if not data:
+                        over.append(end)
+                        break
+                    self._put(data, self._ends[end])
+        return over
+
+    def _put(self, data: bytes, stream: Standard) -> None:
+        scope = self.scope
+        if scope is not None and scope.reporter is not None:
+            scope.reporter.emit(data, stream)
+            return
+        text = data.decode(errors="backslashreplace")
+        clean = text if self._scrubber is None else scrubbed_text(self._scrubber, text)
+        with suppress(OSError):
+            os.write(self._own[stream], clean.encode(errors="backslashreplace"))
+
+
+def _move_streams(descriptors: Mapping[Standard, int], *, of_calls: bool) -> None:
+    for stream, descriptor in descriptors.items():
+        found = getattr(sys, stream)
+        if isinstance(found, CallStream):
+            found.move(descriptor, of_calls=of_calls)
+
+
+def _kept(number: int) -> int:
+    """Another number for what a descriptor is; nothing where it is closed."""
+    try:
+        return os.dup(number)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+def _piped(number: int) -> int:
+    """Make that descriptor the writing end of a new pipe; returns the other, which never waits."""
+    end, write = os.pipe()
+    os.dup2(write, number)
+    os.close(write)
+    os.set_blocking(end, False)
+    with suppress(OSError, AttributeError):  # other systems than Linux, or a user who has many already
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return end
+
+
+def _buffer_lines_of_c() -> None:
+    """Of what code in C prints, whole lines come at once, as if to a terminal: the C library holds back what goes to a pipe."""
+    with suppress(OSError, ValueError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.setvbuf(ctypes.c_void_p.in_dll(libc, "stdout"), None, 1, 0)
+
+
+def capture() -> RedactedStream:
+    """Have bodies print into the record of their call from here on; returns where the worker's own log goes to."""
+    log = RedactedStream(sys.stderr)
+    sys.stdout = CallStream("stdout", RedactedStream(sys.stdout))
+    sys.stderr = CallStream("stderr", log)
+    inherit_calls()
+    return log
+
+
+def capture_logs() -> None:
+    """Have what bodies log and warn of go into the record of their call, too; once logging is set up."""
+    logging.getLogger().addHandler(CallLog())
+    logging.captureWarnings(capture=True)
+    warnings.simplefilter("always", append=True)  # of each call anew, as far as no other filter says otherwise
+
+
+def inherit_calls() -> None:
+    """Have threads, and what is given to executors, belong to the call on whose behalf they are started."""
+    start, submit = threading.Thread.start, ThreadPoolExecutor.submit
+
+    def start_in_call(thread: threading.Thread) -> None:
+        is_an_executors = getattr(thread, "_target", None) is executor_threads._worker  # noqa: SLF001  it serves whoever submits
+        if SCOPE.get() is not None and not is_an_executors:
+            _run_in_this_context(thread)
+        start(thread)
+
+    def submit_in_call(pool: ThreadPoolExecutor, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        if SCOPE.get() is not None:
+            call = partial(copy_context().run, call)
+        return submit(pool, call, *args, **kwargs)
+
+    for kind, name, replacement in (
+        (threading.Thread, "start", start_in_call),  # Python 3.14 can do so by itself
+        (ThreadPoolExecutor, "submit", submit_in_call),
+    ):
+        setattr(kind, name, replacement)
+
+
+def _run_in_this_context(thread: threading.Thread) -> None:
+    run, context = thread.run, copy_context()
+
+    def run_in_context() -> None:
+        try:
+            context.run(run)
+        finally:
+            del thread.run  # which holds the thread
+
+    thread.run = run_in_context  # type: ignore[method-assign]  # of this one thread
