@@ -1,6 +1,7 @@
 """What a command shows, text for people or JSON for programs, and the exit codes that scripts may rely on."""
 
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -66,6 +67,7 @@ class Face:
     is_debugging: bool = False
     out: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=False))
     err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    _kept: TextIO | None = None
 
     @property
     def is_json(self) -> bool:
@@ -116,6 +118,14 @@ class Face:
         finally:
             root.removeHandler(handler)
 
+    def claim_output(self) -> None:
+        """Keep the standard output for documents: what tools, their processes and code in C print goes to the error stream from here on."""
+        if sys.stdout is None:
+            return
+        sys.stdout.flush()
+        self._kept = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="backslashreplace")
+        os.dup2(2, 1)
+
     def _told(self, value: Any) -> bool:
         try:
             self.document(value)
@@ -125,7 +135,7 @@ class Face:
 
     def _write(self, text: str) -> None:
         # Not Rich: it would wrap, and nothing here is to be styled.
-        out = standard_output()
+        out = self._kept or standard_output()
         out.write(text if text.endswith("\n") else f"{text}\n")
         out.flush()
 

@@ -14,7 +14,7 @@ from typer import Option
 from forge_tools.cli.database import with_history
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import ALL, Chosen, again, filtered
-from forge_tools.cli.text import WIDE, as_json, compact, flexible, number, table, took
+from forge_tools.cli.text import WIDE, as_json, compact, flexible, number, one_line, table, took
 from forge_tools.errors import ErrorCode
 from forge_tools.records import (
     TERMINAL,
@@ -95,12 +95,23 @@ def history(
         for record in page:
             face.line({name: value for name, value in document(record).items() if name not in _LARGE})
         return
-    if page:
+    if page and "error_text" in chosen and of is not Rows.EVENTS:
+        for one in page:
+            _print_failure(face, one)
+    elif page:
         face.out.print(rows_table(of, page, face.out.width))
     else:
         _say_nothing(face, of, page.older, before, chosen)
     if page.older is not None:
         face.note(f"Older ones: {again(context, before=page.older)}")
+
+
+def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
+    """What went wrong whole, however narrow the terminal is."""
+    id_, at = (one.id, one.queued_at) if isinstance(one, ExecutionRecord) else (one.execution_id, one.completed_at)
+    head = Text.assemble(f"{id_[:SHOWN_ID]}  {compact(at)}  ", (one_line(one.tool), "bold"), "  ", styled(one.status))
+    face.out.print(head, soft_wrap=True)
+    face.say(f"    {one_line(explained(one))}")
 
 
 def _say_nothing(face: Face, of: Rows, older: str | None, before: str | None, chosen: Chosen) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -126,6 +126,29 @@ async def _cancel(face: Face, handle: "Handle") -> None:
         face.note(f"Cancelled {handle.id}", style="yellow")
 
 
+class Lines:
+    """Whole lines out of what a call put out in parts; what was left out is said where it is missing."""
+
+    def __init__(self) -> None:
+        self._begun: tuple[Output, str] | None = None
+
+    def add(self, output: Output) -> list[tuple[Output, str]]:
+        """The lines that end in this part, each with the part that it is of."""
+        is_same = self._begun is not None and self._begun[0].source == output.source and not output.left_out
+        lines = [] if is_same else self.rest()
+        if output.left_out:
+            lines.append((output, f"... {output.left_out:,} bytes left out ..."))
+        begun = self._begun[1] if self._begun is not None else ""
+        *whole, rest = (begun + output.text).split("\n")
+        self._begun = (output, rest) if rest else None
+        return [*lines, *((output, line) for line in whole)]
+
+    def rest(self) -> list[tuple[Output, str]]:
+        """The line that has not ended."""
+        begun, self._begun = self._begun, None
+        return [] if begun is None else [begun]
+
+
 class View:
     """Shows a call from `with` to its end; what it hears may come from any thread.
 
@@ -140,8 +163,7 @@ class View:
         self._state = ""
         self._progress: Progress | None = None
         self._told_at = 0.0
-        self._begun = ""
-        """What was put out of a line that has not ended."""
+        self._lines = Lines()
         self._spinner = Spinner("dots")
         self._tail: deque[str] | None = None
         if face.err.is_terminal and not keeps_output:
@@ -173,7 +195,7 @@ class View:
     def hear(self, event: Note | Report) -> None:
         """Show what it reports, or what was done to it."""
         if isinstance(event, Output):
-            self._put(self._lines(event))
+            self._put(map(_said, self._lines.add(event)))
         elif isinstance(event, Progress):
             self._progress = event
             if self._live is None and time.monotonic() - self._told_at >= PLAIN_SECONDS:
@@ -186,17 +208,10 @@ class View:
         if self._live is not None:
             self._live.start(refresh=True)
 
-    def _lines(self, output: Output) -> list[str]:
-        """Whole lines out of parts; what was left out is said where it is missing."""
-        lines = [*self._rest(), f"... {output.left_out:,} bytes left out ..."] if output.left_out else []
-        *whole, self._begun = (self._begun + output.text).split("\n")
-        return [*lines, *map(printable, whole)]
-
     def _rest(self) -> list[str]:
-        begun, self._begun = self._begun, ""
-        return [printable(begun)] if begun else []
+        return list(map(_said, self._lines.rest()))
 
-    def _put(self, lines: list[str]) -> None:
+    def _put(self, lines: Iterable[str]) -> None:
         if self._tail is not None:
             self._tail.extend(lines)
             return
@@ -225,6 +240,12 @@ async def watch(
                 view.say(describe(await read(), event.reason))
             elif not isinstance(event, Ended):
                 view.hear(event)
+
+
+def _said(told: tuple[Output, str]) -> str:
+    """A line for people; of what was logged with its level."""
+    output, line = told
+    return printable(line if output.level is None else f"{output.source}: {line}")
 
 
 def measured(progress: Progress) -> str:

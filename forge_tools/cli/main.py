@@ -28,6 +28,7 @@ class Commands(TyperGroup):
         "tools": "List the tools, or their schemas for a model.",
         "history": "List what was run, newest first.",
         "show": "Show everything about one execution.",
+        "logs": "Print what a call printed, logged and put out.",
         "artifact": "Write a long output that was kept, or a page of it.",
         "cancel": "Cancel an execution, waiting or running.",
         "replay": "Run an execution of the past again.",

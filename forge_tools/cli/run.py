@@ -109,6 +109,8 @@ def run(  # noqa: PLR0913 one option each
     )
     call = _Call(name, words, json, asked)
     if local:
+        if face.is_json:
+            face.claim_output()
         report(face, _run_here(face, call, settings, tools or [], is_live=live))
         return
     options = {

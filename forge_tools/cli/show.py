@@ -1,7 +1,7 @@
 """`forge-tools show`: everything about one execution."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,8 +13,8 @@ from typer import Argument, Option
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.history import document, explained, styled
-from forge_tools.cli.live import View, measured, watch
-from forge_tools.cli.text import as_text, compact, facts, limit, one_line, took
+from forge_tools.cli.live import Lines, View, measured, watch
+from forge_tools.cli.text import as_text, compact, facts, limit, one_line, printable, took
 from forge_tools.cli.tools import known_format
 from forge_tools.client.handle import follow
 from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
@@ -25,6 +25,7 @@ from forge_tools.records import (
     Event,
     ExecutionRecord,
     ExecutionStatus,
+    Output,
     Position,
     Progress,
     Sight,
@@ -44,6 +45,8 @@ _SOURCES = {"call": "asked by the call", "tool": "the tool's default", "default"
 _SAID = frozenset({"agent_id", "session_id", "working_dir", "timeout"})
 """What the facts at the top have of the context."""
 
+_LOG_COLOURS = {"stderr": "yellow", "warning": "yellow", "error": "red", "critical": "bold red", "debug": "dim"}
+
 app = App()
 
 
@@ -58,6 +61,7 @@ class _Story:
     spec: ToolSpec | None
     ran_as: tuple[str, str] | None
     progress: Progress | None
+    logs: list[Output]
 
 
 @app.command()
@@ -117,7 +121,19 @@ async def _read(store: Store, execution_id: str) -> _Story:
         spec=await store.catalogue.definition(record.tool, record.tool_version, record.tool_digest),
         ran_as=await store.catalogue.hosted(record.worker_id, record.tool) if record.worker_id else None,
         progress=(await store.reports.progress_of([record.id])).get(record.id),
+        logs=[one async for one in told_by(store, record.id) if one.stream != "output"],
     )
+
+
+async def told_by(store: Store, execution_id: str) -> AsyncGenerator[Output, None]:
+    """What an execution has put out by now."""
+    position, has_more = Position(execution_id), True
+    while has_more:
+        sight = await store.reports.look(position)
+        for one in sight.heard:
+            if isinstance(one, Output):
+                yield one
+        position, has_more = sight.position, sight.has_more
 
 
 async def _until_over(store: Store, execution_id: str, timeout: float | None, face: Face | None) -> None:
@@ -128,7 +144,7 @@ async def _until_over(store: Store, execution_id: str, timeout: float | None, fa
         ResultTimeoutError: it is not over yet.
     """
     found = (await store.history.get(execution_id)).id
-    rows = _Rows(store)
+    rows = StoredCalls(store)
     try:
         async with asyncio.timeout(timeout):
             if face is None:
@@ -140,7 +156,7 @@ async def _until_over(store: Store, execution_id: str, timeout: float | None, fa
         raise ResultTimeoutError(f"Execution {found} is not over after {timeout:g}s. It goes on.") from error
 
 
-class _Rows:
+class StoredCalls:
     """What following needs, of a database without a client."""
 
     def __init__(self, store: Store) -> None:
@@ -164,6 +180,7 @@ def _document(story: _Story) -> dict[str, Any]:
         "ran_as": story.ran_as and dict(zip(("version", "digest"), story.ran_as, strict=True)),
         "attempts": [asdict(attempt) for attempt in story.attempts],
         "events": [asdict(event) for event in story.events],
+        "logs": [as_logged(one) for one in story.logs],
         "artifacts": [
             {"handle": one.handle, "size": one.size, "expires_at": one.expires_at} for one in story.artifacts
         ],
@@ -181,6 +198,7 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
     _section(face, "Context", told)
     _section(face, "Timeline (UTC)", list(timeline(record, story.attempts, story.events)))
     _section(face, "Artifacts", [(one.handle, f"{one.size:,} bytes") for one in story.artifacts])
+    _print_logs(face, story, most)
     if record.error is not None:
         face.say("\nError", style="bold")
         face.say(record.error + (f" ({record.error_code})" if record.error_code else ""), style="red")
@@ -194,6 +212,34 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
         face.raw("\n".join(lines[:most]))
         if most is not None and len(lines) > most:
             face.note(f"... {len(lines) - most} more lines; --full shows them")
+
+
+def _print_logs(face: Face, story: _Story, most: int | None) -> None:
+    lines = Lines()
+    told = [one for output in story.logs for one in lines.add(output)] + lines.rest()
+    if not told:
+        return
+    face.say("\nLogs", style="bold")
+    if most is not None and len(told) > most // 2:
+        face.note(f"{len(told) - most // 2} more lines: forge-tools logs {story.record.id}")
+        told = told[-(most // 2) :]
+    for output, line in told:
+        face.out.print(log_line(output, line), soft_wrap=True)
+
+
+def as_logged(output: Output) -> dict[str, Any]:
+    """A part of what was put out, as JSON."""
+    level = None if output.level is None else output.source
+    told = {name: getattr(output, name) for name in ("attempt", "at", "stream", "left_out", "text")}
+    return {**told, "level": level}
+
+
+def log_line(output: Output, line: str) -> Text:
+    """A line of what was put out, for people: when, where, what."""
+    at = f"{output.at:%H:%M:%S}.{output.at.microsecond // 1000:03d}" if output.at is not None else "-"
+    attempt = f"#{output.attempt} " if output.attempt > 1 else ""
+    source = (f"{output.source:<8} ", _LOG_COLOURS.get(output.source, ""))
+    return Text.assemble((f"{at} {attempt}", "dim"), source, printable(line))
 
 
 def _section(face: Face, title: str, pairs: Sequence[tuple[str, str | Text]]) -> None:

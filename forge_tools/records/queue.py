@@ -1,5 +1,7 @@
 """An execution on its way: asked, woken for, claimed, ended."""
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -130,6 +132,14 @@ class Claim:
     sealed: str | None = None
     reply_key: str | None = field(default=None, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def facts(self) -> dict[str, object]:
+        """What a record of a log says of the call."""
+        facts: dict[str, object] = {"execution_id": self.id, "attempt": self.attempt, "tool": self.tool}
+        with suppress(ValueError):
+            context = json.loads(self.context)
+            facts |= {name: context[name] for name in ("agent_id", "session_id") if context.get(name) is not None}
+        return facts
 
 
 class Kept(IntEnum):

@@ -95,14 +95,14 @@ class BodyLane(Protocol):
         ...
 
 
-async def swept(tool: str, sweep: Callable[[], Awaitable[None]]) -> None:
+async def swept(claim: Claim, sweep: Callable[[], Awaitable[None]]) -> None:
     """Sweep, and again while this process is short of what it takes to see others: nothing is found then."""
     deadline = time.monotonic() + SWEEP_PATIENCE
     while (why := await _swept_once(sweep)) is not None:
         if time.monotonic() > deadline:
-            logger.error("What a tool left running lives on", extra={"tool": tool, "error": why})
+            logger.error("What a tool left running lives on", extra={"error": why, **claim.facts()})
             return
-        logger.warning("What a tool left running is looked for again", extra={"tool": tool, "error": why})
+        logger.warning("What a tool left running is looked for again", extra={"error": why, **claim.facts()})
         await asyncio.sleep(SWEEP_AGAIN)
 
 

@@ -272,7 +272,7 @@ class ChildrenLane:
     def _force(self, child: PoolProcess, body: Body, verdict: Verdict) -> None:
         if body.is_ending or child.body is not body or self._is_stopping:
             return
-        logger.warning("Tool did not stop; its processes are killed", extra={"pid": child.pid, "tool": body.claim.tool})
+        logger.warning("Tool did not stop; its processes are killed", extra={"pid": child.pid, **body.claim.facts()})
         self._end_with_leftovers(child, body, verdict(body.claim, body.elapsed_ms), is_doomed=True)
 
     def _end_with_leftovers(self, child: PoolProcess, body: Body, outcome: Outcome, *, is_doomed: bool) -> None:
@@ -296,7 +296,7 @@ class ChildrenLane:
                 root, spare = (hold, ()) if child.is_doomed else (None, (child.pid,))
                 await asyncio.to_thread(end, mark, root=root, within=hold, spare=spare)
 
-        await swept(body.claim.tool, sweep)
+        await swept(body.claim, sweep)
 
     def _end(self, child: PoolProcess, body: Body, outcome: Outcome) -> None:
         if body.is_over or self._is_stopped:

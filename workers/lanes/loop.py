@@ -243,9 +243,10 @@ class LoopLane:
         hold = Hold(step, self._watch.place(step), seconds, noticed=time.monotonic())
         self._tools.excuse(step.turn)
         owner = step.owner
-        tool = owner.claim.tool if owner is not None else None
-        logger.error("The event loop of the tools is held", extra={"tool": tool, "place": hold.place})
-        if isinstance(owner, LoopBody) and tool is not None:
+        facts = owner.claim.facts() if owner is not None else {}
+        logger.error("The event loop of the tools is held", extra={"place": hold.place, **facts})
+        if isinstance(owner, LoopBody):
+            tool = owner.claim.tool
             owner.hold = None if owner.is_over else hold
             self.ban([tool])
             self._stop_siblings(owner)

@@ -67,7 +67,7 @@ async def end_processes(body: Body) -> None:
         with closing(ProcessHandle(os.getpid())) as worker:
             await asyncio.to_thread(end, attempt_mark(*body.key), within=worker, started=body.processes)
 
-    await swept(body.claim.tool, sweep)
+    await swept(body.claim, sweep)
     bury_orphans()
 
 

@@ -139,7 +139,7 @@ class TaskCloser:
 
     def _look_for_survivors(self, body: Body) -> None:
         if self._loop.tasks_of(body):
-            logger.critical("A tool swallows cancellation and cannot be closed", extra={"tool": body.claim.tool})
+            logger.critical("A tool swallows cancellation and cannot be closed", extra=body.claim.facts())
             self._survived(body)
 
 

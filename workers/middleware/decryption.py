@@ -74,5 +74,5 @@ class Decryption(Middleware):
 
 
 def _refused(claim: Claim, error: ForgeError) -> Outcome:
-    logger.error("A call cannot be opened", extra={"execution_id": claim.id, "error": error.message})
+    logger.error("A call cannot be opened", extra={"error": error.message, **claim.facts()})
     return not_run(claim, ToolResult.fail(error.message, error_code=error.code, retryable=error.retryable))

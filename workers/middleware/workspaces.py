@@ -86,7 +86,7 @@ class Workspaces(Middleware):
             await self._settle(claim, name, ends)
             is_settled = True
         except ForgeError as error:
-            logger.warning("A call of another host cannot be sent there", extra={"error": str(error)})
+            logger.warning("A call of another host cannot be sent there", extra={"error": str(error), **claim.facts()})
         finally:
             if not is_settled:  # nothing is known to have changed; the call is still this worker's
                 ends.add(handed_back(claim))
@@ -104,7 +104,7 @@ class Workspaces(Middleware):
         if result is not None:
             logger.info(
                 "A call belongs on another host; it goes there",
-                extra={"execution_id": claim.id, "workspace": name, "host": result.hostname},
+                extra={"workspace": name, "host": result.hostname, **claim.facts()},
             )
             self._send_on([Wakeup(claim.id, claim.attempt - 1)], result.queue)
 
