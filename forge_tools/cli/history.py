@@ -14,7 +14,7 @@ from typer import Option
 from forge_tools.cli.database import with_history
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import ALL, Chosen, again, filtered
-from forge_tools.cli.text import WIDE, as_json, compact, flexible, number, one_line, table, took
+from forge_tools.cli.text import WIDE, as_json, compact, flexible, from_here, number, one_line, table, took
 from forge_tools.errors import ErrorCode
 from forge_tools.records import (
     TERMINAL,
@@ -156,7 +156,7 @@ def explained(one: ExecutionRecord | Attempt) -> str:
     if found is None or not found.place:
         return one.error or ""
     is_foreseen = one.error_code != ErrorCode.EXECUTION_ERROR
-    return f"{one.error} ({found.place})" if is_foreseen else found.summary
+    return from_here(f"{one.error} ({found.place})" if is_foreseen else found.summary)
 
 
 def _what(one: ExecutionRecord) -> str:

@@ -12,7 +12,7 @@ import forge_tools
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.live import View, awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
-from forge_tools.cli.text import took
+from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.records import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
@@ -152,7 +152,7 @@ def _print_failure(face: Face, result: ToolResult) -> None:
     if "hint" in result.metadata:
         face.note(str(result.metadata["hint"]))
     if result.error_code == ErrorCode.EXECUTION_ERROR and result.diagnosis is not None:
-        face.note(result.diagnosis.summary)
+        face.note(from_here(result.diagnosis.summary))
     if "available" in result.metadata:
         face.note(f"There are: {result.metadata['available']}")
     if "not_retried" in result.metadata:

@@ -14,7 +14,7 @@ from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.history import document, explained, styled
 from forge_tools.cli.live import Lines, View, measured, watch
-from forge_tools.cli.text import as_text, compact, facts, limit, one_line, printable, took
+from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_line, printable, took
 from forge_tools.cli.tools import known_format
 from forge_tools.client.handle import follow
 from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
@@ -205,7 +205,7 @@ def _print(face: Face, story: _Story, most: int | None) -> None:
     found = Diagnosis.read(record.diagnosis)
     if found is not None:
         face.say("\nRaised", style="bold")
-        face.say(str(found))
+        face.say(from_here(str(found)))
     if record.output is not None:
         face.say("\nOutput", style="bold")
         lines = as_text(record.output).splitlines()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -36,6 +37,11 @@ def printable(text: object) -> str:
 def one_line(text: object) -> str:
     """Make a text fit a table's cell: printable, white space collapsed."""
     return " ".join(_UNPRINTABLE.sub(_escaped, str(text)).split())
+
+
+def from_here(text: str) -> str:
+    """Name files below this folder as seen from it."""
+    return text.replace(f"{Path.cwd()}/", "")
 
 
 def _escaped(found: re.Match[str]) -> str:

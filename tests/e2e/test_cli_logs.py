@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -64,15 +63,16 @@ def failed(cli: Cli, city: str) -> str:
     return str(json.loads(done.stdout)["id"])
 
 
-def place(cli: Cli, folder: Path) -> str:
+def place() -> str:
+    """The line, as seen from the folder of the stack."""
     number = 1 + TOOLS.splitlines().index(f"    {LINE}")
-    return f"{folder / 'mytools.py'}:{number} in weather"
+    return f"mytools.py:{number} in weather"
 
 
-def test_the_failed_line_is_on_the_screen_at_once(cli: Cli, up: Up) -> None:
+def test_the_failed_line_is_on_the_screen_at_once(cli: Cli) -> None:
     done = cli.run("run", "weather", "city=Rome")
 
-    where = place(cli, up.log.parent)
+    where = place()
     assert done.stderr.splitlines()[:2] == ["Error: Unexpected error: 'Rome'", f"KeyError: 'Rome' ({where})"]
     listed = cli.run("history", "--error", "KeyError", "--limit", "1").stdout
     head, why = listed.splitlines()

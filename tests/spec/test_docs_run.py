@@ -15,6 +15,7 @@ from tests.e2e.cli_driver import warm_command
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 PAGES: Mapping[str, str | None] = {
+    "debugging.md": None,
     "progress.md": "stack",
     "schemas.md": "versions",
     "tools.md": None,
