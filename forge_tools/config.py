@@ -18,11 +18,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
 from forge_tools.marker import Marker
+from forge_tools.project import find_project
 from forge_tools.urls import require_readable, with_password
 
 LONGEST_DRAIN = 900.0
@@ -101,6 +102,10 @@ class Settings(BaseSettings):
 
     workspace: Path = Field(default_factory=Path.cwd)
     home: Path = Field(default_factory=lambda settings: marker_of(settings["workspace"]).home)
+    project: Path = Field(default_factory=Path.cwd)
+    """From where, besides the current folder, the modules of tools are imported: that of the pyproject.toml."""
+    tools: tuple[str, ...] = ()
+    """References to the user's tools, as `load_tools` takes them: those of `[tool.forge-tools]`."""
     broker_url: str = ""
     broker_password_file: Path | None = None
     database_url: str = ""
@@ -157,6 +162,18 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     mcp_token: SecretStr = Field(default=SecretStr(""), exclude=True)
     mcp_config: Path | None = None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What is passed, then the environment, then the project that this folder belongs to."""
+        return init_settings, env_settings, _ProjectSource(settings_cls)
 
     @model_validator(mode="after")
     def _lease_outlasts_heartbeats(self) -> Self:
@@ -322,6 +339,17 @@ class Settings(BaseSettings):
     def expiry_for(self, queue: str) -> float:
         """How long a call may wait in that queue before it expires."""
         return self.background_expires if queue == "background" else self.expires
+
+
+class _ProjectSource(PydanticBaseSettingsSource):
+    """What the pyproject.toml around the current folder says."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        found = find_project()
+        return {} if found is None else {"project": found.folder, "tools": found.tools}
 
 
 def expanded(text: str) -> str:

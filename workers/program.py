@@ -3,10 +3,8 @@
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 
 from celery import signals
 
@@ -15,7 +13,7 @@ from forge_tools.config import Settings, log_format, take_secrets
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.logs import set_up
-from forge_tools.plugins import admit, load_tools
+from forge_tools.plugins import admit, load_project, load_tools
 from forge_tools.records import ToolCategory
 from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
@@ -47,7 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a worker; returns the exit code (69: a service cannot be reached, 70: the engine failed, 75: another is to take its place, 78: configuration)."""
     options = parser().parse_args(arguments)
     _log(options.log_level)
-    sys.path.append(str(Path.cwd()))  # last, so that the user's tools import and shadow nothing
     try:
         return run(options)
     except ConfigurationError as error:
@@ -107,8 +104,8 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
 
 
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
-    """The tools this worker starts with: those named by `--tools`, those `hosted`, and of the rest what `--categories` admits."""
-    named = [*load_tools(options.tools, builtins=False, entry_points=False), *hosted]
+    """The tools this worker starts with: the user's own, those `hosted`, and of the rest what `--categories` admits."""
+    named = [*load_project(settings, options.tools), *hosted]
     found = load_tools(builtins=not options.no_builtins)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
@@ -152,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--lane", choices=("async", "process"), required=True, help="where bodies run")
     parse.add_argument("--queues", type=_names, default=("default",), help="comma-separated; default: default")
     parse.add_argument("--concurrency", type=int, help="bodies at once (async: 200) or child processes (one a core)")
-    parse.add_argument("--tools", action="append", default=[], metavar="MODULE:ATTRIBUTE", help="load these tools too")
+    parse.add_argument("--tools", action="append", default=[], metavar="MODULE|FILE", help="load its tools too")
     parse.add_argument("--categories", type=_categories, help="offer only these, comma-separated")
     parse.add_argument("--no-builtins", action="store_true", help="do not load the built-in tools")
     parse.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))

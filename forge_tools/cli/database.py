@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from forge_tools import storage
 from forge_tools.config import Settings
+from forge_tools.urls import without_passwords
 
 if TYPE_CHECKING:
     from forge_tools.storage import Store
@@ -46,6 +47,11 @@ def with_history(work: Callable[["History"], Awaitable[T]]) -> T:
             return await work(history)
 
     return asyncio.run(run())
+
+
+def asked(settings: Settings | None = None) -> str:
+    """Which database that is, where something is not in it."""
+    return f"The database asked is {without_passwords((settings or Settings.load()).database)}"
 
 
 def whoami() -> str:

@@ -2,10 +2,8 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from forge_tools.base import BaseTool
@@ -13,7 +11,7 @@ from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.ladder import timed_out_after
-from forge_tools.plugins import load_tools
+from forge_tools.plugins import load_project, load_tools
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.reach import Artifacts
@@ -31,16 +29,15 @@ class BlockedError(ForgeError):
     code = ErrorCode.TIMEOUT
 
 
-def local_tools(references: Sequence[str]) -> list[BaseTool]:
-    """Load built-ins, plugins and `references`, which may be modules of the current folder.
+def local_tools(settings: Settings, references: Sequence[str]) -> list[BaseTool]:
+    """Load built-ins, plugins and the user's tools: those of the project, and `references`.
 
     Raises:
         ConfigurationError: naming the reference and what to do.
     """
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last, as a worker does, so that it shadows nothing
-    return load_tools(references)
+    own = load_project(settings, references)
+    names = {tool.spec.name for tool in own}
+    return [*(tool for tool in load_tools() if tool.spec.name not in names), *own]
 
 
 def local_executor(tools: Sequence[BaseTool], settings: Settings, artifacts: Artifacts | None = None) -> ToolExecutor:

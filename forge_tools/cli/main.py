@@ -15,13 +15,14 @@ from typer.main import get_command
 
 from forge_tools import __version__
 from forge_tools.cli.face import EXIT_CODES, FAILED, OK, App, Face, OutputOption, exit_code, face_of
-from forge_tools.errors import ForgeError
+from forge_tools.errors import ExecutionNotFoundError, ForgeError, ToolNotFoundError
 
 
 class Commands(TyperGroup):
     """Every command of `forge-tools`, with its line in the list; its module of that name is imported when it is run."""
 
     summaries: ClassVar[Mapping[str, str]] = {
+        "init": "Write a project to begin with: a tool and its test.",
         "up": "Run broker, database and workers on this machine until Ctrl-C.",
         "worker": "Run one worker, for production or another host.",
         "run": "Run a tool and print its result.",
@@ -104,6 +105,8 @@ def main(arguments: Sequence[str] | None = None, *, of: typer.Typer = app, name:
             get_command(of).main(words, prog_name=name, obj=face)
     except ForgeError as error:
         face.fail(str(error), error.code, error)
+        if isinstance(error, ExecutionNotFoundError | ToolNotFoundError):  # it may be in another database
+            face.note(import_module("forge_tools.cli.database").asked())
         return exit_code(error)
     except Exception as error:  # noqa: BLE001 whatever it is, a user sees one line and the way to more
         face.fail(_unexpected(error), "UNEXPECTED", error)

@@ -38,7 +38,7 @@ def mcp(  # noqa: PLR0913 one option each
     names: Annotated[str | None, Option(metavar="A,B", help="Offer only these tools.")] = None,
     local: Annotated[bool, Option("--local", help="Run them in this process: no stack, no record.")] = False,
     tools: Annotated[
-        list[str] | None, Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
+        list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
     ] = None,
     background_tools: Annotated[
         bool, Option("--background-tools", help="Offer submit_tool, poll_execution and cancel_execution too.")
@@ -96,7 +96,7 @@ def _transport(face: Face, settings: Settings, http: str | None) -> Any:
 
 def _serve_here(transport: Any, settings: Settings, offer: Offer, references: Sequence[str]) -> NoReturn:
     """Long outputs are kept as long as this process lives, as its sessions are."""
-    tools = local_tools(references)  # once nothing printed does harm
+    tools = local_tools(settings, references)  # once nothing printed does harm
     with scratch_folder(SCRATCH) as folder:
         kept = FolderArtifacts(
             folder, max_bytes=settings.artifact_max_bytes, quota=settings.artifact_quota, ttl=settings.artifact_ttl

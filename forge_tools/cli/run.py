@@ -74,7 +74,7 @@ def run(  # noqa: PLR0913 one option each
     dry_run: Annotated[bool, Option("--dry-run", help="Say what it would do.")] = False,
     local: Annotated[bool, Option("--local", help="In this process: no stack, no record.")] = False,
     tools: Annotated[
-        list[str] | None, Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: load these too.")
+        list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: load these too.")
     ] = None,
     working_dir: Annotated[str | None, Option(metavar="DIR", help="Folder of the call in the workspace.")] = None,
     workspace: Annotated[str | None, Option(metavar="NAME", help="The workspace, where several are known.")] = None,
@@ -163,7 +163,7 @@ def _run_here(
     face: Face, call: _Call, settings: Settings, references: list[str], *, is_live: bool | None
 ) -> ToolResult:
     here = import_module(LOCAL)
-    tools = here.local_tools(references)
+    tools = here.local_tools(settings, references)
     spec = find_spec([tool.spec for tool in tools], call.name)
     body = partial(here.local_executor(tools, settings).call, call.name, call.parameters(spec), call.context)
     timeout = spec.timeout_for(call.context, settings.max_timeout)[0] if spec else call.context.timeout

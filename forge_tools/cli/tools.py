@@ -14,6 +14,7 @@ from forge_tools.cli.differences import Difference, differences
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.local import local_tools
 from forge_tools.cli.text import compact, facts, flexible, limit, one_line, table
+from forge_tools.config import Settings
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
 from forge_tools.schemas import FORMATS, render
@@ -134,9 +135,7 @@ def list_tools(
         Option(metavar="FORMAT", help=f"Print schemas for a model: {', '.join(FORMATS)}.", callback=known_format),
     ] = None,
     local: Annotated[bool, Option("--local", help="Those of this machine, without a stack.")] = False,
-    load: Annotated[
-        list[str] | None, Option("--tools", metavar="MODULE:ATTRIBUTE", help="With --local: these too.")
-    ] = None,
+    load: Annotated[list[str] | None, Option("--tools", metavar="MODULE|FILE", help="With --local: these too.")] = None,
 ) -> None:
     """List the tools that workers have published, or their schemas for a model."""
     servers = tuple[ServerState, ...]()
@@ -147,7 +146,7 @@ def list_tools(
         found = chosen(_versions(name), version)
         known, name = [_Tool(found.spec, found.is_enabled)], found.spec.name
     elif is_local:
-        known = [_Tool(tool.spec, is_enabled=True) for tool in local_tools(load or ())]
+        known = [_Tool(tool.spec, is_enabled=True) for tool in local_tools(Settings.load(), load or ())]
     else:
         known, servers = with_store(_published)
     wanted = [

@@ -21,12 +21,12 @@ from typer import Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
-from forge_tools.cli.local import local_tools
 from forge_tools.cli.text import short_path, took
 from forge_tools.cli.worker import worker_argv
 from forge_tools.config import Settings, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
 from forge_tools.errors import ForgeError, StackError
+from forge_tools.plugins import load_project
 from forge_tools.records import ExecutionRecord, ExecutionStatus, ShellStatus
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
@@ -46,9 +46,7 @@ app = App()
 @app.command()
 def up(
     face: Face,
-    tools: Annotated[
-        list[str] | None, Option("--tools", metavar="MODULE:ATTRIBUTE", help="Offer these tools too.")
-    ] = None,
+    tools: Annotated[list[str] | None, Option("--tools", metavar="MODULE|FILE", help="Offer these tools too.")] = None,
     concurrency: Annotated[
         int | None, Option(min=1, max=1000, help="Processes of each process lane; one a CPU if not given.")
     ] = None,
@@ -65,8 +63,8 @@ def up(
         _forget(face, settings)
         return
     references = tuple(tools or ())
-    if references:
-        local_tools(references)  # a reference that is wrong ends here, not in three logs
+    if references or settings.tools:
+        load_project(settings, references)  # a reference that is wrong ends here, not in three logs
     stack = _AnnouncedStack(face, settings, references, concurrency)
     stack.run(stack.announce)
 

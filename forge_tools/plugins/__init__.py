@@ -2,6 +2,6 @@
 
 from forge_tools.plugins.factory import ToolFactory
 from forge_tools.plugins.functions import FunctionTool, tool
-from forge_tools.plugins.loading import admit, load_tools
+from forge_tools.plugins.loading import admit, load_project, load_tools
 
-__all__ = ["FunctionTool", "ToolFactory", "admit", "load_tools", "tool"]
+__all__ = ["FunctionTool", "ToolFactory", "admit", "load_project", "load_tools", "tool"]

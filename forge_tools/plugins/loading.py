@@ -1,16 +1,21 @@
-"""Where tools come from: built-ins, entry points and import strings."""
+"""Where tools come from: built-ins, entry points, and references of the user to modules, files and packages."""
 
 import importlib
 import inspect
+import pkgutil
 import sys
-from collections.abc import Collection, Sequence
+import traceback
+from collections.abc import Collection, Iterator, Sequence
 from importlib.metadata import entry_points as installed_entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from forge_tools.base import BaseTool
+from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.plugins.factory import ToolFactory
+from forge_tools.project import FILE, TABLE, find_project, is_path
 from forge_tools.records import ToolCategory
 from forge_tools.validation import clean_text, shown, suggestion
 
@@ -21,8 +26,9 @@ _BUILTINS = "forge_tools.tools:BUILTINS"
 def load_tools(references: Sequence[str] = (), *, builtins: bool = True, entry_points: bool = True) -> list[BaseTool]:
     """Create the tools of this host: built-ins, then installed plugins, then `references`.
 
-    A reference `module:attribute` names a BaseTool subclass, an instance, a list or tuple of either, or a function
-    without arguments that returns one of these. A class that several sources name is created once.
+    A reference is a module, a package, or the path of either, and stands for all their tools; or `module:attribute`, which
+    names a BaseTool subclass, an instance, a list or tuple of either, or a function without arguments that returns one of
+    these. A class that several sources name is created once.
 
     Raises:
         ConfigurationError: naming the reference, what was found there, and the way out.
@@ -31,14 +37,24 @@ def load_tools(references: Sequence[str] = (), *, builtins: bool = True, entry_p
     if entry_points:
         plugins = sorted(installed_entry_points(group=GROUP), key=lambda plugin: (plugin.name, plugin.value))
         sources += [(plugin.value, f"the plugin '{plugin.name}' of {_package(plugin)}") for plugin in plugins]
-    sources += [(reference, f"'{shown(reference)}'") for reference in references]
-    found: dict[Any, BaseTool] = {}
-    for reference, source in sources:
-        for item in _candidates(_resolve(reference, source), source):
-            key = item if inspect.isclass(item) else id(item)
-            if key not in found:
-                found[key] = item if isinstance(item, BaseTool) else _create(item, source)
-    return list(found.values())
+    return _created([*sources, *((reference, f"'{shown(reference)}'") for reference in references)])
+
+
+def load_project(settings: Settings, references: Sequence[str] = ()) -> list[BaseTool]:
+    """Create the user's tools: those that the settings name, by pyproject.toml for one, and then `references`.
+
+    Modules are also looked for in the project and in the current folder, after all others, so that they shadow none.
+
+    Raises:
+        ConfigurationError: as `load_tools` does, naming the file or setting with the reference.
+    """
+    for folder in (Path.cwd(), settings.project):
+        _extend_path(folder)
+    project = find_project(settings.project) if settings.tools else None
+    is_projects = project is not None and project.tools == settings.tools
+    setting = f"[{TABLE}] of {settings.project / FILE}" if is_projects else "FORGE_TOOLS"
+    named = [(reference, f"'{shown(reference)}' in {setting}") for reference in settings.tools]
+    return _created([*named, *((one, f"'{shown(one)}'") for one in references if one not in settings.tools)])
 
 
 def admit(
@@ -61,25 +77,107 @@ def _package(plugin: Any) -> str:
     return f"package {plugin.dist.name}" if plugin.dist else "an unknown package"
 
 
-def _resolve(reference: str, source: str) -> Any:
-    module_name, colon, attribute = reference.partition(":")
-    if not (module_name and colon and attribute):
-        raise ConfigurationError(f"{source} is no reference to tools. Write module:attribute, as in mytools:TOOLS.")
-    found: Any = _import(module_name, source)
+def _extend_path(folder: Path) -> None:
+    if (entry := str(folder)) not in sys.path:
+        sys.path.append(entry)
+
+
+def _created(sources: Sequence[tuple[str, str]]) -> list[BaseTool]:
+    found: dict[Any, BaseTool] = {}
+    for reference, source in sources:
+        for item in _resolve(reference, source):
+            key = item if inspect.isclass(item) else id(item)
+            if key not in found:
+                found[key] = item if isinstance(item, BaseTool) else _create(item, source)
+    return list(found.values())
+
+
+def _resolve(reference: str, source: str) -> list[Any]:
+    """List the tools and tool classes that a reference stands for."""
+    name, colon, attribute = reference.partition(":")
+    if not name or (colon and not attribute):
+        raise ConfigurationError(
+            f"{source} is no reference to tools. Write a module, a file or module:attribute, as in mytools:TOOLS."
+        )
+    module = _import_path(Path(name), source) if is_path(name) else _import(name, source)
+    if not attribute:
+        return _all_tools(module, source)
+    found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ConfigurationError(f"{source}: {module_name} has no '{shown(attribute)}'{_hint(found, part)}.")
+            raise ConfigurationError(f"{source}: {module.__name__} has no '{shown(attribute)}'{_hint(found, part)}.")
         found = getattr(found, part)
+    return _candidates(found, source)
+
+
+def _all_tools(module: ModuleType, source: str) -> list[Any]:
+    """The tools that a module, or a package with all its modules, has; of classes those that it defines."""
+    modules = [module, *_submodules(module, source)]
+    names = {one.__name__ for one in modules}
+    found: list[Any] = []
+    classes: list[Any] = []
+    for name, value in ((name, value) for one in modules for name, value in vars(one).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(value, BaseTool):
+            found.append(value)
+        elif isinstance(value, ToolFactory):
+            found += _returned(value, source)
+        elif isinstance(value, list | tuple) and value and all(map(_is_tool, value)):
+            found += value
+        elif _is_tool_class(value) and value.__module__ in names and not value.__abstractmethods__:
+            classes.append(value)
+    instantiated = {type(one) for one in found}
+    found += [one for one in classes if one not in instantiated]
+    if not found:
+        raise ConfigurationError(f"{source}: {module.__name__} has no tool. Decorate a function in it with @tool.")
     return found
 
 
-def _import(name: str, source: str) -> Any:
+def _submodules(package: ModuleType, source: str) -> Iterator[ModuleType]:
+    for one in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{package.__name__}."):
+        if not one.name.rpartition(".")[2].startswith(("test_", "conftest", "__main__")):
+            module = _import(one.name, source)
+            yield module
+            yield from _submodules(module, source)
+
+
+def _import_path(path: Path, source: str) -> ModuleType:
+    """Import the module in a file, or the package in a folder, under the name that it has for its neighbours."""
+    place = path.resolve()
+    if not place.exists():
+        raise ConfigurationError(f"{source}: there is no {place}.")
+    root, parts = place.parent, [place.stem if place.is_file() else place.name]
+    while (root / "__init__.py").is_file():
+        root, parts = root.parent, [root.name, *parts]
+    name = ".".join(parts).removesuffix(".__init__")
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigurationError(
+            f"{source}: {place.name} has a name that Python cannot import. Use letters, digits, '_'."
+        )
+    _extend_path(root)
+    module = _import(name, source)
+    found = Path(module.__file__) if module.__file__ else Path(next(iter(module.__path__)))
+    if place not in (found.resolve(), found.resolve().parent):
+        raise ConfigurationError(f"{source}: the name {name} is taken by {found}. Rename {place.name}.")
+    return module
+
+
+def _import(name: str, source: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigurationError(_missing(error.name, source)) from error
-        raise ConfigurationError(f"{source}: importing {name} failed with {_reason(error)}.") from error
+        raise ConfigurationError(f"{source}: importing {name} failed with {_reason(error)}{_place(error)}.") from error
+
+
+def _place(error: BaseException) -> str:
+    """Where in the author's code it happened: the file and line of a syntax error, else the last that is imported code."""
+    if isinstance(error, SyntaxError):
+        return "" if error.filename is None else f" at {error.filename}:{error.lineno}"
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
+    return f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 2 else ""
 
 
 def _missing(name: str, source: str) -> str:
@@ -88,7 +186,7 @@ def _missing(name: str, source: str) -> str:
     state = "is" if here.resolve() in searched else "is not"
     return (
         f"{source}: there is no module '{name}'. The current folder {here} {state} on sys.path: "
-        f"start in the folder that holds {name.replace('.', '/')}.py, or name it in PYTHONPATH."
+        f"start in the folder that holds {name.replace('.', '/')}.py, give the path of the file, or name its folder in PYTHONPATH."
     )
 
 
@@ -141,7 +239,8 @@ def _returned(factory: Any, source: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    return clean_text(f"{type(error).__name__}: {error}")[:300]
+    what = error.msg if isinstance(error, SyntaxError) else error  # its file and line are said apart
+    return clean_text(f"{type(error).__name__}: {what}")[:300]
 
 
 def _no_tool(found: Any, what: str) -> str:

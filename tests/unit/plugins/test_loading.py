@@ -1,16 +1,18 @@
 """Where tools come from, and what is said when they do not come."""
 
 import importlib.metadata
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forge_tools.base import BaseTool, ToolCategory
+from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.plugins import admit, load_tools, loading
+from forge_tools.plugins import admit, load_project, load_tools, loading
 from tests.spec.sample_tools import Bash, Echo, Read, Write
 
 SOURCE = """
@@ -100,7 +102,6 @@ def test_a_class_that_several_references_name_is_created_once() -> None:
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
-        ("mytools", "'mytools' is no reference to tools. Write module:attribute, as in mytools:TOOLS."),
         (":TOOLS", "is no reference to tools"),
         ("mytools:", "is no reference to tools"),
         ("mytools:TOOL", "mytools has no 'TOOL' (did you mean 'TOOLS'?)."),
@@ -144,7 +145,7 @@ def test_a_missing_module_is_told_where_was_looked(
     state = "is" if on_path else "is not"
     assert str(caught.value) == (
         f"'nowhere.tools:TOOLS': there is no module 'nowhere'. The current folder {tmp_path} {state} on sys.path: "
-        "start in the folder that holds nowhere.py, or name it in PYTHONPATH."
+        "start in the folder that holds nowhere.py, give the path of the file, or name its folder in PYTHONPATH."
     )
 
 
@@ -266,3 +267,134 @@ def test_no_tools_at_all_stay_none() -> None:
     assert admit([]) == []
     with pytest.raises(ConfigurationError, match=r"There are: none\."):
         admit([], names=["Read"])
+
+
+# Modules, files, packages, projects
+
+
+PROJECT = """
+from tests.spec.sample_tools import Echo, Read
+from forge_tools.base import BaseTool
+from forge_tools.plugins import ToolFactory, tool
+
+@tool
+def shout(text: str) -> str:
+    '''Say it louder.'''
+    return text.upper()
+
+class Own(Read):
+    name = "Own"
+
+class Limited(Echo):
+    name = "Limited"
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+factory = ToolFactory().add(Limited, limit=3)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is current; what is imported from it is forgotten after the test."""
+    known = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if str(tmp_path) in str(
+            getattr(sys.modules[name], "__file__", "") or getattr(sys.modules[name], "__path__", "")
+        ):
+            del sys.modules[name]
+
+
+def own(*references: str, **overrides: Any) -> list[str]:
+    return [tool.spec.name for tool in load_project(Settings.load(**overrides), references)]
+
+
+def test_a_module_stands_for_the_tools_it_has_and_the_classes_it_defines(project: Path) -> None:
+    (project / "ownmodule.py").write_text(PROJECT)
+
+    assert own("ownmodule") == own("./ownmodule.py") == own("ownmodule.py") == ["shout", "Limited", "Own"]
+    assert own("ownmodule.py:shout") == ["shout"]
+
+
+def test_a_package_stands_for_the_tools_of_all_its_modules(project: Path) -> None:
+    (project / "ownpackage" / "deep").mkdir(parents=True)
+    for name, source in {
+        "__init__.py": "from ownpackage.one import shout",
+        "one.py": PROJECT,
+        "test_one.py": "raise RuntimeError('tests are not imported')",
+        "deep/__init__.py": "",
+        "deep/two.py": PROJECT.replace("shout", "whisper").replace("Own", "Other").replace("Limited", "More"),
+    }.items():
+        (project / "ownpackage" / name).write_text(source)
+
+    assert set(own("ownpackage")) == {"shout", "whisper", "Own", "Other", "Limited", "More"}
+    assert own("ownpackage/deep/two.py") == ["whisper", "More", "Other"]
+
+
+def test_pyproject_names_the_tools_from_any_folder_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "pyproject.toml").write_text('[tool.forge-tools]\ntools = ["ownmodule", "src/more.py"]\n')
+    (project / "ownmodule.py").write_text(PROJECT)
+    (project / "src" / "deep").mkdir(parents=True)
+    (project / "src" / "more.py").write_text(PROJECT.replace("shout", "more").partition("class")[0])
+    monkeypatch.chdir(project / "src" / "deep")
+
+    assert own() == ["shout", "Limited", "Own", "more"]
+    assert own("ownmodule:shout") == ["shout", "Limited", "Own", "more"]
+    monkeypatch.setenv("FORGE_TOOLS", '["ownmodule:shout"]')
+    assert own() == ["shout"]
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "said"),
+    [
+        ('tools = ["nowhere"]', "'nowhere' in [tool.forge-tools] of {}/pyproject.toml: there is no module 'nowhere'"),
+        ('tools = ["lost/x.py"]', " in [tool.forge-tools] of {0}/pyproject.toml: there is no {0}/lost/x.py"),
+        ('tools = "mytools"', "{}/pyproject.toml, [tool.forge-tools]: tools must be a list of texts"),
+        ("tool = []", "{}/pyproject.toml, [tool.forge-tools]: there is no setting 'tool'"),
+        ("tools = [", "{}/pyproject.toml is no TOML: "),
+    ],
+)
+def test_what_is_wrong_in_pyproject_is_told_with_its_file(pyproject: str, said: str, project: Path) -> None:
+    (project / "pyproject.toml").write_text(f"[tool.forge-tools]\n{pyproject}\n")
+
+    with pytest.raises(ConfigurationError) as caught:
+        own()
+
+    assert said.format(project) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("halffile.py", "x = 1\ndef half(:\n", "SyntaxError: invalid syntax at {}/halffile.py:2."),
+        ("failing.py", "def f():\n    1 / 0\n\nf()\n", "ZeroDivisionError: division by zero at {}/failing.py:2."),
+        ("nothing.py", "x = 1\n", "nothing has no tool. Decorate a function in it with @tool."),
+        ("json.py", PROJECT, "the name json is taken by "),
+        ("my-tools.py", PROJECT, "my-tools.py has a name that Python cannot import."),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_with_its_place(name: str, source: str, said: str, project: Path) -> None:
+    (project / name).write_text(source)
+
+    with pytest.raises(ConfigurationError) as caught:
+        own(name)
+
+    assert said.format(project) in str(caught.value)
+
+
+def test_a_stranger_s_pyproject_above_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "pyproject.toml").write_text("[tool.forge-tools]\ntools = []\n")
+    (project / "here").mkdir()
+    monkeypatch.chdir(project / "here")
+    monkeypatch.setattr("os.getuid", lambda: 4711)
+    owner = project.stat().st_uid
+    if owner == 0:
+        os.chown(project / "pyproject.toml", 4712, -1)
+    else:  # only root can give a file away; then everybody here is somebody else
+        pytest.skip("only root can give a file to a stranger")
+
+    with pytest.raises(ConfigurationError, match=r"pyproject\.toml names tools to import, and belongs to another user"):
+        own()

@@ -1,0 +1,63 @@
+"""`forge-tools init`: a project to begin with, a tool and its test."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument
+
+from forge_tools.cli.face import App, Face
+from forge_tools.errors import ConfigurationError
+from forge_tools.project import FILE, find_project
+
+TOOL = '''\
+from forge_tools.plugins import tool
+
+
+@tool
+def shout(text: str) -> str:
+    """Say it louder."""
+    return text.upper() + "!"
+'''
+
+TEST = """\
+from forge_tools.testing import InlineExecutor
+from mytools import shout
+
+
+def test_shout() -> None:
+    with InlineExecutor(shout) as tools:
+        assert tools.run("shout", text="hello").output == "HELLO!"
+"""
+
+PROJECT = """\
+[tool.forge-tools]
+tools = ["mytools"]
+"""
+
+app = App()
+
+
+@app.command()
+def init(face: Face, folder: Annotated[Path, Argument(help="Where; made if it is not there.")] = Path()) -> None:
+    """Write a project of ten lines: mytools.py with one tool, its test, and the pyproject.toml that names it.
+
+    Nothing is overwritten; a pyproject.toml that is there gets two lines more.
+    """
+    files = {"mytools.py": TOOL, "test_mytools.py": TEST}
+    if taken := next((name for name in files if (folder / name).exists()), None):
+        raise ConfigurationError(f"{folder / taken} is there already. Name another folder: forge-tools init FOLDER")
+    folder.mkdir(parents=True, exist_ok=True)
+    project = find_project(folder)
+    if project is not None and project.folder == folder.absolute():
+        raise ConfigurationError(f"{folder / FILE} names tools already: {', '.join(project.tools) or 'none'}.")
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    file = folder / FILE
+    before = file.read_text().rstrip("\n") + "\n\n" if file.exists() else ""
+    file.write_text(before + PROJECT)
+    written = [*files, FILE]
+    there = "" if folder.resolve() == Path.cwd() else f"  cd {folder}\n"
+    face.tell(
+        {"folder": str(folder.absolute()), "files": written},
+        f"Wrote {', '.join(written)}. Try:\n{there}  forge-tools run --local shout text=hello\n  forge-tools dev\n  pytest",
+    )

@@ -1,0 +1,62 @@
+"""A project to begin with: what is written, and that it works as it stands."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools.cli import main
+from tests.migrated import migrated
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("mytools", None)
+
+
+def run(*words: str) -> int:
+    try:
+        return main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def test_the_tool_runs_and_its_test_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("init") == 0
+    assert run("run", "--local", "shout", "text=hello") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "HELLO!"
+
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pyproject.toml").write_text('[project]\nname = "mine"\n')
+    assert run("init") == 0
+    assert (
+        folder / "pyproject.toml"
+    ).read_text() == '[project]\nname = "mine"\n\n[tool.forge-tools]\ntools = ["mytools"]\n'
+    (folder / "mytools.py").write_text("mine")
+
+    assert run("init") == 78
+    assert "mytools.py is there already. Name another folder: forge-tools init FOLDER" in capsys.readouterr().err
+    assert (folder / "mytools.py").read_text() == "mine"
+    assert run("init", "another") == 0
+    assert (folder / "another" / "test_mytools.py").exists()
+
+
+def test_what_is_not_there_is_told_with_the_database(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = f"sqlite:///{folder / '.forge' / 'forge.db'}"
+    (folder / ".forge").mkdir()
+    migrated(database)
+
+    assert run("show", "0198c0de-0000-7000-8000-000000000000") == 1
+    assert f"The database asked is {database}" in "".join(capsys.readouterr().err.split("\n"))
