@@ -3,7 +3,7 @@
 import argparse
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from celery import signals
@@ -41,21 +41,22 @@ DEFAULT_CONCURRENCY = {"async": 200, "process": os.cpu_count() or 2}
 logger = logging.getLogger("workers")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a worker; returns the exit code (69: a service cannot be reached, 70: the engine failed, 75: another is to take its place, 78: configuration)."""
+def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None], None] = lambda _: None) -> int:
+    """Run a worker; returns the exit code (69: a service cannot be reached, 70: the engine failed, 75: another is to take its place, 78: configuration).
+
+    `tell` hears None once it claims calls, or why it cannot.
+    """
     options = parser().parse_args(arguments)
     _log(options.log_level)
     try:
-        return run(options)
-    except ConfigurationError as error:
-        logger.error("%s", error)
-        return EXIT_CONFIGURATION
+        return run(options, tell)
     except ForgeError as error:
         logger.error("%s", error)
-        return EXIT_UNAVAILABLE
+        tell(error.message)
+        return EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_UNAVAILABLE
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     """Load tools, start the engine, run Celery until it is told to stop."""
     setup = setup_of(options, Settings.load())
     post, engine = setup.post, Engine(setup, is_watched=True)
@@ -63,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
     mark_worker(setup.worker_id)
     try:
         engine.start()
+        tell(None)
         signals.setup_logging.connect(_keep_logging)
         app = worker_app(setup, engine)
         facts = {"lane": post.lane, "queues": ",".join(post.queues), "tools": setup.registry.count()}

@@ -23,6 +23,7 @@ class Commands(TyperGroup):
 
     summaries: ClassVar[Mapping[str, str]] = {
         "init": "Write a project to begin with: a tool and its test.",
+        "dev": "Run the stack, and your tools anew whenever you save them.",
         "up": "Run broker, database and workers on this machine until Ctrl-C.",
         "worker": "Run one worker, for production or another host.",
         "run": "Run a tool and print its result.",

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -65,7 +65,7 @@ def up(
     references = tuple(tools or ())
     if references or settings.tools:
         load_project(settings, references)  # a reference that is wrong ends here, not in three logs
-    stack = _AnnouncedStack(face, settings, references, concurrency)
+    stack = AnnouncedStack(face, settings, references, concurrency)
     stack.run(stack.announce)
 
 
@@ -96,7 +96,7 @@ def worker_of(plan: WorkerPlan) -> list[str]:
     )
 
 
-class _AnnouncedStack(EmbeddedStack):
+class AnnouncedStack(EmbeddedStack):
     """A stack that says what it does."""
 
     def __init__(self, face: Face, settings: Settings, tools: tuple[str, ...], concurrency: int | None) -> None:
@@ -111,7 +111,7 @@ class _AnnouncedStack(EmbeddedStack):
             self._face.document(stack_document(status))
         else:
             _print_stack(self._face, self.settings, status)
-        threading.Thread(target=self._await_workers, name="forge-ready", daemon=True).start()
+        threading.Thread(target=self.await_workers, name="forge-ready", daemon=True).start()
 
     def stop(self) -> None:
         if not self._is_up:
@@ -121,7 +121,7 @@ class _AnnouncedStack(EmbeddedStack):
         names = ", ".join(process.name for process in self.status().processes if process.state != "stopped")
         self._face.note(f"\nStopping {names} ...")
         started = time.monotonic()
-        telling = threading.Thread(target=self._tell_what_runs, args=(self.workers,), name="forge-cut", daemon=True)
+        telling = threading.Thread(target=self._tell_what_runs, args=(self.pids(),), name="forge-cut", daemon=True)
         telling.start()
         super().stop()
         left = ", ".join(str(process.pid) for process in descendants(os.getpid()))
@@ -133,14 +133,18 @@ class _AnnouncedStack(EmbeddedStack):
                 "without it they end within a day."
             )
 
-    def _tell_what_runs(self, workers: Sequence[ProcessStatus]) -> None:
+    def pids(self) -> set[int]:
+        """Those of the workers."""
+        return {one.pid for one in self.workers if one.pid is not None}
+
+    def _tell_what_runs(self, pids: Collection[int]) -> None:
         """Beside the stop itself, which waits for no database."""
         with suppress(ForgeError):
-            running = calls_of(workers, self.settings)
+            running = calls_of(pids, self.settings)
             if running:
                 self._face.note(_cut(running, self.drain), style="yellow")
 
-    def _await_workers(self) -> None:
+    def await_workers(self) -> None:
         """From a thread, until nobody waits any more."""
         try:
             is_ready = asyncio.run(until_ready(self.settings, self.status, is_given_up=lambda: not self._is_up))
@@ -152,13 +156,12 @@ class _AnnouncedStack(EmbeddedStack):
             self._face.note("Ready.", style="green")
 
 
-def calls_of(workers: Sequence[ProcessStatus], settings: Settings) -> list[ExecutionRecord]:
+def calls_of(pids: Collection[int], settings: Settings) -> list[ExecutionRecord]:
     """What runs on those workers of this host.
 
     Raises:
         ForgeError: the database cannot say.
     """
-    pids = {one.pid for one in workers}
 
     async def read(store: Store) -> list[ExecutionRecord]:
         known = await store.workers.list(seen_within=settings.lease)

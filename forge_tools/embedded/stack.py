@@ -181,6 +181,18 @@ class EmbeddedStack:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
+    def make_workers(self, settings: Settings) -> Iterator[SupervisedProcess]:
+        """The processes that run calls, not started yet; other stacks may have others. `settings` are as the stack has them."""
+        environment = worker_environment(settings)
+        for plan in self._plans:
+            yield SupervisedProcess(
+                plan.name,
+                self._worker_argv(plan),
+                log=settings.home / "logs" / f"{plan.name}.log",
+                environment=environment,
+                grace=settings.drain + WORKER_MARGIN,
+            )
+
     def _take_home(self) -> None:
         settings, marker = self._settings, self._settings.marker
         if marker is None:
@@ -250,15 +262,7 @@ class EmbeddedStack:
         return False
 
     def _start_workers(self) -> None:
-        environment = worker_environment(self._settings)
-        for plan in self._plans:
-            worker = SupervisedProcess(
-                plan.name,
-                self._worker_argv(plan),
-                log=self._settings.home / "logs" / f"{plan.name}.log",
-                environment=environment,
-                grace=self._settings.drain + WORKER_MARGIN,
-            )
+        for worker in self.make_workers(self._settings):
             worker.start()
             self._workers.append(worker)
         self._await_pids()

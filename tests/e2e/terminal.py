@@ -36,6 +36,11 @@ class Terminal:
         self._reader.start()
 
     @property
+    def keyboard(self) -> int:
+        """What is written there is typed."""
+        return self._ours
+
+    @property
     def written(self) -> str:
         return self._written.decode(errors="replace")
 

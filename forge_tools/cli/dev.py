@@ -1,0 +1,308 @@
+"""`forge-tools dev`: the stack of this machine with tools that are loaded anew when they are saved, and its calls as they come."""
+
+import asyncio
+import os
+import select
+import sys
+import termios
+import threading
+import tty
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument
+
+import forge_tools
+from forge_tools.cli.face import App, Face
+from forge_tools.cli.live import measured, noted
+from forge_tools.cli.text import as_text, one_line, took
+from forge_tools.cli.up import AnnouncedStack
+from forge_tools.cli.worker import require_own_workers
+from forge_tools.config import Settings
+from forge_tools.embedded.generations import GenerationsOfWorkers, Plan
+from forge_tools.embedded.sources import changes
+from forge_tools.embedded.stack import worker_environment
+from forge_tools.embedded.supervision import SupervisedProcess
+from forge_tools.errors import ForgeError
+from forge_tools.project import find_project, is_path
+from forge_tools.records import (
+    CallEvent,
+    Ended,
+    ExecutionRecord,
+    ExecutionStatus,
+    Note,
+    Output,
+    Progress,
+    StateChange,
+    ToolResult,
+)
+
+CONCURRENCY = 2
+"""Calls of the process lane at once: each new generation forks so many."""
+
+LOOK_SECONDS = 0.2
+MOST_FOLLOWED = 100
+"""New calls in one look; who makes more at once reads them in the history."""
+
+KEYS = "f shows the last failure, r runs the last call again, Ctrl-C stops everything."
+ENDED_WIDTH = 100
+
+app = App()
+
+
+@app.command()
+def dev(
+    face: Face,
+    tools: Annotated[
+        list[str] | None, Argument(metavar="FILE.py|PACKAGE", help="Your tools, beside those of pyproject.toml.")
+    ] = None,
+) -> None:
+    """Run the stack, and your tools anew whenever you save them; show the calls as they come.
+
+    New code takes over once it serves; calls that run go on with the old one. Code that cannot be imported is told with
+    its file and line, and changes nothing.
+    """
+    settings = Settings.load()
+    require_own_workers()
+    stack = _DevStack(face, settings, tuple(tools or ()))
+    stack.run(stack.announce)
+
+
+class _DevStack(AnnouncedStack):
+    """Two workers, which the same process forks, in place of three."""
+
+    def __init__(self, face: Face, settings: Settings, references: tuple[str, ...]) -> None:
+        super().__init__(face, settings, references, None)
+        self._references = references
+        self._settings_given = settings
+        self._workers_forked: GenerationsOfWorkers | None = None
+        self._stopping = threading.Event()
+        self._calls: _Calls | None = None
+        self._dev_face = face
+        self._has_served = False
+
+    def make_workers(self, settings: Settings) -> Iterator[SupervisedProcess]:
+        logs = settings.home / "logs"
+        named = [word for reference in self._references for word in ("--tools", reference)]
+        queues = ("--queues", "default,background")
+        plans = [
+            Plan("async", ["--lane", "async", *queues, *named], str(logs / "async.log")),
+            Plan(
+                "process",
+                ["--lane", "process", "--concurrency", str(CONCURRENCY), *queues, *named],
+                str(logs / "process.log"),
+            ),
+        ]
+        self._workers_forked = GenerationsOfWorkers(
+            [sys.executable, "-P", "-m", "workers.forkserver", f"{settings.drain:g}"],
+            plans,
+            self,
+            log=logs / "workers.log",
+            environment=self._environment(settings),
+            grace=settings.drain + 3.0,
+        )
+        yield self._workers_forked
+
+    def _environment(self, settings: Settings) -> dict[str, str]:
+        """What changes in pyproject.toml counts at once; and what runs when code changes has as long as in production."""
+        given = {"drain": self._settings_given.drain, "tools": settings.tools, "project": settings.project}
+        whole = dict(worker_environment(settings.model_copy(update=given)))
+        return {
+            name: value
+            for name, value in whole.items()
+            if name not in ("FORGE_TOOLS", "FORGE_PROJECT") or name in os.environ
+        }
+
+    def pids(self) -> set[int]:
+        return set() if self._workers_forked is None else set(self._workers_forked.pids)
+
+    def await_workers(self) -> None:
+        """From a thread: watch the sources until the end."""
+        settings, face = self._settings_given, self._dev_face
+        self._calls = _Calls(face, settings)
+        threading.Thread(target=self._calls.follow, name="forge-calls", daemon=True).start()
+        threading.Thread(target=self._take_keys, name="forge-keys", daemon=True).start()
+        project = find_project()
+        roots = {Path.cwd(), settings.project if project is None else project.folder}
+        roots |= {Path(one.partition(":")[0]).resolve().parent for one in self._references if is_path(one)}
+        try:
+            for files in changes(roots, self._stopping):
+                self._tell({"event": "saved", "files": [str(file) for file in files]}, f"{_names(files)} saved ...")
+                if self._workers_forked is not None:
+                    self._workers_forked.renew()
+        except ForgeError as error:
+            self._tell({"event": "unwatched", "error": error.message}, error.message, "red")
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._calls is not None:
+            self._calls.stop()
+        super().stop()
+
+    # What is heard of the workers.
+
+    def renewed(self, seconds: float) -> None:
+        first, self._has_served = not self._has_served, True
+        said = (
+            f"Ready. {KEYS if sys.stdin.isatty() else ''}"
+            if first
+            else f"New code serves after {took(seconds * 1000)}."
+        )
+        self._tell({"event": "serving", "seconds": round(seconds, 3)}, said, "green")
+
+    def refused(self, said: str) -> None:
+        goes_on = " The old code goes on." if self._has_served else " Mend it and save."
+        self._tell({"event": "refused", "error": said}, said + goes_on, "red")
+
+    def ended(self, name: str, code: int) -> None:
+        said = f"The {name} worker ended with {code}; another is started. Its log is in {self.status().home / 'logs'}."
+        self._tell({"event": "ended", "worker": name, "code": code}, said, "yellow")
+
+    def _tell(self, document: dict[str, Any], said: str, style: str = "dim") -> None:
+        if self._dev_face.is_json:
+            self._dev_face.line(document)
+        else:
+            self._dev_face.say(said, style=style)
+
+    def _take_keys(self) -> None:
+        if self._calls is None or not sys.stdin.isatty():
+            return
+        keys: dict[str, Callable[[], None]] = {"f": self._calls.show_failure, "r": self._calls.run_again}
+        with _single_keys(sys.stdin.fileno()):
+            while not self._stopping.is_set():
+                ready, _, _ = select.select([sys.stdin], [], [], LOOK_SECONDS)
+                if ready and (do := keys.get(os.read(sys.stdin.fileno(), 1).decode(errors="replace"))):
+                    do()
+
+
+class _Calls:
+    """The calls that are made from now on, each as it comes, reports and ends; on a loop of its own."""
+
+    def __init__(self, face: Face, settings: Settings) -> None:
+        self._face = face
+        self._settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._client: forge_tools.ExecutorClient | None = None
+        self._seen: deque[str] = deque(maxlen=10 * MOST_FOLLOWED)
+        self._last: str | None = None
+        self._failed: str | None = None
+
+    def follow(self) -> None:
+        """Show calls until this is stopped."""
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner, suppress(asyncio.CancelledError):
+            runner.run(self._follow())
+
+    def stop(self) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
+
+    def show_failure(self) -> None:
+        """All about the call that failed last."""
+        if self._failed is None:
+            self._face.note("Nothing has failed yet.")
+            return
+        with suppress(SystemExit):  # how commands end
+            import_module("forge_tools.cli.main").main(["show", self._failed])
+
+    def run_again(self) -> None:
+        """The last call once more, with the code there is now."""
+        if self._last is None or self._client is None:
+            self._face.note("Nothing was called yet.")
+            return
+        asyncio.run_coroutine_threadsafe(self._replay(self._last), self._loop)
+
+    async def _replay(self, id_: str) -> None:
+        if self._client is not None:
+            try:
+                await self._client.calls.replay(id_, reason="run again by a key of forge-tools dev")
+            except ForgeError as error:
+                self._face.note(error.message, style="yellow")
+
+    async def _follow(self) -> None:
+        self._task = asyncio.current_task()
+        since = datetime.now(UTC)
+        async with forge_tools.ExecutorClient(self._settings) as client, asyncio.TaskGroup() as following:
+            self._client = client
+            while True:
+                try:
+                    page = await client.history.list(since=since, limit=MOST_FOLLOWED)
+                except ForgeError as error:
+                    self._face.note(error.message, style="yellow")
+                    page = []
+                for record in [one for one in reversed(page) if one.id not in self._seen]:
+                    self._seen.append(record.id)
+                    since = max(since, record.queued_at)
+                    following.create_task(self._show(client, record))
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _show(self, client: forge_tools.ExecutorClient, record: ExecutionRecord) -> None:
+        self._last = record.id
+        handle = client.calls.attach(record.id)
+        with suppress(ForgeError):  # it was pruned meanwhile; there is nothing to show
+            async with aclosing(handle.events()) as events:
+                async for event in events:
+                    if isinstance(event, Ended):
+                        self._tell_end(await handle.record(), event.result)
+                    else:
+                        await self._tell(record, event)
+
+    async def _tell(self, record: ExecutionRecord, event: CallEvent) -> None:
+        if self._face.is_json:
+            self._face.line(
+                {"event": type(event).__name__.lower(), "id": record.id, "tool": record.tool, "said": said_of(event)}
+            )
+            return
+        for line in said_of(event).splitlines():
+            self._face.say(f"  {one_line(record.tool)} | {line}", style="dim")
+
+    def _tell_end(self, record: ExecutionRecord, result: ToolResult) -> None:
+        if not result.success:
+            self._failed = record.id
+        if self._face.is_json:
+            self._face.line({"event": "ended", "id": record.id, "tool": record.tool, **result.to_dict()})
+            return
+        what = one_line(as_text(result.output) if result.success else f"{result.error_code or ''} {result.error}")
+        what = what if len(what) <= ENDED_WIDTH else f"{what[: ENDED_WIDTH - 1]}…"
+        mark = "✓" if result.success else "✗"
+        said = f"{mark} {one_line(record.tool)}  {took(record.duration_ms)}  {what}  {record.id}"
+        self._face.say(said, style="" if result.success else "red")
+
+
+def said_of(event: CallEvent) -> str:
+    """An event as lines of text; of a kind that is not known here, whatever it says of itself."""
+    match event:
+        case Output():
+            return event.text
+        case Progress():
+            return measured(event)
+        case Note():
+            return noted(event)
+        case StateChange(status=ExecutionStatus.QUEUED, reason=None):
+            return ""
+        case StateChange():
+            again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+            return f"{event.status.value}{again}" + (f": {one_line(event.reason)}" if event.reason else "")
+        case _:
+            return str(event)
+
+
+def _names(files: list[Path]) -> str:
+    names = sorted({file.name for file in files})
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+@contextmanager
+def _single_keys(terminal: int) -> Iterator[None]:
+    """Have keys come one by one and unseen; Ctrl-C stays a signal."""
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

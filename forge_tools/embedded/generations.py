@@ -1,0 +1,154 @@
+"""Workers that one warm process forks, a generation after the other: the next takes over once it serves."""
+
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from forge_tools.embedded.supervision import SupervisedProcess
+
+AGAIN_SECONDS = 1.0
+"""Until a worker that ended by itself is forked again."""
+
+REQUEST_BYTES = 1 << 16
+
+
+class Listener(Protocol):
+    """Who hears how the workers fare, on a thread of ours."""
+
+    def renewed(self, seconds: float) -> None:
+        """New workers have taken over, so long after they were asked for."""
+
+    def refused(self, said: str) -> None:
+        """New workers could not start; what served goes on."""
+
+    def ended(self, name: str, code: int) -> None:
+        """A worker ended by itself; another is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A worker of each generation: what its command line says after `workers`, and where it logs."""
+
+    name: str
+    arguments: Sequence[str]
+    log: str
+
+
+@dataclass(slots=True)
+class _Generation:
+    number: int
+    asked_at: float
+    ready: set[str]
+
+
+class GenerationsOfWorkers(SupervisedProcess):
+    """The process that forks workers, and the line to it. It is started again if it dies, and its workers with it."""
+
+    def __init__(self, argv: Sequence[str], plans: Sequence[Plan], listener: Listener, **process: Any) -> None:
+        super().__init__("workers", argv, **process)
+        self._program = list(argv)
+        self._plans = {plan.name: plan for plan in plans}
+        self._listener = listener
+        self._lock = threading.RLock()
+        self._control: socket.socket | None = None
+        self._numbers = 0
+        self._serving: _Generation | None = None
+        self._coming: _Generation | None = None
+        self._again: dict[str, float] = {}
+        """When workers that ended by themselves are forked again."""
+        self.pids: set[int] = set()
+        """Of the workers there are, those that drain too."""
+
+    def start(self) -> None:
+        """Start the process that forks, and the first workers."""
+        with self._lock:
+            if self._control is not None:
+                self._control.close()
+            self._serving = self._coming = None
+            self._again.clear()
+            self.pids.clear()
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._argv = [*self._program, str(theirs.fileno())]
+                self._inherit = (theirs.fileno(),)
+                super().start()
+            threading.Thread(target=self._hear, args=(self._control,), name="forge-generations", daemon=True).start()
+            self.renew()
+
+    def renew(self) -> None:
+        """Have new workers take over from those that serve; who was on the way, with code that is old by now, is ended."""
+        with self._lock:
+            if self._coming is not None:
+                self._signal(self._coming.number, signal.SIGKILL)
+            self._numbers += 1
+            self._coming = _Generation(self._numbers, time.monotonic(), set())
+            for plan in self._plans.values():
+                self._fork(self._numbers, plan)
+
+    def terminate(self) -> None:
+        with self._lock:
+            self._serving = self._coming = None
+        super().terminate()
+
+    def tend(self) -> None:
+        super().tend()
+        with self._lock:
+            for name in [name for name, due in self._again.items() if time.monotonic() >= due]:
+                del self._again[name]
+                if self._serving is not None:
+                    self._fork(self._serving.number, self._plans[name])
+
+    def _hear(self, control: socket.socket) -> None:
+        while True:
+            try:
+                told = control.recv(REQUEST_BYTES)
+            except OSError:
+                return
+            if not told:
+                return
+            with self._lock:
+                if control is self._control:
+                    self._take(**json.loads(told))
+
+    def _take(self, generation: int, name: str, kind: str, pid: int, **facts: Any) -> None:
+        coming, serving = self._coming, self._serving
+        (self.pids.discard if kind == "ended" else self.pids.add)(pid)
+        if coming is not None and generation == coming.number:
+            if kind == "ready":
+                coming.ready.add(name)
+                if coming.ready == self._plans.keys():
+                    self._hand_over(coming)
+            elif kind in ("failed", "ended"):
+                self._coming = None
+                self._signal(generation, signal.SIGKILL)
+                self._listener.refused(
+                    facts.get("said") or f"A new worker ended ({facts['code']}); see {self._plans[name].log}"
+                )
+        elif serving is not None and generation == serving.number and kind == "ended":
+            self._again[name] = time.monotonic() + AGAIN_SECONDS
+            self._listener.ended(name, facts["code"])
+
+    def _hand_over(self, coming: _Generation) -> None:
+        before, self._serving, self._coming = self._serving, coming, None
+        self._again.clear()
+        if before is not None:
+            self._signal(before.number, signal.SIGTERM)
+        self._listener.renewed(time.monotonic() - coming.asked_at)
+
+    def _fork(self, generation: int, plan: Plan) -> None:
+        self._ask(generation=generation, name=plan.name, arguments=list(plan.arguments), log=plan.log)
+
+    def _signal(self, generation: int, number: int) -> None:
+        self._ask(generation=generation, signal=int(number))
+
+    def _ask(self, **request: Any) -> None:
+        if self._control is not None:
+            try:
+                self._control.send(json.dumps(request).encode())
+            except OSError:  # it has died: its successor begins anew
+                return

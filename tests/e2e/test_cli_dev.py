@@ -1,0 +1,133 @@
+"""`forge-tools dev`: what is saved answers, what is broken changes nothing, and calls scroll by."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forge_tools import ExecutionContext
+from forge_tools.client import SyncExecutorClient
+from forge_tools.config import Settings
+from forge_tools.embedded import sources
+from forge_tools.sandbox.processes.trees import descendants
+from tests.e2e.cli_driver import Cli, is_gone
+from tests.e2e.terminal import Terminal
+from tests.waiting import wait_until
+
+SOURCE = '''
+import asyncio
+
+from forge_tools.plugins import tool
+
+
+@tool
+def say(text: str) -> str:
+    """Say it."""
+    if text == "bad":
+        raise ValueError("no such word")
+    return f"OLD {text}"
+
+
+@tool
+async def dawdle(seconds: float) -> str:
+    """Wait, then say which code this is."""
+    await asyncio.sleep(seconds)
+    return "OLD"
+'''
+CONTEXT = ExecutionContext(working_dir=".")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    (tmp_path / "mytools.py").write_text(SOURCE)
+    (tmp_path / "pyproject.toml").write_text('[tool.forge-tools]\ntools = ["mytools"]\n')
+    return Cli(tmp_path)
+
+
+@pytest.fixture
+def terminal(cli: Cli) -> Iterator[Terminal]:
+    with Terminal(cli, "dev", size=(40, 200)) as terminal:
+        wait_until(
+            lambda: "Ready." in terminal.written or terminal.process.poll() is not None, 90, lambda: terminal.written
+        )
+        yield terminal
+
+
+@pytest.fixture
+def client(cli: Cli, terminal: Terminal) -> Iterator[SyncExecutorClient]:
+    with SyncExecutorClient(Settings(home=cli.folder / ".forge")) as client:
+        yield client
+
+
+def test_a_day_with_it(cli: Cli, terminal: Terminal, client: SyncExecutorClient) -> None:
+    def shows(text: str) -> None:
+        wait_until(lambda: text in terminal.written, 60, lambda: terminal.written)
+
+    tools = cli.folder / "mytools.py"
+    assert client.execute("say", CONTEXT, text="hi").output == "OLD hi"
+    running = client.submit("dawdle", {"seconds": 6}, CONTEXT)
+    waiting = client.submit("say", {"text": "waited"}, CONTEXT, delay=3.0)
+    wait_until(lambda: running.status() == "running", 60)
+
+    tools.write_text(SOURCE.replace("OLD", "NEW"))
+    shows("New code serves after")
+    assert client.execute("say", CONTEXT, text="hi").output == "NEW hi"
+    assert running.result(timeout=60).output == "OLD", "what runs goes on with its own code"
+    assert waiting.result(timeout=60).output == "NEW waited", "what waits is run by the new code"
+
+    tools.write_text(SOURCE + "\ndef half(:\n")
+    line = SOURCE.count("\n") + 2
+    shows(f"SyntaxError: invalid syntax at {tools}:{line}. The old code goes on.")
+    assert client.execute("say", CONTEXT, text="hi").output == "NEW hi"
+
+    tools.write_text(SOURCE.replace("OLD", "ODD"))
+    wait_until(lambda: client.execute("say", CONTEXT, text="again").output == "ODD again", 60)
+    shows("ODD again")
+    assert not client.execute("say", CONTEXT, text="bad").success
+    shows("✗ say")
+
+    os.write(terminal.keyboard, b"f")
+    shows("no such word")
+    before = len(client.history.list(tool="say"))
+    os.write(terminal.keyboard, b"r")
+    wait_until(lambda: len(client.history.list(tool="say")) == before + 1, 60)
+
+    tree = [process.pid for process in descendants(terminal.process.pid)]
+    assert terminal.end(signal.SIGINT) == 0
+    assert "no process is left" in terminal.written
+    assert [pid for pid in tree if not is_gone(pid)] == []
+
+
+def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExecutorClient, cli: Cli) -> None:
+    fork_server = next(one.pid for one in descendants(terminal.process.pid) if _is_fork_server(one.pid))
+    [*workers] = [one.pid for one in descendants(fork_server) if _parent_of(one.pid) == fork_server]
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+
+    wait_until(lambda: "worker ended with -9; another is started" in terminal.written, 60, lambda: terminal.written)
+    assert client.execute("say", CONTEXT, text="hi").output == "OLD hi"
+
+
+def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path) -> None:
+    for name in ("src/deep", ".git/objects", "node_modules/a", "myvenv/lib", ".forge/logs", "src/__pycache__"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "myvenv" / "pyvenv.cfg").write_text("")
+
+    assert {folder.relative_to(tmp_path).as_posix() for folder in sources._folders([tmp_path])} == {
+        ".",
+        "src",
+        "src/deep",
+    }
+
+
+def _is_fork_server(pid: int) -> bool:
+    return (
+        b"workers.forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        and b"launcher" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
