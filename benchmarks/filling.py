@@ -38,9 +38,9 @@ def fill(settings: Settings, rows: int) -> None:
 
 async def _examples(settings: Settings) -> tuple[str, str]:
     async with ExecutorClient(settings) as client:
-        over = await client.submit("NoOp", CONTEXT)
+        over = await client.submit("NoOp", context=CONTEXT)
         succeeded(await over.result(timeout=60))
-        waiting = await client.submit("NoOp", CONTEXT, queue=UNSERVED)
+        waiting = await client.submit("NoOp", context=CONTEXT, queue=UNSERVED)
         return over.id, waiting.id
 
 

@@ -3,6 +3,7 @@
 ForgeError
 ├── ConfigurationError          a setting is missing or contradicts another
 ├── InvalidCallError            a call that cannot be accepted as it is
+├── CallFailedError             the result of a call was no success, and its output was asked for
 ├── ToolError                   something about one tool, named
 │   ├── DuplicateToolError
 │   ├── ToolNotFoundError
@@ -40,6 +41,7 @@ class ErrorCode(StrEnum):
     TOOL_DISABLED = "TOOL_DISABLED"
     TOOL_CHANGED = "TOOL_CHANGED"
     VALIDATION_ERROR = "VALIDATION_ERROR"
+    INVALID_CALL = "INVALID_CALL"
     TIMEOUT = "TIMEOUT"
     CANCELLED = "CANCELLED"
     EXECUTION_ERROR = "EXECUTION_ERROR"
@@ -89,6 +91,15 @@ class InvalidCallError(ForgeError):
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.details = list(details) or [message]
+
+
+class CallFailedError(ForgeError):
+    """A call failed whose output was asked for by `unwrap`; `result` says all that is known."""
+
+    def __init__(self, message: str, code: str | None, result: object) -> None:
+        super().__init__(message)
+        self.code = code or ErrorCode.TOOL_ERROR
+        self.result = result
 
 
 class ToolError(ForgeError):

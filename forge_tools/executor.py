@@ -27,6 +27,7 @@ from forge_tools.records import (
     ToolResult,
     ToolSpec,
     scope_for,
+    wrong_call,
 )
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.sandbox.reach import REACH, Reach
@@ -38,6 +39,7 @@ from forge_tools.validation import clean_text, shown, suggestion
 __all__ = ["SLOW_MS", "CallOptions", "ToolExecutor", "may_be_retried"]
 
 SLOW_MS = 1_000
+_FORM = "call(name, parameters, context=None, options=None)"
 """Calls that take longer are warned about (spec S2-15)."""
 
 _UNRETRIED = frozenset(
@@ -109,22 +111,25 @@ class ToolExecutor:
     async def call(
         self,
         name: str,
-        arguments: Mapping[str, Any],
+        parameters: Mapping[str, Any] | None = None,
         context: ExecutionContext | None = None,
         options: CallOptions | None = None,
         *,
         on_report: Callable[[Report], None] | None = None,
     ) -> ToolResult:
-        """Do what `execute` does, for arguments that come as one object (contradiction C24).
+        """Do what `execute` does, for parameters that come as one object (contradiction C24).
 
         `on_report` is told the progress and the output that the tool reports, at once and on the thread that reports it; what
         it raises is lost.
         """
-        if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
-            return _refusal(f"Invalid arguments: expected an object with names as keys, not {shown(repr(arguments))}")
+        parameters = {} if parameters is None else parameters
+        if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
+            kind = type(parameters).__name__
+            return wrong_call(f"Invalid parameters: expected an object with names as keys, not {kind}", _FORM)
         listening = SCOPE.set(scope_for(DirectReporter(on_report))) if on_report is not None else None
         try:
-            return await self._call(name, dict(arguments), context or self._default_context, options)
+            asked = self._default_context if context is None else context
+            return await self._call(name, dict(parameters), asked, options)
         finally:
             if listening is not None:
                 SCOPE.reset(listening)
@@ -222,7 +227,8 @@ class ToolExecutor:
         if tool is None:
             return self._refuse_unknown(name)
         if not isinstance(context, ExecutionContext):
-            return _refusal(f"Invalid context: expected an ExecutionContext, not {type(context).__name__}")
+            flaw = f"Invalid context: expected an ExecutionContext, not {type(context).__name__}"
+            return wrong_call(flaw, f"execute(name, context, **parameters) or {_FORM}")
         context = self._within_limits(tool.spec, context, options)
         token = REACH.set(self._reach) if self._reach is not None else None
         scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata)
@@ -337,12 +343,6 @@ def _interruption(spec: ToolSpec, arguments: Mapping[str, Any], error: BaseExcep
     code = ErrorCode.CANCELLED if is_wanted else ErrorCode.EXECUTION_ERROR
     text = text_of(error, scrubber_of(spec, arguments, LEAST_IN_FAILURES))
     return ToolResult.fail(f"Tool execution interrupted: {text}", error_code=code)
-
-
-def _refusal(error: str) -> ToolResult:
-    result = ToolResult.fail(error, error_code=ErrorCode.VALIDATION_ERROR, error_details=[error], errors=[error])
-    result.duration_ms = 0.0
-    return result
 
 
 def _unknown(name: Any) -> str:

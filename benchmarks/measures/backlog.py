@@ -74,7 +74,7 @@ async def _sleep(client: ExecutorClient, calls: int) -> None:
 
 
 async def _submit(client: ExecutorClient) -> Handle:
-    return await client.submit("Sleep", CONTEXT, {"seconds": SECONDS}, queue=QUEUE)
+    return await client.submit("Sleep", {"seconds": SECONDS}, CONTEXT, queue=QUEUE)
 
 
 async def _visit(newcomer: ExecutorClient, queue: str) -> float:

@@ -29,7 +29,7 @@ async def _ours(fleet: Ours, scene: Scene) -> Readings:
 
 
 async def _submit(client: ExecutorClient, calls: int) -> list[Handle]:
-    return [await client.submit("NoOp", CONTEXT) for _ in range(calls)]
+    return [await client.submit("NoOp", context=CONTEXT) for _ in range(calls)]
 
 
 def raw(scene: Scene) -> Readings:

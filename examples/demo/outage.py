@@ -100,7 +100,7 @@ class Outage:
         handles = []
         for work in works:
             await asyncio.sleep(max(0.0, due(work.number, began) - time.monotonic()))
-            handles.append(await self.client.submit(work.tool.name, context, work.parameters(log)))
+            handles.append(await self.client.submit(work.tool.name, work.parameters(log), context))
         return handles
 
     async def _strike(self, host: SecondHost, plain: PlainCelery, works: Sequence[Work], log: Path) -> verdict.Accident:

@@ -84,7 +84,7 @@ class Scenario:
         stage = self.stage
         stage.section("A long call in the background queue, awaited from a second process")
         command = {"command": "sleep 1; echo counted $(seq 1000 | wc -l) lines"}
-        handle = await self.client.submit("Bash", self._context(), command, queue="background")
+        handle = await self.client.submit("Bash", command, self._context(), queue="background")
         child = await asyncio.create_subprocess_exec(
             *(
                 sys.executable,

@@ -123,7 +123,7 @@ class _DevStack(AnnouncedStack):
 
     def await_workers(self) -> None:
         """From a thread: watch the sources until the end."""
-        settings, face = self._settings_given, self._dev_face
+        settings, face = self.settings, self._dev_face
         self._calls = _Calls(face, settings)
         threading.Thread(target=self._calls.follow, name="forge-calls", daemon=True).start()
         threading.Thread(target=self._take_keys, name="forge-keys", daemon=True).start()

@@ -181,7 +181,7 @@ async def _run_on_worker(
 ) -> ToolResult | None:
     async with forge_tools.ExecutorClient(settings) as client:
         parameters = call.parameters(find_spec(client.specs(), call.name))
-        handle = await client.submit(call.name, call.context, parameters, **options)
+        handle = await client.submit(call.name, parameters, call.context, **options)
         if handle.is_repeat:
             face.note(f"This call was made before, as {handle.id}; it is not run again.")
         if is_left:

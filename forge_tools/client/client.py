@@ -1,10 +1,10 @@
 """ExecutorClient: the executor interface, run on workers; opens what its parts share and puts them together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from forge_tools.client.call import Call
+from forge_tools.client.call import FORM, Call
 from forge_tools.client.calls import Calls
 from forge_tools.client.catalogue import Catalogue
 from forge_tools.client.connection import Connection
@@ -21,6 +21,7 @@ from forge_tools.records import (
     ToolExecution,
     ToolResult,
     ToolSpec,
+    new_id,
 )
 
 
@@ -45,7 +46,7 @@ class ExecutorClient:
 
     @classmethod
     def connect(cls, settings: Settings | None = None, **overrides: Any) -> Self:
-        """Make a client from the environment, to be entered with `async with`; keywords override settings."""
+        """Make a client from the environment, to be entered with `async with` or awaited; keywords override settings."""
         return cls(settings or Settings.load(**overrides))
 
     async def __aenter__(self) -> Self:
@@ -81,35 +82,46 @@ class ExecutorClient:
         await self._submissions.close()
         await connection.close()
 
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Open it: `client = await ExecutorClient.connect()`, for notebooks; then `close` ends it."""
+        return self.__aenter__().__await__()
+
     async def execute(self, tool_name: str, context: ExecutionContext, /, **parameters: Any) -> ToolResult:
         """Run a tool on a worker and wait for its result. Failures are results; cancelling this cancels the call."""
-        return await self.calls.execute(Call(tool_name, parameters, context))
+        call = Call(tool_name, parameters, context)
+        return call.refused("execute(name, context, **parameters)") or await self.calls.execute(call)
 
     async def call(
         self,
         /,
         name: str,
-        arguments: Mapping[str, Any],
+        parameters: Mapping[str, Any] | None = None,
         context: ExecutionContext | None = None,
         options: CallOptions | None = None,
         *,
         on_report: Callable[[Report], None] | None = None,
         **fields: Any,
     ) -> ToolResult:
-        """Run a tool with its arguments as one object, telling `on_report` what it reports; keywords are fields of `Call`."""
-        call = Call(name, arguments, context, **fields)
-        return await self.calls.execute(call if options is None else call.with_options(options), on_report=on_report)
+        """Run a tool with its parameters as one object, telling `on_report` what it reports; keywords are fields of `Call`."""
+        call = Call.of(name, parameters, context, options, **fields)
+        return call.refused(f"call({FORM})") or await self.calls.execute(call, on_report=on_report)
 
     async def submit(
         self,
         /,
         name: str,
-        context: ExecutionContext | None = None,
         parameters: Mapping[str, Any] | None = None,
-        **options: Any,
+        context: ExecutionContext | None = None,
+        options: CallOptions | None = None,
+        **fields: Any,
     ) -> Handle:
-        """Accept a call and return its handle at once, as `Calls.submit` does; keywords are the fields of `Call`."""
-        return await self.calls.submit(Call(name, parameters or {}, context, **options))
+        """Accept a call and return its handle at once, as `Calls.submit` does; what it takes is what `call` takes.
+
+        `when`, a time, or `delay`, in seconds, has it wait for that.
+        """
+        call = Call.of(name, parameters, context, options, **fields)
+        refused = call.refused(f"submit({FORM})")
+        return await self.calls.submit(call) if refused is None else Handle(new_id(), self.calls, refused)
 
     def specs(self) -> list[ToolSpec]:
         """The enabled tools as data, by name, from the catalogue snapshot; no I/O."""

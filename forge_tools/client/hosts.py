@@ -27,7 +27,7 @@ async def reach(call: Call, accepted: Accepted, catalogue: Catalogue, store: Sto
     """
     new, handle = accepted.new, accepted.handle
     host = host_of(handle)
-    if handle is None or host is None or call.delay or call.queue == new.queue:
+    if handle is None or host is None or call.due_in or call.queue == new.queue:
         return accepted
     try:
         await catalogue.refresh_since(time.monotonic() - SERVED_INTERVAL)

@@ -106,7 +106,7 @@ class Intake:
     def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
         """Validate, complete and encode a call. Never raises for what a caller may get wrong."""
         if (flaw := call.flaw) is not None:
-            return self._reject(call, flaw, ErrorCode.VALIDATION_ERROR)
+            return self._reject(call, flaw, ErrorCode.INVALID_CALL)
         spec = snapshot.find(call.name)
         if spec is None and (disabled := snapshot.find_disabled(call.name)) is not None:
             error = f"Tool disabled: {disabled.name}. It was switched off; use another tool, or ask an operator for it."
@@ -200,11 +200,11 @@ class Intake:
         return parameters, text
 
     def _timing(self, call: Call, context: ExecutionContext, plan: _Plan, queue: str) -> dict[str, Any]:
-        settings = self._settings
+        settings, delay = self._settings, call.due_in
         timeout, source = plan.spec.timeout_for(context, settings.max_timeout)
         expires_in = plan.expires_in if queue == plan.queue else settings.expiry_for(queue)
         expires_in = expires_in if call.expires_in is None else call.expires_in
-        for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", call.delay)):
+        for name, value in (("timeout", timeout), ("expires_in", expires_in), ("delay", delay)):
             if not _is_duration(value) or (value == 0 and name != "delay"):
                 raise InvalidCallError(
                     f"{name} is {value!r}; it must be a number of seconds above 0, and at most ten years"
@@ -215,8 +215,8 @@ class Intake:
             "timeout_source": source,
             "soft_time_limit": limits.soft,
             "time_limit": limits.hard,
-            "delay": call.delay,
-            "expires_in": call.delay + expires_in,
+            "delay": delay,
+            "expires_in": delay + expires_in,
         }
 
     def _reject(self, call: Call, error: str, code: str, spec: ToolSpec | None = None, **metadata: Any) -> Rejected:

@@ -4,11 +4,12 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, get_type_hints, overload
 
+from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from forge_tools.base import BaseTool
@@ -29,6 +30,24 @@ from forge_tools.validation import shown, suggestion
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+H_co = TypeVar("H_co", covariant=True)
+
+
+class Caller(Protocol):
+    """What runs a tool by its name: a client or an executor."""
+
+    def call(
+        self, name: str, parameters: Mapping[str, Any] | None = None, context: ExecutionContext | None = None, /
+    ) -> Awaitable[ToolResult]: ...
+
+
+class Submitter(Protocol[H_co]):
+    """What accepts a call and hands out a handle for it."""
+
+    def submit(
+        self, name: str, parameters: Mapping[str, Any] | None = None, context: ExecutionContext | None = None, /
+    ) -> Awaitable[H_co]: ...
 
 
 class Declaration(TypedDict, total=False):
@@ -91,6 +110,44 @@ class FunctionTool(BaseTool, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself: no validation, no limits, no record."""
         return cast("R", self._function(*args, **kwargs))
+
+    @overload
+    def on(self: "FunctionTool[P, Coroutine[Any, Any, T]]", client: Caller) -> Callable[P, Awaitable[T]]: ...
+
+    @overload
+    def on(self, client: Caller) -> Callable[P, Awaitable[R]]: ...
+
+    def on(self, client: Caller) -> Callable[..., Awaitable[Any]]:
+        """This function run by a client, or by any executor: the same parameters, and what it returns.
+
+        An ExecutionContext among the arguments is that of the call.
+
+        Raises:
+            CallFailedError: where it is awaited, when the call failed.
+        """
+
+        async def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+            context, parameters = self._signature.as_parameters(args, kwargs)
+            result = await client.call(self.name, parameters, context)
+            return result if self._returns is ToolResult else self._as_returned(result.unwrap())
+
+        return call
+
+    async def submit(self, client: Submitter[H_co], /, *args: P.args, **kwargs: P.kwargs) -> H_co:
+        """Have it run by a client, and return the handle at once."""
+        context, parameters = self._signature.as_parameters(args, kwargs)
+        return await client.submit(self.name, parameters, context)
+
+    def _as_returned(self, output: Any) -> Any:
+        """What went through JSON as the type that the function returns."""
+        return output if self._returns in {None, Any} else TypeAdapter(self._returns).validate_python(output)
+
+    @functools.cached_property
+    def _returns(self) -> Any:
+        try:
+            return get_type_hints(self._function, include_extras=True).get("return")
+        except (NameError, TypeError):  # known to type checkers alone
+            return None
 
     def __reduce__(self) -> str:
         """Be pickled as functions are: by where it is found."""

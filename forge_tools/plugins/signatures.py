@@ -5,13 +5,13 @@ pydantic describes what is annotated; its JSON Schema is written out in the keyw
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import SecretBytes, SecretStr, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -126,6 +126,22 @@ class Signature:
         filled |= {name: give(context) for name, give in self._injected.items()}
         leading = [name for name, formal in self._formal.items() if formal.kind is Parameter.POSITIONAL_ONLY]
         return [filled.pop(name) for name in leading], filled
+
+    def as_parameters(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[ExecutionContext | None, dict[str, Any]]:
+        """What a caller of the function gave, as the context of a call and its parameters as JSON has them.
+
+        Raises:
+            TypeError: as the function itself would, for what it does not take.
+        """
+        given = inspect.signature(self._function).bind_partial(*args, **kwargs).arguments
+        missing = [name for name, one in self._arguments.items() if one.parameter.required and name not in given]
+        if missing:
+            raise TypeError(f"{self._function.__name__}() misses {', '.join(missing)}")
+        contexts = [value for value in given.values() if isinstance(value, ExecutionContext)]
+        parameters = {name: _jsonable(value) for name, value in given.items() if name in self._arguments}
+        return next(iter(contexts), None), parameters
 
     def _annotation(self, formal: Parameter) -> Any:
         if formal.kind in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}:
@@ -243,6 +259,10 @@ def _field(formal: Parameter, annotation: Any) -> FieldInfo:
 def _given(annotation: Any, injected: Mapping[Any, Give]) -> Give | None:
     """How a parameter with that annotation is filled by the host, if it is."""
     return next((give for kind, give in injected.items() if asked_types(annotation) == (kind,)), None)
+
+
+def _jsonable(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr | SecretBytes) else to_jsonable_python(value)
 
 
 def _closure(function: Any) -> dict[str, Any]:

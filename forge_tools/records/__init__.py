@@ -8,6 +8,7 @@ from forge_tools.records.calls import (
     RetryPolicy,
     ToolExecution,
     ToolResult,
+    wrong_call,
 )
 from forge_tools.records.diagnosis import Diagnosis, Frame, Raised
 from forge_tools.records.events import CallEvent, Ended, Note, Position, Sight, StateChange
@@ -134,4 +135,5 @@ __all__ = [
     "shell_id",
     "told_of",
     "without_secrets",
+    "wrong_call",
 ]

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, InstanceOf, computed_field
 
+from forge_tools.errors import CallFailedError, ErrorCode
 from forge_tools.records.diagnosis import Diagnosis
 from forge_tools.records.scope import SCOPE, CallScope
 
@@ -155,6 +156,16 @@ class ToolResult(BaseModel):
         """Build a failed result; keywords other than the two named become `metadata`."""
         return cls(success=False, error=error, error_code=error_code, error_details=error_details, metadata=metadata)
 
+    def unwrap(self) -> Any:
+        """The output of a call that succeeded.
+
+        Raises:
+            CallFailedError: it did not; the error has this result.
+        """
+        if not self.success:
+            raise CallFailedError(self.error or "The call failed.", self.error_code, self)
+        return self.output
+
     @property
     def data(self) -> Any:
         """The output, under the name that callers of the nested shape use (contradiction C08)."""
@@ -189,6 +200,14 @@ class ToolResult(BaseModel):
             "error": None if self.success else error,
             "metadata": {"executionTimeMs": self.duration_ms, **self.metadata},
         }
+
+
+def wrong_call(flaw: str, form: str) -> ToolResult:
+    """What the caller gets for what is no call, with the right form to see."""
+    error = f"{flaw.rstrip('.')}. The form is {form}"
+    result = ToolResult.fail(error, error_code=ErrorCode.INVALID_CALL, error_details=[error], errors=[error])
+    result.duration_ms = 0.0
+    return result
 
 
 class ToolExecution(BaseModel):

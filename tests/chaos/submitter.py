@@ -48,7 +48,7 @@ class Submitter:
             self._note_end(call, await self._client.execute(call.tool, context, **asked))
             return
         try:
-            handle = await self._client.submit(call.tool, context, asked)
+            handle = await self._client.submit(call.tool, asked, context)
         except SubmitOutcomeUnknownError as error:
             self._note(Submitted(call, "unknown", error.execution_id), began)
         except ForgeError:

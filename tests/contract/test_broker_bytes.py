@@ -62,7 +62,7 @@ async def test_no_bytes_end_a_busy_worker_or_what_it_runs(
     context, tools = ExecutionContext(working_dir=str(fleet.folder), timeout=60), ("Sleep", "Block")
     marks = [tmp_path / tool for tool in tools]
     asked = [{"seconds": 8, "mark": str(mark)} for mark in marks]
-    running = [await agent.submit(tool, context, one) for tool, one in zip(tools, asked, strict=True)]
+    running = [await agent.submit(tool, one, context) for tool, one in zip(tools, asked, strict=True)]
     await asyncio.to_thread(wait_until, lambda: all(mark.exists() for mark in marks), 30, "nothing runs")
 
     doubtful = sum(

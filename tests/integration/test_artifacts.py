@@ -64,7 +64,7 @@ def hosts(fresh_fleet: Fleet) -> Fleet:
 
 async def on(client: ExecutorClient, host: str, tool: str, session: str | None = "s", **arguments: Any) -> ToolResult:
     context = ExecutionContext(working_dir=".", session_id=session, timeout=60)
-    handle = await client.submit(tool, context, arguments, queue=f"host.{host}")
+    handle = await client.submit(tool, arguments, context, queue=f"host.{host}")
     return await handle.result(timeout=60)
 
 

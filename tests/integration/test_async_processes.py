@@ -25,10 +25,10 @@ async def test_a_cancel_or_timeout_leaves_nothing_and_a_neighbour_goes_on(
     await asyncio.to_thread(fresh_fleet.start, "async", tools=TOOLS)
     async with ExecutorClient(fresh_fleet.settings) as client:
         context = ExecutionContext(working_dir=str(tmp_path))
-        neighbour = await client.submit("Starts", context, {"ways": ["shared pool", "asyncio"], "notes": str(theirs)})
+        neighbour = await client.submit("Starts", {"ways": ["shared pool", "asyncio"], "notes": str(theirs)}, context)
         await asyncio.to_thread(wait_until, lambda: len(noted(theirs)) == 2, 30, "the neighbour did not start")
         limited = context.model_copy(update={"timeout": timeout})
-        handle = await client.submit("Starts", limited, {"ways": ways, "notes": str(mine)})
+        handle = await client.submit("Starts", {"ways": ways, "notes": str(mine)}, limited)
         await asyncio.to_thread(wait_until, lambda: noted(mine), 30, "they did not start")
         if timeout > 60:
             await handle.cancel()
@@ -45,7 +45,7 @@ async def test_what_escapes_mark_group_and_parent_ends_with_the_worker(fresh_fle
     worker = await asyncio.to_thread(fresh_fleet.start, "async", tools=TOOLS)
     async with ExecutorClient(fresh_fleet.settings) as client:
         context = ExecutionContext(working_dir=str(tmp_path))
-        handle = await client.submit("Starts", context, {"ways": ["escape"], "notes": str(notes)})
+        handle = await client.submit("Starts", {"ways": ["escape"], "notes": str(notes)}, context)
         await asyncio.to_thread(wait_until, lambda: len(noted(notes)) == 1, 30, "it did not start")
         await handle.cancel()
         await handle.result(timeout=60)

@@ -213,7 +213,7 @@ async def test_a_dry_run_is_recorded_and_runs_no_body(
 async def test_a_handle_can_be_awaited_by_another_client(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext
 ) -> None:
-    handle = await client.submit("Sleep", context, {"seconds": 0.5}, queue="background")
+    handle = await client.submit("Sleep", {"seconds": 0.5}, context, queue="background")
 
     async with ExecutorClient(fleet.settings) as other:
         result = await other.calls.attach(handle.id).result(timeout=30)
@@ -224,7 +224,7 @@ async def test_a_handle_can_be_awaited_by_another_client(
 async def test_waiting_for_a_result_may_end_before_the_execution_does(
     client: ExecutorClient, context: ExecutionContext
 ) -> None:
-    handle = await client.submit("Sleep", context, {"seconds": 6})
+    handle = await client.submit("Sleep", {"seconds": 6}, context)
 
     with pytest.raises(ResultTimeoutError, match="goes on"):
         await handle.result(timeout=0.1)
@@ -235,7 +235,7 @@ async def test_a_running_call_is_cancelled_within_a_second_or_so(
     client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
-    handle = await client.submit("Sleep", context, {"seconds": 60, "mark": str(mark)})
+    handle = await client.submit("Sleep", {"seconds": 60, "mark": str(mark)}, context)
     await asyncio.to_thread(wait_until, mark.exists, 40, "the body did not start")
 
     asked = await handle.cancel("changed my mind")
@@ -264,7 +264,7 @@ async def test_cancelling_the_task_that_executes_cancels_its_call(
 
 
 async def test_a_delayed_call_waits_in_sql_until_it_is_due(client: ExecutorClient, context: ExecutionContext) -> None:
-    handle = await client.submit("Echo", context, {"message": "later"}, delay=1.5)
+    handle = await client.submit("Echo", {"message": "later"}, context, delay=1.5)
 
     result = await handle.result(timeout=30)
 
@@ -285,7 +285,7 @@ async def test_a_queue_that_nobody_serves_is_warned_about_and_the_call_expires(
     client: ExecutorClient, context: ExecutionContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "forge_tools.client"):
-        handle = await client.submit("Echo", context, {"message": "x"}, queue="nowhere", expires_in=0.5)
+        handle = await client.submit("Echo", {"message": "x"}, context, queue="nowhere", expires_in=0.5)
         result = await handle.result(timeout=60)
         await reached(lambda: "No live worker serves queue nowhere" in caplog.text)
 

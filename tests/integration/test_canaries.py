@@ -170,7 +170,7 @@ async def _seed(client: ExecutorClient, context: ExecutionContext, scene: Scene)
         secret = new(f"in another parameter of an invalid call of {name}")
         await client.execute(name, context, secret=secret, note=f"http://host/?key={secret}", how=7)
         secret = new(f"under a key for {name}")
-        handle = await client.submit(name, context, {"secret": secret}, idempotency_key=name)
+        handle = await client.submit(name, {"secret": secret}, context, idempotency_key=name)
         assert (await handle.result(30)).success
         other = await client.call(
             name, {"secret": new(f"under the same key for {name}")}, context, idempotency_key=name
@@ -193,9 +193,9 @@ async def _seed(client: ExecutorClient, context: ExecutionContext, scene: Scene)
     assert "[redacted]" in str(failed.output), failed
     dying = await client.execute("Leak", context, secret=new("killed"), how="killed", mark=str(scene.folder / "mark-k"))
     assert dying.success, dying
-    waiting = await client.submit("Leak", context, {"secret": new("never run")}, delay=3600)
+    waiting = await client.submit("Leak", {"secret": new("never run")}, context, delay=3600)
     assert await waiting.cancel() == "cancelled"
-    await client.submit("Leak", context, {"secret": new("still waiting")}, delay=3600)
+    await client.submit("Leak", {"secret": new("still waiting")}, context, delay=3600)
 
 
 async def _seed_references(client: ExecutorClient, context: ExecutionContext) -> None:
@@ -253,7 +253,7 @@ def _seed_over_mcp(scene: Scene) -> None:
 async def _outlive_a_worker(client: ExecutorClient, context: ExecutionContext, scene: Scene, worker: Any) -> None:
     mark = scene.folder / "mark-slow"
     parameters = {"secret": scene.canaries.new("dead worker"), "how": "slow", "mark": str(mark)}
-    handle = await client.submit("Leak", context, parameters)
+    handle = await client.submit("Leak", parameters, context)
     await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
     worker.signal(signal.SIGKILL)
     await asyncio.to_thread(scene.start, "process")

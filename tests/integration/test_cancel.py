@@ -30,7 +30,7 @@ async def test_the_submitter_of_a_delayed_call_hears_of_its_cancel_at_once(
     client: ExecutorClient, other: ExecutorClient, context: ExecutionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "SILENCE", 15.0)
-    handle = await client.submit("Echo", context, {"message": "never"}, delay=600)
+    handle = await client.submit("Echo", {"message": "never"}, context, delay=600)
     result_of = asyncio.ensure_future(handle.result(timeout=20))
     await reached(lambda: client._submissions._broker.is_listening, 30)
     await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_a_call_between_two_attempts_is_cancelled_and_keeps_the_first(
     client: ExecutorClient, other: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
     retry = RetryPolicy(max_attempts=3, delay_seconds=600)
-    handle = await client.submit("Flaky", context, {"mark": str(tmp_path / "mark")}, retry=retry)
+    handle = await client.submit("Flaky", {"mark": str(tmp_path / "mark")}, context, retry=retry)
     await reached(handle.record, 20, when=lambda row: row.attempt >= 1 and row.status is ExecutionStatus.QUEUED)
 
     assert await other.calls.cancel(handle.id) == "cancelled"
@@ -65,7 +65,7 @@ async def test_a_running_call_is_stopped_from_another_process_in_either_lane(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path, tool: str
 ) -> None:
     mark = tmp_path / "mark"
-    handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+    handle = await client.submit(tool, {"seconds": 60, "mark": str(mark)}, context)
     await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
 
     said = await asyncio.to_thread(cancel_by_command, fleet, handle.id)
@@ -80,7 +80,7 @@ async def test_a_running_call_is_stopped_from_another_process_in_either_lane(
 async def test_a_forged_notification_cancels_nothing(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
-    handle = await client.submit("Sleep", context, {"seconds": 1, "mark": str(tmp_path / "mark")})
+    handle = await client.submit("Sleep", {"seconds": 1, "mark": str(tmp_path / "mark")}, context)
     with broker(fleet.settings.broker) as server:
         async with asyncio.timeout(30):
             while await handle.status() is not ExecutionStatus.SUCCEEDED:
@@ -94,7 +94,7 @@ async def test_a_forged_notification_cancels_nothing(
 async def test_cancelling_what_is_over_says_so_and_changes_nothing(
     fleet: Fleet, client: ExecutorClient, other: ExecutorClient, context: ExecutionContext
 ) -> None:
-    handle = await client.submit("Echo", context, {"message": "done"})
+    handle = await client.submit("Echo", {"message": "done"}, context)
     await handle.result(timeout=20)
 
     assert await other.calls.cancel(handle.id) == "over"
@@ -105,7 +105,7 @@ async def test_cancelling_what_is_over_says_so_and_changes_nothing(
 async def test_cancels_that_race_with_ends_leave_one_truth(
     client: ExecutorClient, other: ExecutorClient, context: ExecutionContext
 ) -> None:
-    handles = [await client.submit("Sleep", context, {"seconds": 0.01 * n}) for n in range(20)]
+    handles = [await client.submit("Sleep", {"seconds": 0.01 * n}, context) for n in range(20)]
     answers = await asyncio.gather(*(other.calls.cancel(handle.id) for handle in handles))
     results = [await handle.result(timeout=20) for handle in handles]
 
@@ -122,7 +122,7 @@ async def test_a_cancel_that_its_dying_worker_never_saw_ends_the_call_after_the_
     mark = fresh_fleet.folder / "mark"
     doomed = await asyncio.to_thread(fresh_fleet.start, "process")
     async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit("BlockIdempotent", context, {"seconds": 60, "mark": str(mark)})
+        handle = await client.submit("BlockIdempotent", {"seconds": 60, "mark": str(mark)}, context)
         await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
         doomed.signal(signal.SIGSTOP)
         answer = await client.calls.cancel(handle.id)

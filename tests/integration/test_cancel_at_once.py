@@ -19,7 +19,7 @@ async def test_a_running_call_hears_of_its_cancel_long_before_the_next_heartbeat
     async with ExecutorClient(fresh_fleet.settings) as client:
         context = ExecutionContext(working_dir=str(fresh_fleet.folder))
         tool = "Sleep" if lane == "async" else "Block"
-        handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+        handle = await client.submit(tool, {"seconds": 60, "mark": str(mark)}, context)
         await asyncio.to_thread(wait_until, lambda: mark.exists() and mark.read_text(), 20, "the body did not start")
 
         assert await handle.cancel() == "requested"

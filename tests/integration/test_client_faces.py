@@ -18,7 +18,7 @@ DATABASES = ("postgres",)
 def test_a_synchronous_script_runs_tools(fleet: Fleet, context: ExecutionContext) -> None:
     with SyncExecutorClient(fleet.settings) as client:
         result = client.execute("Echo", context, message="hello")
-        handle = client.submit("Echo", context, {"message": "again"})
+        handle = client.submit("Echo", {"message": "again"}, context)
 
         assert (result.output, handle.result(30).output) == ("hello", "again")
         assert [execution.tool_name for execution in client.get_executions()] == ["Echo"]
@@ -74,7 +74,7 @@ async def test_a_client_used_on_another_loop_says_so(client: ExecutorClient, con
 
 async def test_a_client_that_was_never_connected_says_so(fleet: Fleet, context: ExecutionContext) -> None:
     with pytest.raises(ConfigurationError, match="not connected"):
-        await ExecutorClient(fleet.settings).submit("Echo", context, {"message": "x"})
+        await ExecutorClient(fleet.settings).submit("Echo", {"message": "x"}, context)
 
 
 async def test_a_broker_that_is_down_neither_fails_nor_blocks_submit(fleet: Fleet, context: ExecutionContext) -> None:
@@ -83,7 +83,7 @@ async def test_a_broker_that_is_down_neither_fails_nor_blocks_submit(fleet: Flee
     for _ in range(2):  # each client finds out for itself that it is down
         async with ExecutorClient(settings) as client:
             started = time.monotonic()
-            handle = await client.submit("Echo", context, {"message": "slowly"})
+            handle = await client.submit("Echo", {"message": "slowly"}, context)
             times.append(time.monotonic() - started)
             assert (await handle.result(timeout=60)).output == "slowly"
 

@@ -72,7 +72,7 @@ async def test_a_call_is_known_by_what_it_was_checked_by_and_what_it_ran_as(
     await started(fresh_fleet, FIRST)
     await client.catalogue.refresh()
     [old] = await client.catalogue.versions("Greet")
-    handle = await client.submit("Greet", CONTEXT, {"name": "ann"})
+    handle = await client.submit("Greet", {"name": "ann"}, CONTEXT)
     await handle.result(timeout=60)
     await started(fresh_fleet, SECOND)
     new = (await client.catalogue.versions("Greet"))[0]
@@ -94,7 +94,7 @@ async def test_calls_of_a_pinned_definition_that_nobody_hosts_wait_are_named_and
     await started(fresh_fleet, SECOND)
     await client.catalogue.pin("Greet", "1.0.0")
     await heard(fresh_fleet)
-    handle = await client.submit("Greet", CONTEXT, {"name": "ann"})
+    handle = await client.submit("Greet", {"name": "ann"}, CONTEXT)
 
     async with await open_store(fresh_fleet.settings.database) as store, asyncio.timeout(60):
         while (
@@ -122,4 +122,4 @@ async def test_under_the_policy_pinned_a_new_definition_waits_for_the_operator(
     await heard(fresh_fleet)
 
     assert await greetings(client, 20) == {"1.1"}
-    assert isinstance(await client.submit("Greet", CONTEXT, {"name": "x", "language": "de"}), Handle)
+    assert isinstance(await client.submit("Greet", {"name": "x", "language": "de"}, CONTEXT), Handle)

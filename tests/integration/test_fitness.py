@@ -45,7 +45,7 @@ async def test_a_worker_out_of_descriptors_that_loses_the_broker_lets_end_what_i
 ) -> None:
     sick = await asyncio.to_thread(fresh_fleet.start, "async", concurrency=50, tools=TOOLS)
     async with ExecutorClient(fresh_fleet.settings) as client:
-        eating = await client.submit("Eat", context, {"seconds": 4})
+        eating = await client.submit("Eat", {"seconds": 4}, context)
         await reached(partial(is_starved, sick.pid), otherwise="it has descriptors")
         with valkey(fresh_fleet.settings.broker) as server:
             server.client_kill_filter(_type="normal", skipme=True)

@@ -29,7 +29,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any) -> I
 async def blocked(client: ExecutorClient, mark: Path, **context: Any) -> Any:
     """Submit a call that blocks, and wait until its body has said which process it is."""
     handle = await client.submit(
-        "block", ExecutionContext(working_dir=".", **context), {"seconds": 60, "mark": str(mark)}
+        "block", {"seconds": 60, "mark": str(mark)}, ExecutionContext(working_dir=".", **context)
     )
     await reached(lambda: mark.exists() and mark.read_text())
     return handle

@@ -129,7 +129,7 @@ async def test_whatever_became_of_an_execution_its_key_gives_that_and_runs_nothi
     arguments = {**arguments, "mark": str(mark)} if "mark" in arguments else arguments
     context = ExecutionContext(working_dir=".", timeout=1.0 if status is ExecutionStatus.TIMED_OUT else 90.0)
     key = new_id()
-    first = await client.submit(tool, context, arguments, idempotency_key=key)
+    first = await client.submit(tool, arguments, context, idempotency_key=key)
     if status is ExecutionStatus.CANCELLED:
         await first.cancel()
     ended = await first.result(60)
@@ -171,8 +171,8 @@ async def test_a_burst_of_a_thousand_keys_runs_a_thousand_calls(client: Executor
 
 async def test_secrets_are_compared_and_replayed_without_being_kept(client: ExecutorClient) -> None:
     context, key = ExecutionContext(working_dir="."), new_id()
-    first = await client.submit("Login", context, {"user": "ann", "password": "sesame"}, idempotency_key=key)
-    same = await client.submit("Login", context, {"user": "ann", "password": "sesame"}, idempotency_key=key)
+    first = await client.submit("Login", {"user": "ann", "password": "sesame"}, context, idempotency_key=key)
+    same = await client.submit("Login", {"user": "ann", "password": "sesame"}, context, idempotency_key=key)
     other = await client.call("Login", {"user": "ann", "password": "wrong!"}, context, idempotency_key=key)
     await first.result(30)
 
@@ -188,7 +188,7 @@ async def test_secrets_are_compared_and_replayed_without_being_kept(client: Exec
 
 async def test_a_replay_runs_on_a_worker_and_its_result_is_its_own(client: ExecutorClient, mark: Path) -> None:
     arguments = {"seconds": 0.01, "mark": str(mark)}
-    first = await client.submit("Sleep", ExecutionContext(working_dir="."), arguments)
+    first = await client.submit("Sleep", arguments, ExecutionContext(working_dir="."))
     await first.result(30)
 
     again = await client.calls.replay(first.id, {"seconds": 0.02})

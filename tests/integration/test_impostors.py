@@ -96,7 +96,7 @@ async def test_a_body_that_speaks_for_another_call_ends_itself_alone(
     context = ExecutionContext(working_dir=str(tmp_path), timeout=60)
     await client.catalogue.refresh()
     mark = tmp_path / "mark"
-    victim = await client.submit("Block", context, {"seconds": 5, "mark": str(mark)})
+    victim = await client.submit("Block", {"seconds": 5, "mark": str(mark)}, context)
     await asyncio.to_thread(wait_until, mark.exists, 60, "the other body did not start")
 
     forger = await client.execute("Impostor", context, worker=worker.pid, victim=victim.id)

@@ -56,7 +56,7 @@ class Rogues:
     async def start(self, how: str, shapes: list[str], *, tool: str = "Rogue", timeout: float = 60) -> Handle:
         context = self.context.model_copy(update={"timeout": timeout})
         arguments = {"how": how, "notes": str(self.notes(how)), "shapes": shapes}
-        return await self.client.submit(tool, context, arguments)
+        return await self.client.submit(tool, arguments, context)
 
     async def run(self, how: str, shapes: list[str], timeout: float = 60) -> tuple[ToolResult, ExecutionRecord]:
         handle = await self.start(how, shapes, timeout=timeout)
@@ -150,7 +150,7 @@ async def test_recovery_ends_what_a_dead_or_frozen_worker_left_before_it_runs_ag
         for how, number in ways.items():
             rogues[how].folder.mkdir()
             arguments = {"how": "block at first", "notes": str(rogues[how].notes("block at first")), "shapes": shapes}
-            handles.append(await client.submit("RogueIdempotent", rogues[how].context, arguments, queue=how))
+            handles.append(await client.submit("RogueIdempotent", arguments, rogues[how].context, queue=how))
             await rogues[how].ready("block at first", shapes)
             workers[how].signal(number)
         try:

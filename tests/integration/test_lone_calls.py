@@ -145,7 +145,7 @@ async def test_what_others_send_to_the_channel_of_a_client_changes_no_result(
         assert heard
         assert not any(b"secret-message" in one for one in heard)
 
-        handle = await client.submit("Sleep", context, {"seconds": 0.5})
+        handle = await client.submit("Sleep", {"seconds": 0.5}, context)
         waiting = asyncio.ensure_future(handle.result(timeout=30))
         mine, reply = handle.id.encode(), heard[-1].partition(REPLY_MARK)[2]
         for forged in (

@@ -92,7 +92,7 @@ async def test_a_newcomer_does_not_wait_for_the_backlog_of_another(
     async with ExecutorClient(two_hosts.settings) as newcomer:
         assert (await newcomer.call("Sleep", {"seconds": 0.0}, context)).success
         backlog = [handle for handle in await client.calls.submit_many([call] * 4_000) if isinstance(handle, Handle)]
-        handle = await newcomer.submit("Sleep", context, {"seconds": 0.0})
+        handle = await newcomer.submit("Sleep", {"seconds": 0.0}, context)
         assert (await handle.result(60)).success
         mine = await handle.record()
     await asyncio.gather(*(handle.result(60) for handle in backlog))
@@ -129,7 +129,7 @@ async def test_a_call_bound_to_a_host_runs_there(
 async def test_a_call_bound_to_a_host_that_is_not_there_expires_and_says_so(
     client: ExecutorClient, context: ExecutionContext, caplog: pytest.LogCaptureFixture
 ) -> None:
-    handle = await client.submit("Echo", context, {"message": "x"}, queue="host.gamma", expires_in=0.5)
+    handle = await client.submit("Echo", {"message": "x"}, context, queue="host.gamma", expires_in=0.5)
     result = await handle.result(timeout=30)
     assert (result.error_code, (await handle.record()).status) == (ErrorCode.EXPIRED, ExecutionStatus.EXPIRED)
     assert "gamma" in (result.error or "")
@@ -139,7 +139,7 @@ async def test_a_call_bound_to_a_host_that_is_not_there_expires_and_says_so(
 async def test_a_call_in_a_queue_that_nobody_serves_expires_and_says_how_to_serve_it(
     client: ExecutorClient, context: ExecutionContext
 ) -> None:
-    handle = await client.submit("EchoInProcess", context, {"message": "x"}, queue="gpu", expires_in=0.5)
+    handle = await client.submit("EchoInProcess", {"message": "x"}, context, queue="gpu", expires_in=0.5)
     result = await handle.result(timeout=30)
     assert result.error_code == ErrorCode.EXPIRED
     assert "queue 'gpu' (lane process)" in (result.error or "")

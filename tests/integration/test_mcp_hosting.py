@@ -93,7 +93,7 @@ async def test_a_server_that_is_killed_in_a_call_costs_that_call_alone(fleet: Fl
     )
     mark = tmp_path / "mark"
     async with ExecutorClient(fleet.settings) as client:
-        handle = await client.submit("mcp__good__wait", CONTEXT, {"mark": str(mark)})
+        handle = await client.submit("mcp__good__wait", {"mark": str(mark)}, CONTEXT)
         await reached(lambda: mark.exists() and mark.read_text().startswith("began "), 60, "the call has not begun")
         server = int(mark.read_text().split()[1])
 
@@ -114,7 +114,7 @@ async def test_a_cancel_reaches_the_server(fleet: Fleet, tmp_path: Path) -> None
     host(fleet, {"good": started("good.py")})
     mark = tmp_path / "mark"
     async with ExecutorClient(fleet.settings) as client:
-        handle = await client.submit("mcp__good__wait", CONTEXT, {"mark": str(mark)})
+        handle = await client.submit("mcp__good__wait", {"mark": str(mark)}, CONTEXT)
         await reached(mark.exists, 60, "the call has not begun")
 
         await handle.cancel("enough")
@@ -183,7 +183,7 @@ def test_a_configuration_that_cannot_be_used_is_refused(fleet: Fleet) -> None:
 async def test_progress_that_a_server_tells_is_that_of_the_call(fleet: Fleet) -> None:
     host(fleet, {"good": started("good.py")})
     async with ExecutorClient(fleet.settings) as client:
-        handle = await client.submit("mcp__good__count", CONTEXT, {"steps": 3})
+        handle = await client.submit("mcp__good__count", {"steps": 3}, CONTEXT)
         async with asyncio.timeout(30):
             told = [event async for event in handle.events() if isinstance(event, Progress)]
 

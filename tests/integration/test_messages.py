@@ -26,7 +26,7 @@ async def test_a_repeated_message_starts_no_second_body(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
-    handle = await client.submit("Sleep", context, {"seconds": 1, "mark": str(mark)})
+    handle = await client.submit("Sleep", {"seconds": 1, "mark": str(mark)}, context)
     for attempt in (0, 0, 1, 2):
         await asyncio.to_thread(send, fleet, [[handle.id, attempt]])
 
@@ -65,7 +65,7 @@ async def test_forged_messages_harm_nobody(
 async def test_a_forged_limit_ends_no_body(
     fleet: Fleet, client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
-    delayed = await client.submit("Block", context, {"seconds": 2.5, "mark": str(tmp_path / "mark")}, delay=0.5)
+    delayed = await client.submit("Block", {"seconds": 2.5, "mark": str(tmp_path / "mark")}, context, delay=0.5)
     for _ in range(8):  # one of them comes when it is due
         await asyncio.to_thread(send, fleet, [[delayed.id, 0]], lane="process", time_limit=1, soft_time_limit=1)
         await asyncio.sleep(0.1)
@@ -78,8 +78,8 @@ async def test_nothing_but_ids_reaches_the_broker(
 ) -> None:
     secret = "canary-" + new_id()
     handles = [
-        await client.submit("Login", context, {"user": secret, "password": secret}),
-        await client.submit("Echo", context, {"message": secret}, queue="nowhere", expires_in=30),
+        await client.submit("Login", {"user": secret, "password": secret}, context),
+        await client.submit("Echo", {"message": secret}, context, queue="nowhere", expires_in=30),
     ]
     await handles[0].result(timeout=30)
 

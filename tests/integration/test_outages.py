@@ -139,7 +139,7 @@ class Callers:
     async def submit(self, tool: str, seconds: float) -> Handle:
         """One call whose body outlasts the beginning of what comes."""
         mark = self._mark()
-        handle = await self._client.submit(tool, self._context, {"seconds": seconds, "mark": str(mark)})
+        handle = await self._client.submit(tool, {"seconds": seconds, "mark": str(mark)}, self._context)
         await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
         return handle
 
@@ -191,8 +191,8 @@ async def test_callers_are_answered_every_accepted_call_runs_once_and_nobody_is_
     async with ExecutorClient(fleet.settings) as client:
         callers = Callers(client, fleet.folder)
         async with callers.calling():
-            running = [await callers.submit(tool, 2.0) for tool in ("Sleep", "Block", "BlockIdempotent")]
-            waiting = [await client.submit("Sleep", None, {"seconds": 0.1}) for _ in range(8)]
+            running = [await callers.submit(tool, context=2.0) for tool in ("Sleep", "Block", "BlockIdempotent")]
+            waiting = [await client.submit("Sleep", {"seconds": 0.1}, None) for _ in range(8)]
             async with outage(servers):
                 fresh = []
                 for _ in range(int(seconds)):
@@ -222,8 +222,8 @@ async def test_everything_may_sleep_for_longer_than_a_lease(fleet: Fleet, broker
     """
     async with ExecutorClient(fleet.settings) as client:
         callers = Callers(client, fleet.folder, timeout=OUTAGE + 60)
-        runs = [await callers.submit(tool, 4.0) for tool in ("Sleep", "Block", "BlockIdempotent")]
-        waits = [await client.submit("Sleep", None, {"seconds": 0.1}) for _ in range(8)]
+        runs = [await callers.submit(tool, context=4.0) for tool in ("Sleep", "Block", "BlockIdempotent")]
+        waits = [await client.submit("Sleep", {"seconds": 0.1}, None) for _ in range(8)]
         sleepers = [psutil.Process(broker.process.pid)]
         for worker in fleet.workers:
             sleepers += [process := psutil.Process(worker.pid), *process.children(recursive=True)]

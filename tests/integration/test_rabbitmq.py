@@ -122,7 +122,7 @@ async def test_a_running_call_is_cancelled(
     client: ExecutorClient, context: ExecutionContext, tmp_path: Path, tool: str
 ) -> None:
     mark = tmp_path / "mark"
-    call = await client.submit(tool, context, {"seconds": 50, "mark": str(mark)})
+    call = await client.submit(tool, {"seconds": 50, "mark": str(mark)}, context)
     await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
 
     await call.cancel()
@@ -140,7 +140,7 @@ async def test_a_call_ends_at_its_timeout(client: ExecutorClient, fleet: Fleet, 
 
 
 async def test_a_call_for_one_host_runs_there(client: ExecutorClient, context: ExecutionContext, fleet: Fleet) -> None:
-    call = await client.submit("Echo", context, {"message": "here"}, queue=f"host.{fleet.settings.hostname}")
+    call = await client.submit("Echo", {"message": "here"}, context, queue=f"host.{fleet.settings.hostname}")
 
     assert (await call.result(timeout=20)).output == "here"
 
@@ -165,10 +165,10 @@ async def test_a_broker_that_dies_under_load_and_returns_loses_nothing_and_repea
     marks = [tmp_path / f"mark-{number}" for number in range(90)]
     tools = ["Block" if number % 3 else "Sleep" for number in range(90)]
     parameters = [{"seconds": 0.2, "mark": str(mark)} for mark in marks]
-    calls = [await client.submit(tool, context, one) for tool, one in zip(tools[:45], parameters[:45], strict=True)]
+    calls = [await client.submit(tool, one, context) for tool, one in zip(tools[:45], parameters[:45], strict=True)]
     await asyncio.to_thread(wait_until, lambda: sum(map(starts, marks)) > 3, 20, "nothing started")
     server.kill()
-    calls += [await client.submit(tool, context, one) for tool, one in zip(tools[45:], parameters[45:], strict=True)]
+    calls += [await client.submit(tool, one, context) for tool, one in zip(tools[45:], parameters[45:], strict=True)]
     server.start()
 
     results = [await call.result(timeout=60) for call in calls]
@@ -181,7 +181,7 @@ async def test_connections_that_are_cut_under_load_cost_no_call(
     client: ExecutorClient, context: ExecutionContext, server: RabbitServer, tmp_path: Path
 ) -> None:
     marks = [tmp_path / f"mark-{number}" for number in range(30)]
-    calls = [await client.submit("Block", context, {"seconds": 0.2, "mark": str(mark)}) for mark in marks]
+    calls = [await client.submit("Block", {"seconds": 0.2, "mark": str(mark)}, context) for mark in marks]
 
     await asyncio.to_thread(server.cut)
     results = [await call.result(timeout=60) for call in calls]
@@ -231,9 +231,9 @@ async def test_a_worker_that_no_longer_consumes_leaves(
 ) -> None:
     worker = await asyncio.to_thread(fleet.start, "async", queues="deaf", consumption_interval="1")
     await client.catalogue.refresh()
-    await (await client.submit("Deafen", context, queue="deaf")).result(timeout=20)
+    await (await client.submit("Deafen", context=context, queue="deaf")).result(timeout=20)
 
-    calls = [await client.submit("Echo", context, {"message": "pulled"}, queue="deaf") for _ in range(3)]
+    calls = [await client.submit("Echo", {"message": "pulled"}, context, queue="deaf") for _ in range(3)]
 
     assert [(await call.result(timeout=20)).output for call in calls] == ["pulled"] * 3
     assert await asyncio.to_thread(worker.process.wait, 30) in (0, -signal.SIGTERM)

@@ -30,7 +30,7 @@ async def test_a_call_submitted_before_any_worker_lives_runs_when_one_comes(
 ) -> None:
     await asyncio.to_thread(lambda: fresh_fleet.start("async").stop())  # it leaves the catalogue behind
     async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit("Echo", context, {"message": "early"})
+        handle = await client.submit("Echo", {"message": "early"}, context)
         await asyncio.to_thread(fresh_fleet.start, "async")
         result = await handle.result(timeout=30)
 
@@ -57,7 +57,7 @@ async def test_what_a_killed_worker_ran_is_run_again_if_harmless_and_lost_if_not
 ) -> None:
     marks = {tool: fresh_fleet.folder / tool for tool in ("Block", "BlockIdempotent")}
     doomed = await asyncio.to_thread(fresh_fleet.start, "process")
-    handles = [await client.submit(tool, context, {"seconds": 8, "mark": str(mark)}) for tool, mark in marks.items()]
+    handles = [await client.submit(tool, {"seconds": 8, "mark": str(mark)}, context) for tool, mark in marks.items()]
     await asyncio.to_thread(
         wait_until, lambda: all(mark.exists() and mark.read_text() for mark in marks.values()), 20, "no body started"
     )
@@ -96,7 +96,7 @@ async def test_what_a_killed_async_worker_ran_runs_again_at_once_on_the_others(
 async def test_a_stopping_worker_lets_short_work_finish(fresh_fleet: Fleet, context: ExecutionContext) -> None:
     worker = await asyncio.to_thread(fresh_fleet.start, "async")
     async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit("Sleep", context, {"seconds": 1.5, "mark": str(fresh_fleet.folder / "mark")})
+        handle = await client.submit("Sleep", {"seconds": 1.5, "mark": str(fresh_fleet.folder / "mark")}, context)
         await asyncio.to_thread(wait_until, (fresh_fleet.folder / "mark").exists, 20, "the body did not start")
         code = await asyncio.to_thread(worker.stop)
         result = await handle.result(timeout=30)
@@ -111,7 +111,7 @@ async def test_a_stopping_worker_ends_within_its_drain_and_says_what_it_left(
     worker = await asyncio.to_thread(fresh_fleet.start, lane, drain="0.5")
     tool, mark = ("Sleep" if lane == "async" else "Block"), fresh_fleet.folder / "mark"
     async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+        handle = await client.submit(tool, {"seconds": 60, "mark": str(mark)}, context)
         await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
         await asyncio.to_thread(worker.stop, 40)
         result = await handle.result(timeout=30)
@@ -126,7 +126,7 @@ async def test_a_frozen_worker_that_thaws_after_its_lease_writes_nothing(
     mark = tmp_path / "mark"
     frozen = await asyncio.to_thread(fresh_fleet.start, "async")
     async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit("Sleep", context, {"seconds": 10, "mark": str(mark)})
+        handle = await client.submit("Sleep", {"seconds": 10, "mark": str(mark)}, context)
         await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
         frozen.signal(signal.SIGSTOP)
         try:
@@ -147,7 +147,7 @@ async def test_a_worker_whose_supervisor_dies_is_told_to_stop_before_its_tools_a
 ) -> None:
     worker = await asyncio.to_thread(fresh_fleet.start, "async", supervised=True)
     async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit("Bash", context, {"command": "touch mark; sleep 2; echo finished"})
+        handle = await client.submit("Bash", {"command": "touch mark; sleep 2; echo finished"}, context)
         await asyncio.to_thread(wait_until, (fresh_fleet.folder / "mark").exists, 20, "the body did not start")
         worker.let_go()
         result = await handle.result(timeout=30)

@@ -55,7 +55,7 @@ async def test_a_worker_whose_interpreter_is_held_is_killed_and_one_that_is_froz
     context, mark = ExecutionContext(working_dir=str(fleet.folder), timeout=5), fleet.folder / "mark"
     held = await asyncio.to_thread(fleet.start, "async")
     await client.catalogue.refresh()
-    call = await client.submit("HoldInterpreter", context, {"seconds": 100, "mark": str(mark)})
+    call = await client.submit("HoldInterpreter", {"seconds": 100, "mark": str(mark)}, context)
     await asyncio.to_thread(wait_until, mark.exists, 20, "the body did not start")
     frozen, neighbour = [await asyncio.to_thread(fleet.start, "async") for _ in range(2)]
     frozen.signal(signal.SIGSTOP)
@@ -84,7 +84,7 @@ async def test_a_worker_whose_descriptors_a_tool_closed_ends_so_that_its_supervi
     context, mark = ExecutionContext(working_dir=str(fleet.folder), timeout=20), fleet.folder / "mark"
     broken = await asyncio.to_thread(fleet.start, "async")
     await client.catalogue.refresh()
-    call = await client.submit("LetGo", context, {"mark": str(mark)})
+    call = await client.submit("LetGo", {"mark": str(mark)}, context)
 
     status = await asyncio.to_thread(broken.process.wait, 60)
     await asyncio.to_thread(fleet.start, "async")

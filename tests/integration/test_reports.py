@@ -61,7 +61,7 @@ async def test_a_call_is_followed_while_it_runs(
     client: ExecutorClient, context: ExecutionContext, tmp_path: Path, tool: str
 ) -> None:
     go = tmp_path / "go"
-    handle = await client.submit(tool, context, {"steps": 4, "pause": 0.5, "go": str(go)})
+    handle = await client.submit(tool, {"steps": 4, "pause": 0.5, "go": str(go)}, context)
     events = []
 
     async with asyncio.timeout(LIMIT):
@@ -81,7 +81,7 @@ async def test_a_call_is_followed_while_it_runs(
 
 @pytest.mark.parametrize("tool", ["CountInThreads", "CountInThreadsOfProcess"])
 async def test_threads_are_heard(client: ExecutorClient, context: ExecutionContext, tool: str) -> None:
-    events = await heard(await client.submit(tool, context, {"steps": 20}))
+    events = await heard(await client.submit(tool, {"steps": 20}, context))
 
     assert {f"line {step}" for step in range(1, 21)} == set(text(events).splitlines())
     assert progress(events)[-1].done == 20
@@ -92,7 +92,7 @@ async def test_a_function_is_heard_even_if_it_returns_at_once(
     client: ExecutorClient, context: ExecutionContext, tool: str
 ) -> None:
     for _ in range(10):
-        events = await heard(await client.submit(tool, context, {"word": "hello"}))
+        events = await heard(await client.submit(tool, {"word": "hello"}, context))
         assert text(events) == "hello"
 
 
@@ -100,7 +100,7 @@ async def test_a_function_is_heard_even_if_it_returns_at_once(
 async def test_a_secret_that_is_told_in_parts_is_in_no_row(
     client: ExecutorClient, context: ExecutionContext, tool: str
 ) -> None:
-    events = await heard(await client.submit(tool, context, {"pin": "hunter22"}))
+    events = await heard(await client.submit(tool, {"pin": "hunter22"}, context))
 
     assert [event.text for event in events if isinstance(event, Output)] == ["is ", "[redacted]", " not ", "hunt"]
 
@@ -108,7 +108,7 @@ async def test_a_secret_that_is_told_in_parts_is_in_no_row(
 async def test_who_comes_late_and_who_comes_again_hear_the_same(
     client: ExecutorClient, context: ExecutionContext
 ) -> None:
-    handle = await client.submit("Count", context, {"steps": 3, "pause": 0.3})
+    handle = await client.submit("Count", {"steps": 3, "pause": 0.3}, context)
     whole = await heard(handle)
     late = await heard(client.calls.attach(handle.id))
     first = next(event for event in whole if isinstance(event, Output))
@@ -120,7 +120,7 @@ async def test_who_comes_late_and_who_comes_again_hear_the_same(
 
 
 async def test_two_who_follow_hear_the_same(fleet: Fleet, client: ExecutorClient, context: ExecutionContext) -> None:
-    handle = await client.submit("CountBlocking", context, {"steps": 4, "pause": 0.3})
+    handle = await client.submit("CountBlocking", {"steps": 4, "pause": 0.3}, context)
     async with ExecutorClient(fleet.settings) as other:
         mine, theirs = await asyncio.gather(heard(handle), heard(other.calls.attach(handle.id)))
 
@@ -130,8 +130,8 @@ async def test_two_who_follow_hear_the_same(fleet: Fleet, client: ExecutorClient
 
 def test_a_script_follows_without_a_loop(fleet: Fleet, context: ExecutionContext) -> None:
     with SyncExecutorClient(fleet.settings) as client:
-        events = list(client.submit("Count", context, {"steps": 2}).events())
-        for _ in client.submit("Count", context, {"steps": 2}).events():
+        events = list(client.submit("Count", {"steps": 2}, context).events())
+        for _ in client.submit("Count", {"steps": 2}, context).events():
             break
 
     assert text(events) == "line 1\nline 2\n"
@@ -142,7 +142,7 @@ def test_a_script_follows_without_a_loop(fleet: Fleet, context: ExecutionContext
 async def test_hostile_text_is_heard_as_it_can_be_shown(
     client: ExecutorClient, context: ExecutionContext, tool: str
 ) -> None:
-    events = await heard(await client.submit(tool, context))
+    events = await heard(await client.submit(tool, context=context))
 
     shown = text(events)
     assert shown.startswith("nul \\x00 here\nhalf \\ud800 a pair\n\ufffd\ufffd bytes\nred\nxxx")
@@ -155,7 +155,7 @@ async def test_hostile_text_is_heard_as_it_can_be_shown(
 
 async def test_a_fork_and_a_thread_that_is_left_do_no_harm(client: ExecutorClient, context: ExecutionContext) -> None:
     forked, left = await asyncio.gather(
-        *[heard(await client.submit(tool, context)) for tool in ("TellFromFork", "TellAndLeaveAThread")]
+        *[heard(await client.submit(tool, context=context)) for tool in ("TellFromFork", "TellAndLeaveAThread")]
     )
 
     assert (text(forked), forked[-1].result.output) == ("before\nafter\n", 0)
@@ -167,7 +167,7 @@ async def test_a_fork_and_a_thread_that_is_left_do_no_harm(client: ExecutorClien
 async def test_a_flood_is_bounded_and_harms_no_neighbour(
     client: ExecutorClient, context: ExecutionContext, tool: str
 ) -> None:
-    handle = await client.submit(tool, context)
+    handle = await client.submit(tool, context=context)
     following = asyncio.ensure_future(heard(handle))
     slowest = 0.0
     time_left = within(60, "the flood does not end")
@@ -191,13 +191,13 @@ async def test_a_flood_is_bounded_and_harms_no_neighbour(
 
 
 async def test_a_call_that_tells_nothing_leaves_nothing(client: ExecutorClient, context: ExecutionContext) -> None:
-    events = await heard(await client.submit("Count", context, {"steps": 0}))
+    events = await heard(await client.submit("Count", {"steps": 0}, context))
 
     assert {type(event) for event in events} <= {StateChange, Ended}
 
 
 async def test_who_asks_for_the_end_is_heard_of(client: ExecutorClient, context: ExecutionContext) -> None:
-    handle = await client.submit("Count", context, {"steps": 100, "pause": 0.2})
+    handle = await client.submit("Count", {"steps": 100, "pause": 0.2}, context)
     events = []
     async with asyncio.timeout(LIMIT):
         async for event in handle.events():
@@ -216,7 +216,7 @@ async def test_a_call_whose_time_is_up_has_told_all_it_did(
     client: ExecutorClient, context: ExecutionContext, tool: str
 ) -> None:
     brief = context.model_copy(update={"timeout": 1.0})
-    events = await heard(await client.submit(tool, brief, {"steps": 1000, "pause": 0.01}))
+    events = await heard(await client.submit(tool, {"steps": 1000, "pause": 0.01}, brief))
 
     assert isinstance(events[-1], Ended)
     assert events[-1].status is ExecutionStatus.TIMED_OUT
@@ -234,7 +234,7 @@ async def test_attempts_are_told_apart_when_a_worker_is_killed(fresh_fleet: Flee
     context = ExecutionContext(working_dir=str(fresh_fleet.folder))
     first = fresh_fleet.start(lane, tools=FLEET_TOOLS, lease="15")
     async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit(tool, context, {"pause": 8.0})
+        handle = await client.submit(tool, {"pause": 8.0}, context)
         events: list[CallEvent] = []
         async with asyncio.timeout(90):
             async for event in handle.events():
@@ -259,7 +259,7 @@ async def test_bash_shows_what_its_command_writes_while_it_runs(
     go = tmp_path / "go"
     line = "printf '\\033[1mline %s\\033[0m\\n' $n"
     command = f"for n in 1 2 3; do {line}; until [ -e {go} ]; do sleep 0.05; done; done"
-    handle = await client.submit("Bash", context, {"command": command})
+    handle = await client.submit("Bash", {"command": command}, context)
     first = asyncio.ensure_future(anext(one async for one in handle.events() if isinstance(one, Output)))
     async with asyncio.timeout(LIMIT):
         assert (await first).text.startswith("line 1\n")

@@ -28,7 +28,7 @@ async def attempts_of(client: ExecutorClient, execution_id: str) -> list[tuple[i
 async def test_a_failure_is_tried_again_by_policy_and_every_attempt_is_kept(
     client: ExecutorClient, context: ExecutionContext, tmp_path: Path
 ) -> None:
-    handle = await client.submit("Flaky", context, {"mark": str(tmp_path / "mark")}, retry=PROMPT)
+    handle = await client.submit("Flaky", {"mark": str(tmp_path / "mark")}, context, retry=PROMPT)
     result = await handle.result(timeout=30)
 
     assert (result.output, result.metadata["attempt"]) == ("start 3", 3)
@@ -85,7 +85,7 @@ async def test_a_time_out_of_an_idempotent_tool_is_tried_again_by_policy(
 ) -> None:
     hasty = context.model_copy(update={"timeout": 0.5})
     handle = await client.submit(
-        "BlockIdempotent", hasty, {"seconds": 60, "mark": str(tmp_path / "mark")}, retry=RetryPolicy(2)
+        "BlockIdempotent", {"seconds": 60, "mark": str(tmp_path / "mark")}, hasty, retry=RetryPolicy(2)
     )
     result = await handle.result(timeout=30)
 
@@ -116,9 +116,9 @@ async def test_a_call_that_ends_its_worker_is_retried_alone_and_ends_as_lost(fre
         await asyncio.to_thread(fresh_fleet.start, lane, concurrency=1 if lane == "process" else 2)
     marks = {name: fresh_fleet.folder / name for name in ("Doze", "EndWorker")}
     async with ExecutorClient(fresh_fleet.settings) as client:
-        neighbour = await client.submit("Doze", context, {"mark": str(marks["Doze"])})
+        neighbour = await client.submit("Doze", {"mark": str(marks["Doze"])}, context)
         await asyncio.to_thread(wait_until, marks["Doze"].exists, 20, "the body did not start")
-        poison = await client.submit("EndWorker", context, {"mark": str(marks["EndWorker"])})
+        poison = await client.submit("EndWorker", {"mark": str(marks["EndWorker"])}, context)
         lost, result = await poison.result(timeout=90), await neighbour.result(timeout=60)
         [listed] = await client.history.list(status=ExecutionStatus.LOST)
         [_, moved] = [event for event in await client.history.events_of(poison.id) if event.kind == "requeue"]

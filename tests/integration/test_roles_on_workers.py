@@ -51,7 +51,7 @@ async def test_calls_run_and_are_cancelled_and_are_seen_by_their_client_alone(
         async with ExecutorClient(settings["alice"]) as alice, ExecutorClient(settings["mallory"]) as mallory:
             result = await alice.execute("Bash", context, command="echo hello")
             assert (result.success, result.output) == (True, "hello\n"), result
-            handle = await alice.submit("Bash", context, {"command": "sleep 60"}, idempotency_key="nap")
+            handle = await alice.submit("Bash", {"command": "sleep 60"}, context, idempotency_key="nap")
             await reached(handle.status, 30, when=lambda status: status is ExecutionStatus.RUNNING)
             with pytest.raises(ExecutionNotFoundError):
                 await mallory.calls.cancel(handle.id)

@@ -59,7 +59,7 @@ async def test_a_rolling_restart_under_load_loses_no_call_and_fails_no_idempoten
     long_marks = [rolling_fleet.folder / f"long-{n}" for n in range(2)]
     async with ExecutorClient(rolling_fleet.settings) as client:
         long = [
-            await client.submit("BlockIdempotent", context, {"seconds": 4, "mark": str(mark)}) for mark in long_marks
+            await client.submit("BlockIdempotent", {"seconds": 4, "mark": str(mark)}, context) for mark in long_marks
         ]
         await asyncio.to_thread(wait_until, lambda: any(mark.exists() for mark in long_marks), 20, "nothing started")
         restarting = asyncio.gather(*(restart(rolling_fleet, "async", 0), restart(rolling_fleet, "process", 2)))
@@ -87,17 +87,17 @@ async def test_a_worker_hands_over_to_its_successor_and_cuts_no_call(lone_fleet:
     async with ExecutorClient(lone_fleet.settings) as client, await open_store(lone_fleet.settings.database) as store:
         old = [await asyncio.to_thread(lone_fleet.start, lane, drain=str(Settings().drain)) for lane in lanes]
         marks = [lone_fleet.folder / tool for tool in lanes.values()]
-        long = [await client.submit(mark.name, context, {"seconds": 15, "mark": str(mark)}) for mark in marks]
+        long = [await client.submit(mark.name, {"seconds": 15, "mark": str(mark)}, context) for mark in marks]
         marks.append(lone_fleet.folder / "overdue")
         brief = context.model_copy(update={"timeout": 5.0})
-        overdue = await client.submit("Block", brief, {"seconds": 60, "mark": str(marks[-1])})
+        overdue = await client.submit("Block", {"seconds": 60, "mark": str(marks[-1])}, brief)
         await asyncio.to_thread(wait_until, lambda: all(mark.exists() for mark in marks), 20, "not all started")
         for worker in old:
             worker.signal(signal.SIGTERM)
         for lane in lanes:
             await asyncio.to_thread(lone_fleet.start, lane)
         short = [
-            await client.submit(name, context, {"seconds": 0.1, "mark": f"{lone_fleet.folder}/x"})
+            await client.submit(name, {"seconds": 0.1, "mark": f"{lone_fleet.folder}/x"}, context)
             for name in lanes.values()
         ]
         assert [(await handle.result(30)).error for handle in short] == [None, None]
@@ -118,7 +118,7 @@ async def test_calls_that_are_about_to_be_cut_are_named_while_they_can_still_end
     worker, mark = await asyncio.to_thread(lone_fleet.start, lane, drain="11"), lone_fleet.folder / "mark"
     async with ExecutorClient(lone_fleet.settings) as client:
         context = ExecutionContext(working_dir=str(lone_fleet.folder))
-        handle = await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+        handle = await client.submit(tool, {"seconds": 60, "mark": str(mark)}, context)
         await asyncio.to_thread(wait_until, mark.exists, 20, "it did not start")
         worker.signal(signal.SIGTERM)
         named = f"{end}=['{handle.id}']"
@@ -140,7 +140,7 @@ async def test_workers_told_to_stop_while_their_database_is_away_end_in_bounded_
         workers = [await asyncio.to_thread(fleet.start, lane, drain=DRAIN) for lane in ("async", "process")]
         async with ExecutorClient(fleet.settings) as client:
             for tool, mark in marks.items():
-                await client.submit(tool, context, {"seconds": 60, "mark": str(mark)})
+                await client.submit(tool, {"seconds": 60, "mark": str(mark)}, context)
             await asyncio.to_thread(wait_until, lambda: all(m.exists() for m in marks.values()), 20, "nothing started")
         proxy.freeze()
         started = time.monotonic()
@@ -158,7 +158,7 @@ async def test_an_immediate_stop_still_records_what_ran(lone_fleet: Fleet) -> No
     tools = ["Sleep", "Block", "BlockIdempotent"]
     marks = {tool: lone_fleet.folder / tool for tool in tools}
     async with ExecutorClient(lone_fleet.settings) as client:
-        handles = {t: await client.submit(t, context, {"seconds": 60, "mark": str(marks[t])}) for t in tools}
+        handles = {t: await client.submit(t, {"seconds": 60, "mark": str(marks[t])}, context) for t in tools}
         await asyncio.to_thread(wait_until, lambda: all(m.exists() for m in marks.values()), 20, "not all started")
         for worker in workers.values():
             worker.signal(signal.SIGTERM)

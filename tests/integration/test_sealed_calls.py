@@ -40,12 +40,12 @@ async def test_calls_sealed_with_the_old_key_run_after_a_rotation_and_new_ones_u
         [old] = await keys(fresh_fleet)
         fresh_fleet.start("process")  # publishes the tools of both lanes, and claims none of the other's
         await client.catalogue.refresh()
-        waiting = await client.submit("Login", CONTEXT, SECRET)
+        waiting = await client.submit("Login", SECRET, CONTEXT)
         assert {key.id: key.live for key in await keys(fresh_fleet)} == {old.id: 1}
 
         new = await rotate(fresh_fleet)
         await client.catalogue.refresh()
-        later = await client.submit("Login", CONTEXT, SECRET)
+        later = await client.submit("Login", SECRET, CONTEXT)
 
         assert {key.id: key.live for key in await keys(fresh_fleet)} == {old.id: 1, new: 1}
         fresh_fleet.start("async")
@@ -107,7 +107,7 @@ async def test_a_secret_does_not_open_in_a_row_that_somebody_altered(
     try:
         fleet.start("process")
         async with ExecutorClient(fleet.settings) as client:
-            mine, theirs = [await client.submit("Login", CONTEXT, SECRET) for _ in range(2)]
+            mine, theirs = [await client.submit("Login", SECRET, CONTEXT) for _ in range(2)]
             connection = await asyncpg.connect(fresh_postgres)
             assert await connection.execute(tampering, mine.id, theirs.id) == "UPDATE 1"
             await connection.close()

@@ -67,7 +67,7 @@ async def test_workers_leave_calls_of_a_disabled_tool_alone_until_it_is_enabled(
 async def test_what_runs_when_its_tool_is_disabled_may_finish(
     client: ExecutorClient, context: ExecutionContext
 ) -> None:
-    handle = await client.submit("Sleep", context, {"seconds": 3})
+    handle = await client.submit("Sleep", {"seconds": 3}, context)
     await reached(handle.status, 30, when=lambda status: status is ExecutionStatus.RUNNING)
 
     await client.catalogue.disable("Sleep")
@@ -117,7 +117,7 @@ async def test_a_worker_that_starts_knows_what_is_disabled(fresh_fleet: Fleet, c
     first = fresh_fleet.start("async")
     async with ExecutorClient(fresh_fleet.settings) as client:
         first.stop()
-        handle = await client.submit("Echo", context, {"message": "x"})
+        handle = await client.submit("Echo", {"message": "x"}, context)
         await client.catalogue.disable("Echo")
 
         fresh_fleet.start("async")

@@ -45,7 +45,7 @@ async def keep_busy(fleet: Fleet, lane: Lane, count: int = 3) -> list[str]:
     context = ExecutionContext(working_dir=str(fleet.folder))
     async with ExecutorClient(fleet.settings) as client:
         marks = [{"seconds": 60, "mark": str(fleet.folder / f"mark-{n}")} for n in range(count)]
-        ids = [(await client.submit(TOOL[lane], context, mark)).id for mark in marks]
+        ids = [(await client.submit(TOOL[lane], mark, context)).id for mark in marks]
         await asyncio.to_thread(wait_until, lambda: list(fleet.folder.glob("mark-*")), 20, "nothing started")
     return ids
 
@@ -265,7 +265,7 @@ async def test_a_tool_that_ends_its_process_while_the_worker_is_told_to_stop_is_
     context = ExecutionContext(working_dir=str(lone_fleet.folder))
     async with ExecutorClient(lone_fleet.settings) as client:
         mark = lone_fleet.folder / "mark"
-        handle = await client.submit("KillItself", context, {"mark": str(mark)})
+        handle = await client.submit("KillItself", {"mark": str(mark)}, context)
         await asyncio.to_thread(wait_until, mark.exists, 20, "it never started")
         assert await asyncio.to_thread(worker.stop) == 0
         result = await handle.result(30)

@@ -212,7 +212,7 @@ async def test_a_call_for_a_host_that_restarts_waits_for_it(fresh_fleet: Fleet, 
     fresh_fleet.start("async", hostname="a", workspaces=settings).stop()
     fresh_fleet.start("async", hostname="b")
     async with ExecutorClient(fresh_fleet.settings) as client:
-        handle = await client.submit("Bash", context("repo"), {"command": "echo here"})
+        handle = await client.submit("Bash", {"command": "echo here"}, context("repo"))
         fresh_fleet.start("async", hostname="a", workspaces=settings)
         assert (await handle.result(30)).output.strip() == "here"
 
@@ -253,7 +253,7 @@ async def test_a_host_that_is_killed_keeps_its_calls_from_running_elsewhere(fres
     fresh_fleet.start("async", hostname="b")
     async with ExecutorClient(fresh_fleet.settings) as client:
         a.signal(signal.SIGKILL)
-        handle = await client.submit("Bash", context("repo"), {"command": "touch ran"}, expires_in=2.0)
+        handle = await client.submit("Bash", {"command": "touch ran"}, context("repo"), expires_in=2.0)
         result = await handle.result(30)
     assert result.error_code == ErrorCode.EXPIRED
     assert "on host a: forge-tools worker --lane async" in (result.error or "")

@@ -45,11 +45,11 @@ async def test_a_close_name_is_hinted_at(context: ExecutionContext) -> None:
     assert (result.error, result.metadata) == ("Unknown tool: Raed", {"hint": "did you mean 'Read'?"})
 
 
-@pytest.mark.parametrize("arguments", [None, [], "message=x", {1: "x"}])
+@pytest.mark.parametrize("arguments", [[], "message=x", {1: "x"}, ExecutionContext(working_dir=".")])
 async def test_arguments_that_are_no_object_are_a_failed_result(arguments: Any) -> None:
     result = await executor_of(Echo()).call("Echo", arguments)
 
-    assert (result.success, result.error_code) == (False, "VALIDATION_ERROR")
+    assert (result.success, result.error_code) == (False, "INVALID_CALL")
     assert "expected an object with names as keys" in (result.error or "")
 
 
@@ -57,8 +57,11 @@ async def test_arguments_that_are_no_object_are_a_failed_result(arguments: Any) 
 async def test_a_context_that_is_none_is_a_failed_result(context: Any) -> None:
     result = await executor_of(Echo()).execute("Echo", context, message="x")
 
-    assert (result.success, result.error_code) == (False, "VALIDATION_ERROR")
-    assert result.error == f"Invalid context: expected an ExecutionContext, not {type(context).__name__}"
+    assert (result.success, result.error_code) == (False, "INVALID_CALL")
+    assert result.error == (
+        f"Invalid context: expected an ExecutionContext, not {type(context).__name__}. The form is "
+        "execute(name, context, **parameters) or call(name, parameters, context=None, options=None)"
+    )
 
 
 async def test_a_tool_is_recorded_under_its_name_whatever_it_was_called_by(context: ExecutionContext) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
 
 
 async def test_an_accepted_call_is_a_row_before_anything_else(client: ExecutorClient) -> None:
-    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = await client.submit("Echo", {"message": "x"}, CONTEXT)
 
     assert await handle.status() == ExecutionStatus.QUEUED
 
@@ -43,7 +44,7 @@ async def test_cancelling_a_queued_call_ends_its_wait_at_once(
 ) -> None:
     for interval in ("FIRST_POLL", "SILENCE"):
         monkeypatch.setattr(results_module, interval, 60.0)
-    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = await client.submit("Echo", {"message": "x"}, CONTEXT)
     waiting = asyncio.ensure_future(handle.result())
     await asyncio.sleep(0.1)
 
@@ -56,7 +57,7 @@ async def test_cancelling_a_queued_call_ends_its_wait_at_once(
 async def test_closing_the_client_ends_its_waits_and_the_calls_go_on(settings: Settings) -> None:
     client = ExecutorClient(settings)
     await client.open()
-    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = await client.submit("Echo", {"message": "x"}, CONTEXT)
     waits = [
         asyncio.ensure_future(handle.result()),
         asyncio.ensure_future(client.execute("Echo", CONTEXT, message="y")),
@@ -79,28 +80,57 @@ async def test_a_client_may_be_closed_twice_and_used_no_more(settings: Settings)
     await client.close()
 
     with pytest.raises(ConfigurationError, match="not connected"):
-        await client.submit("Echo", CONTEXT, {"message": "x"})
+        await client.submit("Echo", {"message": "x"}, CONTEXT)
 
 
-@pytest.mark.parametrize("arguments", [None, ["message"], "message", {1: 2}])
-async def test_arguments_that_are_no_object_are_a_failed_result(client: ExecutorClient, arguments: Any) -> None:
-    result = await client.call("Echo", arguments, CONTEXT)
+@pytest.mark.parametrize("parameters", [["message"], "message", CONTEXT], ids=["list", "text", "context"])
+async def test_a_wrong_form_is_a_failed_result_that_shows_the_right_one_without_a_row(
+    client: ExecutorClient, parameters: Any
+) -> None:
+    called = await client.call("Echo", parameters, CONTEXT)
+    handle = await client.submit("Echo", parameters)
+    executed = await client.execute("Echo", {"message": "x"})  # type: ignore[arg-type]  # the point
+
+    form = "(name, parameters, context=None, options=None)"
+    for result, right in (
+        (called, f"call{form}"),
+        (await handle.result(), f"submit{form}"),
+        (executed, "execute(name, context, **parameters)"),
+    ):
+        assert result.error_code == ErrorCode.INVALID_CALL
+        assert (result.error or "").endswith(f". The form is {right}")
+    assert await client.history.list() == []
+
+
+async def test_keys_that_are_no_names_are_rejected(client: ExecutorClient) -> None:
+    result = await client.call("Echo", {1: 2}, CONTEXT)  # type: ignore[dict-item]  # the point
 
     assert result.error_code == ErrorCode.VALIDATION_ERROR
     assert (await client.history.get(result.metadata["execution_id"])).status == ExecutionStatus.REJECTED
-    assert client.get_executions()[-1].result == result
 
 
-async def test_a_context_that_is_none_of_ours_is_a_failed_result(client: ExecutorClient) -> None:
-    result = await client.execute("Echo", {"working_dir": "."}, message="x")  # type: ignore[arg-type]  # the point
+async def test_a_client_may_be_awaited_and_closed(settings: Settings) -> None:
+    client = await ExecutorClient.connect(settings)
+    try:
+        assert client.specs()
+    finally:
+        await client.close()
 
-    assert result.error_code == ErrorCode.VALIDATION_ERROR
+
+async def test_a_call_may_be_due_at_a_time(client: ExecutorClient) -> None:
+    when = datetime.now(UTC) + timedelta(hours=1)
+    handle = await client.submit("Echo", {"message": "x"}, CONTEXT, when=when)
+    assert await handle.status() == ExecutionStatus.QUEUED
+
+    for wrong in ({"when": datetime(2026, 1, 1)}, {"when": when, "delay": 1.0}):
+        result = await (await client.submit("Echo", {"message": "x"}, CONTEXT, **wrong)).result()
+        assert result.error_code == ErrorCode.INVALID_CALL
 
 
 async def test_a_tool_that_came_a_moment_ago_is_known(client: ExecutorClient, settings: Settings) -> None:
     await publish(settings, ECHO.model_copy(update={"name": "New"}))
 
-    assert await (await client.submit("New", CONTEXT, {"message": "x"})).status() == ExecutionStatus.QUEUED
+    assert await (await client.submit("New", {"message": "x"}, CONTEXT)).status() == ExecutionStatus.QUEUED
 
 
 async def test_a_tool_whose_parameters_changed_is_known_anew(
@@ -110,7 +140,7 @@ async def test_a_tool_whose_parameters_changed_is_known_anew(
     loud = ToolParameter(name="loud", type="boolean", description="Shout.", required=False)
     await publish(settings, ECHO.model_copy(update={"parameters": (*ECHO.parameters, loud), "version": "1.1.0"}))
 
-    handle = await client.submit("Echo", CONTEXT, {"message": "x", "loud": True})
+    handle = await client.submit("Echo", {"message": "x", "loud": True}, CONTEXT)
 
     assert await handle.status() == ExecutionStatus.QUEUED
 
@@ -207,7 +237,7 @@ async def test_each_queue_that_nobody_serves_is_warned_about_once(
 ) -> None:
     with caplog.at_level(logging.WARNING, "forge_tools.client"):
         for queue in ("one", "two", "one", "two"):
-            await client.submit("Echo", CONTEXT, {"message": "x"}, queue=queue)
+            await client.submit("Echo", {"message": "x"}, CONTEXT, queue=queue)
         await client.close()
 
     warned = [record.getMessage() for record in caplog.records if "No live worker" in record.getMessage()]
@@ -224,7 +254,7 @@ async def test_an_id_that_is_none_is_not_found(client: ExecutorClient) -> None:
 
 
 async def test_a_prefix_of_an_id_finds_its_execution(client: ExecutorClient) -> None:
-    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = await client.submit("Echo", {"message": "x"}, CONTEXT)
     waiting = asyncio.ensure_future(client.calls.attach(handle.id[:-2]).result(timeout=5))
     await asyncio.sleep(0.05)
     await handle.cancel()

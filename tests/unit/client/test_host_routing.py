@@ -119,7 +119,7 @@ async def test_a_live_host_gets_the_call(settings: Settings, client: ExecutorCli
     await worker_of(settings, 0)
     client.catalogue.read_at = 0.0  # what the client knows is old by now
 
-    handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A})
+    handle = await client.submit("Peek", {"bash_id": ON_A}, CONTEXT)
 
     record = await client.history.get(handle.id)
     assert (record.status, record.queue) == (ExecutionStatus.QUEUED, "host.a.example_1")
@@ -184,7 +184,7 @@ async def test_a_host_whose_worker_has_just_stopped_is_waited_for_no_longer_than
 ) -> None:
     await worker_of(settings, 2, stopped=True)
 
-    handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A}, **asked)
+    handle = await client.submit("Peek", {"bash_id": ON_A}, CONTEXT, **asked)
 
     async with client._connection.store._database.reading() as connection:
         query = select(executions.c.expires_in).where(executions.c.id == handle.id)
@@ -193,7 +193,7 @@ async def test_a_host_whose_worker_has_just_stopped_is_waited_for_no_longer_than
 
 @pytest.mark.parametrize("options", [{"delay": 60.0}, {"queue": "host.a.example_1", "expires_in": 86_400.0}])
 async def test_a_call_for_later_waits_for_its_host(client: ExecutorClient, options: dict[str, Any]) -> None:
-    handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A}, **options)
+    handle = await client.submit("Peek", {"bash_id": ON_A}, CONTEXT, **options)
 
     assert await handle.status() == ExecutionStatus.QUEUED
 
@@ -217,7 +217,7 @@ async def test_a_call_is_not_refused_because_the_database_cannot_say_who_lives(
     monkeypatch.setattr(client.catalogue, "refresh", away)
     client.catalogue.read_at = 0.0
 
-    handle = await client.submit("Peek", CONTEXT, {"bash_id": ON_A})
+    handle = await client.submit("Peek", {"bash_id": ON_A}, CONTEXT)
 
     assert await handle.status() == ExecutionStatus.QUEUED
 

@@ -249,10 +249,11 @@ def test_the_policy_of_a_tool_counts_unless_the_call_has_its_own() -> None:
     ],
 )
 def test_what_a_caller_gets_wrong_is_rejected_with_a_sentence(change: dict[str, Any], said: str) -> None:
-    one = rejected(replace(CALL, **change))
+    call = replace(CALL, **change)
+    one = rejected(call)
 
     assert said in (one.result.error or "")
-    assert one.result.error_code == ErrorCode.VALIDATION_ERROR
+    assert one.result.error_code == (ErrorCode.INVALID_CALL if call.flaw else ErrorCode.VALIDATION_ERROR)
     assert (one.outcome.status, one.outcome.error) == (ExecutionStatus.REJECTED, one.result.error)
     assert one.new.id == one.outcome.id
     json.loads(one.new.parameters)

@@ -80,7 +80,7 @@ def insert(monkeypatch: pytest.MonkeyPatch) -> HeldInsert:
 
 async def burst(client: ExecutorClient, insert: HeldInsert, change: Callable[[], Any]) -> list[Handle]:
     """Accept many calls, change their tool while they are on their way, and see each of them settled."""
-    submitting = asyncio.gather(*(client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(BURST)))
+    submitting = asyncio.gather(*(client.submit("Echo", {"message": str(n)}, CONTEXT) for n in range(BURST)))
     await insert.began.wait()
     await change()
     insert.go_on.set()
@@ -171,14 +171,14 @@ async def test_a_call_whose_tool_changes_again_and_again_is_told_so_and_recorded
 async def test_a_keyed_call_is_judged_by_the_definition_that_counts(settings: Settings, client: ExecutorClient) -> None:
     await publish(settings, NEWER)
 
-    first, again = [await client.submit("Echo", CONTEXT, {"message": "x"}, idempotency_key="k") for _ in range(2)]
+    first, again = [await client.submit("Echo", {"message": "x"}, CONTEXT, idempotency_key="k") for _ in range(2)]
 
     assert (first.id, again.is_repeat) == (again.id, True)
     assert await stored(client) == {(NEWER.digest, "queued"): 1}
 
 
 async def test_a_replay_hears_that_its_tool_was_disabled(settings: Settings, client: ExecutorClient) -> None:
-    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = await client.submit("Echo", {"message": "x"}, CONTEXT)
     await handle.cancel()
     await disable(settings)
 
@@ -213,7 +213,7 @@ async def test_a_client_that_is_being_closed_takes_no_more_calls_and_says_so(
 ) -> None:
     client = ExecutorClient(settings)
     await client.open()
-    before = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "before"}))
+    before = asyncio.ensure_future(client.submit("Echo", {"message": "before"}, CONTEXT))
     await insert.began.wait()
     closing = asyncio.ensure_future(client.close())
     await asyncio.sleep(0)
@@ -255,7 +255,7 @@ async def test_a_keyed_call_that_is_cancelled_while_its_tool_is_replaced_goes_on
         return await submit_many(queue, rows)
 
     monkeypatch.setattr(ExecutionQueue, "submit_linked", held)
-    submitting = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "x"}, idempotency_key="k"))
+    submitting = asyncio.ensure_future(client.submit("Echo", {"message": "x"}, CONTEXT, idempotency_key="k"))
     await began.wait()
     await publish(settings, NEWER)
     submitting.cancel()
@@ -269,7 +269,7 @@ async def test_a_keyed_call_that_is_cancelled_while_its_tool_is_replaced_goes_on
 
 ENTRIES: dict[str, Callable[[ExecutorClient, Call], Any]] = {
     "execute": lambda client, call: client.calls.execute(call),
-    "submit": lambda client, call: client.submit(call.name, call.context, call.parameters, detached=call.detached),
+    "submit": lambda client, call: client.submit(call.name, call.parameters, call.context, detached=call.detached),
 }
 
 
@@ -325,7 +325,7 @@ async def test_the_error_of_a_whole_burst_is_told_to_each_by_a_traceback_of_its_
         raise DatabaseUnavailableError("The database is away")
 
     monkeypatch.setattr(client._connection.store.queue, "submit_many", fails)
-    submits = (client.submit("Echo", CONTEXT, {"message": "x"}) for _ in range(200))
+    submits = (client.submit("Echo", {"message": "x"}, CONTEXT) for _ in range(200))
     errors = await asyncio.gather(*submits, return_exceptions=True)
 
     lengths = []
@@ -336,7 +336,7 @@ async def test_the_error_of_a_whole_burst_is_told_to_each_by_a_traceback_of_its_
 
 
 async def test_two_who_wait_for_one_execution_get_a_result_each(client: ExecutorClient) -> None:
-    handle = await client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = await client.submit("Echo", {"message": "x"}, CONTEXT)
     waiting = [asyncio.ensure_future(client.calls.attach(handle.id).result(30)) for _ in range(2)]
     await asyncio.sleep(0.1)
     await handle.cancel("enough")

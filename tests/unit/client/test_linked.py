@@ -32,7 +32,7 @@ async def client(sealing_client: ExecutorClient) -> ExecutorClient:
 async def say(
     client: ExecutorClient, message: str = "x", context: ExecutionContext = CONTEXT, **options: Any
 ) -> Handle:
-    return await client.submit("Echo", context, {"message": message}, **{"idempotency_key": "k", **options})
+    return await client.submit("Echo", {"message": message}, context, **{"idempotency_key": "k", **options})
 
 
 async def refusal(handle: Handle) -> ToolResult:
@@ -74,7 +74,7 @@ async def test_another_tool_or_folder_under_the_same_key_is_refused(client: Exec
 
     elsewhere = await refusal(await say(client, context=CONTEXT.model_copy(update={"working_dir": "/srv"})))
     rehearsed = await refusal(await say(client, context=CONTEXT.model_copy(update={"dry_run": True})))
-    other = await refusal(await client.submit("Login", CONTEXT, {"user": "a", "pin": "1"}, idempotency_key="k"))
+    other = await refusal(await client.submit("Login", {"user": "a", "pin": "1"}, CONTEXT, idempotency_key="k"))
 
     assert elsewhere.metadata["differing"] == ["context.working_dir"]
     assert rehearsed.metadata["differing"] == ["context.dry_run"]
@@ -91,7 +91,7 @@ async def test_what_does_not_make_it_another_call_is_not_compared(client: Execut
     contexts = [CONTEXT.model_copy(update={"timeout": float(n), "session_id": f"s{n}"}) for n in range(1, 5)]
 
     handles = [
-        await client.submit("Login", context, {**one, "pin": "1234"}, idempotency_key="k", queue="background")
+        await client.submit("Login", {**one, "pin": "1234"}, context, idempotency_key="k", queue="background")
         for one, context in zip(given, contexts, strict=True)
     ]
 
@@ -101,10 +101,10 @@ async def test_what_does_not_make_it_another_call_is_not_compared(client: Execut
 async def test_no_value_is_found_in_the_database_by_trying_all_of_them(
     client: ExecutorClient, settings: Settings
 ) -> None:
-    handle = await client.submit("Login", CONTEXT, {"user": "ann", "pin": "1234"}, idempotency_key="k")
-    result = await refusal(await client.submit("Login", CONTEXT, {"user": "ann", "pin": "4321"}, idempotency_key="k"))
+    handle = await client.submit("Login", {"user": "ann", "pin": "1234"}, CONTEXT, idempotency_key="k")
+    result = await refusal(await client.submit("Login", {"user": "ann", "pin": "4321"}, CONTEXT, idempotency_key="k"))
 
-    [other] = [await client.submit("Login", CONTEXT, {"user": "ann", "pin": "1234"}, idempotency_key="k2")]
+    [other] = [await client.submit("Login", {"user": "ann", "pin": "1234"}, CONTEXT, idempotency_key="k2")]
     fingerprints = [await _fingerprint(settings, handle.id), await _fingerprint(settings, other.id)]
 
     assert result.metadata["differing"] == ["pin"]
@@ -158,8 +158,8 @@ async def test_an_agent_id_that_is_too_long_for_a_scope_is_refused_with_the_way_
 
 
 async def test_a_call_that_is_refused_does_not_take_its_key(client: ExecutorClient) -> None:
-    await refusal(await client.submit("Echo", CONTEXT, {}, idempotency_key="k"))
-    await refusal(await client.submit("Nothing", CONTEXT, {}, idempotency_key="k"))
+    await refusal(await client.submit("Echo", {}, CONTEXT, idempotency_key="k"))
+    await refusal(await client.submit("Nothing", {}, CONTEXT, idempotency_key="k"))
 
     assert not (await say(client)).is_repeat
 

@@ -70,7 +70,7 @@ async def test_a_replay_wants_what_is_secret_again_by_name(client: ExecutorClien
 
 
 async def test_what_is_not_over_is_replayed_as_a_dry_run_only(client: ExecutorClient) -> None:
-    first = await client.submit("Echo", CONTEXT, {"message": "x"})
+    first = await client.submit("Echo", {"message": "x"}, CONTEXT)
 
     with pytest.raises(ForgeError, match="is queued: to run it again now would be to run it twice"):
         await client.calls.replay(first.id)
@@ -101,7 +101,7 @@ async def test_a_replay_of_a_tool_that_is_gone_is_refused(client: ExecutorClient
 
 
 async def test_a_rejected_call_can_be_replayed_with_what_it_lacked(client: ExecutorClient) -> None:
-    rejected = await client.submit("Echo", CONTEXT.model_copy(update={"timeout": 7.0}), {})
+    rejected = await client.submit("Echo", {}, CONTEXT.model_copy(update={"timeout": 7.0}))
 
     again = await client.calls.replay(rejected.id, {"message": "x"})
 
@@ -141,7 +141,7 @@ async def test_a_replay_hears_that_its_tool_was_switched_off_elsewhere(
 
 
 async def test_a_client_that_was_idle_seals_with_the_key_of_today(client: ExecutorClient, settings: Settings) -> None:
-    await client.submit("Login", CONTEXT, {"user": "ann", "pin": "123456"})
+    await client.submit("Login", {"user": "ann", "pin": "123456"}, CONTEXT)
     async with await open_store(settings.database) as store:
         [old] = await store.encryption_keys.list()
         public = KeyFolder(settings.keys_folder).new()
@@ -149,7 +149,7 @@ async def test_a_client_that_was_idle_seals_with_the_key_of_today(client: Execut
         await store.encryption_keys.retire([old.id])
 
         client.catalogue.read_at -= 61.0
-        await client.submit("Login", CONTEXT, {"user": "ann", "pin": "123456"})
+        await client.submit("Login", {"user": "ann", "pin": "123456"}, CONTEXT)
 
         assert {key.id: key.live for key in await store.encryption_keys.list()} == {old.id: 1, key_id(public): 1}
 
@@ -161,7 +161,7 @@ async def test_a_clients_own_list_shows_no_text_of_a_call_that_no_tool_knows(cli
 
 
 async def _over(client: ExecutorClient, tool: str, parameters: dict[str, Any]) -> str:
-    handle = await client.submit(tool, CONTEXT, parameters)
+    handle = await client.submit(tool, parameters, CONTEXT)
     assert await handle.cancel() == "cancelled"
     return handle.id
 

@@ -40,7 +40,7 @@ async def test_the_first_calls_of_a_burst_are_on_their_way_before_the_last_is_pr
 
     monkeypatch.setattr(client.calls._intake, "prepare", note)
     monkeypatch.setattr(client._connection.store.queue, "submit_many", submit)
-    handles = await asyncio.gather(*(client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(35)))
+    handles = await asyncio.gather(*(client.submit("Echo", {"message": str(n)}, CONTEXT) for n in range(35)))
 
     assert [await handle.status() for handle in handles] == [ExecutionStatus.QUEUED] * 35
     assert [size for size, _ in parts] == [10, 10, 10, 5]
@@ -61,16 +61,16 @@ async def test_a_burst_waits_while_enough_of_it_is_on_its_way(
 
     monkeypatch.setattr(client._connection.store.queue, "submit_many", submit)
     async with asyncio.timeout(60):
-        handles = await asyncio.gather(*(client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(95)))
+        handles = await asyncio.gather(*(client.submit("Echo", {"message": str(n)}, CONTEXT) for n in range(95)))
 
     assert [await handle.status() for handle in handles] == [ExecutionStatus.QUEUED] * 95
     assert max(under_way) == 20
 
 
 async def test_calls_that_wait_for_their_turn_go_on_when_those_before_them_are_rejected(client: ExecutorClient) -> None:
-    calls = [client.submit("Echo", CONTEXT, {"message": "x"}) for _ in range(10)]
-    calls += [client.submit("NoSuchTool", CONTEXT) for _ in range(10)]
-    calls += [client.submit("Echo", CONTEXT, {"message": "y"}) for _ in range(10)]
+    calls = [client.submit("Echo", {"message": "x"}, CONTEXT) for _ in range(10)]
+    calls += [client.submit("NoSuchTool", context=CONTEXT) for _ in range(10)]
+    calls += [client.submit("Echo", {"message": "y"}, CONTEXT) for _ in range(10)]
 
     async with asyncio.timeout(20):
         handles = await asyncio.gather(*calls)
@@ -79,7 +79,7 @@ async def test_calls_that_wait_for_their_turn_go_on_when_those_before_them_are_r
 
 
 async def test_a_call_that_is_cancelled_while_it_waits_for_its_turn_holds_up_nobody(client: ExecutorClient) -> None:
-    tasks = [asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": str(n)})) for n in range(35)]
+    tasks = [asyncio.ensure_future(client.submit("Echo", {"message": str(n)}, CONTEXT)) for n in range(35)]
     await asyncio.sleep(0)
     for task in tasks[12:25]:
         task.cancel()
@@ -109,7 +109,7 @@ async def test_a_defect_in_storing_ends_the_calls_of_its_part_and_no_others(
 ) -> None:
     queue = client._connection.store.queue
     monkeypatch.setattr(queue, "submit_many", failing_once(queue.submit_many))
-    calls = [client.submit("Echo", CONTEXT, {"message": str(n)}) for n in range(25)]
+    calls = [client.submit("Echo", {"message": str(n)}, CONTEXT) for n in range(25)]
     async with asyncio.timeout(20):
         first, awaited, *rest = await asyncio.gather(
             calls[0], client.execute("Echo", CONTEXT, message="awaited"), *calls[1:], return_exceptions=True
@@ -137,7 +137,7 @@ async def test_a_defect_in_publishing_costs_the_messages_and_no_call(
     call = Call("Echo", {"message": "x"}, CONTEXT)
     async with asyncio.timeout(20):
         [handle] = (
-            await client.calls.submit_many([call]) if many else [await client.submit("Echo", CONTEXT, {"message": "x"})]
+            await client.calls.submit_many([call]) if many else [await client.submit("Echo", {"message": "x"}, CONTEXT)]
         )
 
     assert await handle.status() == ExecutionStatus.QUEUED
@@ -167,7 +167,7 @@ async def test_a_client_whose_storing_is_cut_off_tells_its_calls(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(client._connection.store.queue, "submit_many", hang)
-    other = asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "y"}))
+    other = asyncio.ensure_future(client.submit("Echo", {"message": "y"}, CONTEXT))
     call = asyncio.ensure_future(client.execute("Echo", CONTEXT, message="x"))
     await begun.wait()
     for task in client._submissions._tasks:
@@ -183,7 +183,7 @@ async def test_who_gives_up_closing_cuts_off_no_call(settings: Settings, monkeyp
     client = ExecutorClient(settings)
     await client.open()
     await client.submit(
-        "Echo", CONTEXT, {"message": "x"}, idempotency_key="build-16"
+        "Echo", {"message": "x"}, CONTEXT, idempotency_key="build-16"
     )  # which makes the secret of all keys
     queue, go_on = client._connection.store.queue, asyncio.Event()
     submit_many = queue.submit_many
@@ -193,7 +193,7 @@ async def test_who_gives_up_closing_cuts_off_no_call(settings: Settings, monkeyp
         return await submit_many(rows)
 
     monkeypatch.setattr(queue, "submit_many", slowly)
-    submitting = [asyncio.ensure_future(client.submit("Echo", CONTEXT, {"message": "x"}))]
+    submitting = [asyncio.ensure_future(client.submit("Echo", {"message": "x"}, CONTEXT))]
     submitting += [asyncio.ensure_future(client.call("Echo", {"message": "x"}, CONTEXT, idempotency_key="build-17"))]
     await asyncio.sleep(0)
     with pytest.raises(TimeoutError):

@@ -69,7 +69,7 @@ def helper_threads() -> list[threading.Thread]:
 
 def test_a_script_submits_looks_and_cancels(settings: Settings) -> None:
     with SyncExecutorClient(settings) as client:
-        handle = client.submit("Echo", CONTEXT, {"message": "x"})
+        handle = client.submit("Echo", {"message": "x"}, CONTEXT)
 
         assert handle.status() == ExecutionStatus.QUEUED
         with pytest.raises(ResultTimeoutError):
@@ -111,7 +111,7 @@ def test_closing_twice_is_harmless_and_ends_the_helper_thread(settings: Settings
 
 def test_a_close_ends_the_waits_of_other_threads(settings: Settings) -> None:
     client = SyncExecutorClient(settings)
-    handle = client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = client.submit("Echo", {"message": "x"}, CONTEXT)
     with ThreadPoolExecutor(2) as threads:
         waits = [threads.submit(handle.result), threads.submit(client.execute, "Echo", CONTEXT, message="y")]
         waiter = client._bridge.connect()[0]._submissions.results
@@ -141,7 +141,7 @@ def test_a_close_under_the_reads_of_other_threads_leaves_no_connection_open(sett
 
 def test_a_handle_outlives_the_close_of_its_client(settings: Settings) -> None:
     client = SyncExecutorClient(settings)
-    handle = client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = client.submit("Echo", {"message": "x"}, CONTEXT)
     rejected = client.submit("Nope")
     client.close()
 
@@ -155,7 +155,7 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_alone(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = SyncExecutorClient(settings)
-    handle = client.submit("Echo", CONTEXT, {"message": "x"})
+    handle = client.submit("Echo", {"message": "x"}, CONTEXT)
     parents, thread, loop = client._bridge._client, client._bridge._thread, client._bridge._loop
     other_pid = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: other_pid)
@@ -204,7 +204,7 @@ def _interrupted(*_: object) -> None:
 
 def test_who_follows_a_call_hears_the_rest_though_its_client_was_closed_meanwhile(settings: Settings) -> None:
     with SyncExecutorClient(settings) as client:
-        handle = client.submit("Echo", CONTEXT, {"message": "x"})
+        handle = client.submit("Echo", {"message": "x"}, CONTEXT)
         events = handle.events()
         heard = [next(events)]
         client.close()
@@ -219,7 +219,7 @@ def test_who_follows_a_call_hears_the_rest_though_its_client_was_closed_meanwhil
 
 def test_who_stops_following_leaves_nothing_behind(settings: Settings) -> None:
     with SyncExecutorClient(settings) as client:
-        events = client.submit("Echo", CONTEXT, {"message": "x"}).events()
+        events = client.submit("Echo", {"message": "x"}, CONTEXT).events()
         next(events)
         del events
         wait_until(lambda: not client._bridge._client._submissions.results._waiting, 10, "its wait is over")

@@ -104,7 +104,7 @@ async def announce(store: Store, *names: str, host: str = "box-1") -> None:
 
 
 async def queue_of(client: ExecutorClient, **context: Any) -> str:
-    handle = await client.submit("Echo", ExecutionContext(working_dir=".", **context), {"message": "hello"})
+    handle = await client.submit("Echo", {"message": "hello"}, ExecutionContext(working_dir=".", **context))
     return (await client.history.get(handle.id)).queue
 
 

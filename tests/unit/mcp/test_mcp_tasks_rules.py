@@ -89,7 +89,7 @@ async def test_an_id_that_is_none_is_said_so(workers: ExecutorClient, id_: str) 
 
 
 async def test_executions_of_others_are_not_shown(workers: ExecutorClient) -> None:
-    handle = await workers.submit("Echo", None, HELLO)
+    handle = await workers.submit("Echo", HELLO, None)
     async with Client(ToolServer(workers, SOON), extensions=[TasksExtension()]) as agent:
         with pytest.raises(MCPError, match="Unknown task"):
             await ask(agent.session, "tasks/cancel", handle.id)

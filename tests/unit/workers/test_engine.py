@@ -109,7 +109,7 @@ async def client(settings: Settings, engine: Engine) -> AsyncIterator[ExecutorCl
 
 async def submit(client: ExecutorClient, seconds: float = 0, tool: str = "Nap", **options: Any) -> str:
     context = ExecutionContext(working_dir=".")
-    return (await client.submit(tool, context, {"seconds": seconds}, **options)).id
+    return (await client.submit(tool, {"seconds": seconds}, context, **options)).id
 
 
 def hold_claims(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:

@@ -65,7 +65,7 @@ async def test_a_full_database_refuses_calls_with_a_way_out_and_results_wait_for
 
             refused = await client.call("Bulky", {}, ExecutionContext(working_dir=BULK))
             with pytest.raises(DatabaseUnavailableError, match="Make room"):
-                await client.submit("Bulky", ExecutionContext(working_dir=BULK))
+                await client.submit("Bulky", context=ExecutionContext(working_dir=BULK))
             Bulky.may_end.set()
             await reached(lambda: not engine.worker.lane.running(), 30)
             held = await client.history.list()

@@ -60,7 +60,7 @@ async def test_a_worker_ends_calls_that_cannot_be_read_and_runs_the_others(
         engine.stop(drain=0)
         await client.catalogue.refresh()
         spoilt = (*UNREADABLE, *NO_TEXTS)
-        calls = [await client.submit("Nap", ExecutionContext(working_dir=".")) for _ in spoilt]
+        calls = [await client.submit("Nap", context=ExecutionContext(working_dir=".")) for _ in spoilt]
         with closing(sqlite3.connect(settings.database.removeprefix("sqlite:///"))) as connection, connection:
             connection.execute("PRAGMA ignore_check_constraints = ON")
             for call, change in zip(calls, spoilt, strict=True):

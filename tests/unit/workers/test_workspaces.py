@@ -121,7 +121,7 @@ async def announce(client: ExecutorClient, host: str, name: str) -> None:
 
 async def submit(client: ExecutorClient, workspace: str | None) -> str:
     context = ExecutionContext(working_dir=".", workspace=workspace)
-    return (await client.submit("Note", context, queue="default")).id
+    return (await client.submit("Note", context=context, queue="default")).id
 
 
 async def sent_to(client: ExecutorClient, execution_id: str) -> str:
