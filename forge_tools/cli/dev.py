@@ -103,20 +103,11 @@ class _DevStack(AnnouncedStack):
             plans,
             self,
             log=logs / "workers.log",
-            environment=self._environment(settings),
+            # What runs when code changes has as long as in production; what changes in pyproject.toml counts at once.
+            environment=worker_environment(settings.model_copy(update={"drain": self._settings_given.drain})),
             grace=settings.drain + 3.0,
         )
         yield self._workers_forked
-
-    def _environment(self, settings: Settings) -> dict[str, str]:
-        """What changes in pyproject.toml counts at once; and what runs when code changes has as long as in production."""
-        given = {"drain": self._settings_given.drain, "tools": settings.tools, "project": settings.project}
-        whole = dict(worker_environment(settings.model_copy(update=given)))
-        return {
-            name: value
-            for name, value in whole.items()
-            if name not in ("FORGE_TOOLS", "FORGE_PROJECT") or name in os.environ
-        }
 
     def pids(self) -> set[int]:
         return set() if self._workers_forked is None else set(self._workers_forked.pids)

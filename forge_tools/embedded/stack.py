@@ -385,9 +385,9 @@ def worker_environment(settings: Settings) -> Mapping[str, str]:
 
 
 def settings_environment(settings: Settings) -> Mapping[str, str]:
-    """The variables from which a child process reads exactly these settings."""
+    """The variables from which a child process in this folder reads exactly these settings; the project it reads itself."""
     prefix = settings.model_config["env_prefix"]
-    values = settings.model_dump(mode="json")
+    values = settings.model_dump(mode="json", exclude={"project", "tools"})
     return {
         f"{prefix}{name}".upper(): value if isinstance(value, str) else json.dumps(value)
         for name, value in values.items()
