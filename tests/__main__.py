@@ -14,7 +14,7 @@ from types import FrameType
 
 from forge_tools.sandbox.processes.trees import adopt_orphans, child_pids
 from tests import pooler, rabbit
-from tests.limits import FAILED, RUN_FOLDER, RUNNING, SERVERS_FOLDER, STACKS
+from tests.limits import FAILED, MEMORY_FOLDER, RUN_FOLDER, RUNNING, STACKS
 from tests.session_folder import SessionFolder, roomy_memory
 from tests.surroundings import settle, settle_streams
 
@@ -37,25 +37,25 @@ WORK_SECONDS = 0.21
 class Run:
     """What one command started, in a folder of its own, until an end that is known from the start."""
 
-    def __init__(self, folder: Path, servers: Path, minutes: float, patience: float) -> None:
+    def __init__(self, folder: Path, memory: Path, minutes: float, patience: float) -> None:
         self.folder = folder
-        self._servers = servers
+        self._memory = memory
         self._patience = patience
         self._ends = time.monotonic() + 60 * minutes * patience
         self._process: subprocess.Popen[bytes] | None = None
-        (folder / "t").mkdir()
+        (memory / "t").mkdir()
         signal.signal(signal.SIGCHLD, self._bury_orphans)
 
     def pytest(self, *arguments: str) -> int:
         """Run it; cut what takes too long, with names and stacks. Return the exit code."""
         environment = {
-            "TMPDIR": str(self.folder / "t"),
+            "TMPDIR": str(self._memory / "t"),
             RUN_FOLDER: str(self.folder),
-            SERVERS_FOLDER: str(self._servers),
+            MEMORY_FOLDER: str(self._memory),
             "FORGE_TESTS_PATIENCE": f"{self._patience:.2f}",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", f"--basetemp={self.folder / 'b'}", *arguments],
+            [sys.executable, "-m", "pytest", f"--basetemp={self._memory / 'b'}", *arguments],
             env=os.environ | environment,
             start_new_session=True,  # no terminal of ours: what the keyboard sends comes through us
         )
@@ -123,8 +123,8 @@ def main(words: list[str]) -> int:
     say(f"Limits of time are multiplied by {patience:.2f}, by what some work took at the start.")
     adopt_orphans()
     began = time.monotonic()
-    with run_folders() as (folder, servers), interruptible(hangs_up):
-        run = Run(folder, servers, own.minutes, patience)
+    with run_folders() as (folder, memory), interruptible(hangs_up):
+        run = Run(folder, memory, own.minutes, patience)
         try:
             code = run.pytest(*arguments)
             if code == FAILURES:
@@ -171,13 +171,13 @@ def measured_patience() -> float:
 
 @contextlib.contextmanager
 def run_folders() -> Generator[tuple[Path, Path]]:
-    """One for what tests write, and one for their servers, in memory if there is room."""
-    folder, servers = SessionFolder(), SessionFolder(roomy_memory())
+    """One on a disk, and one for what tests and their servers write, in memory if there is room: no commit waits for a disk."""
+    folder, memory = SessionFolder(), SessionFolder(roomy_memory())
     try:
-        yield folder.path, servers.path
+        yield folder.path, memory.path
     finally:
         folder.remove()
-        servers.remove()
+        memory.remove()
 
 
 @contextlib.contextmanager

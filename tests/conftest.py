@@ -2,13 +2,15 @@
 
 import gc
 import os
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from tests.limits import SERVERS_FOLDER, Limits
+from tests import compiled
+from tests.limits import MEMORY_FOLDER, RUN_FOLDER, Limits
 from tests.pooler import Pooler, is_wanted
 from tests.processes import pytest_addoption, pytest_runtestloop  # noqa: F401  pytest looks for them here
 from tests.server_process import ServiceMissingError
@@ -25,6 +27,7 @@ WAITING = ("chaos", "integration", "e2e")
 
 
 settle()
+compiled.share()
 gc.disable()  # until all is collected: it would look at every module again and again
 
 
@@ -36,10 +39,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def services() -> Iterator[Services]:
     """The servers of this session; nothing starts until it is asked for."""
-    given = os.environ.get(SERVERS_FOLDER)
+    given = os.environ.get(MEMORY_FOLDER)
     servers = Services(Path(given) if given else roomy_memory())
     yield servers
     servers.close()
+
+
+@pytest.fixture
+def disk_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder on a disk, which `tmp_path` hardly ever is."""
+    folder = os.environ.get(RUN_FOLDER)
+    return Path(tempfile.mkdtemp(dir=folder)) if folder else tmp_path_factory.mktemp("disk")
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ AGAIN_SECONDS = 5.0
 STACKS = signal.SIGUSR1
 """Has a test process write the stacks of its threads to its standard error, whatever holds it."""
 
-RUN_FOLDER, SERVERS_FOLDER = "FORGE_TESTS_FOLDER", "FORGE_TESTS_SERVERS"
+RUN_FOLDER, MEMORY_FOLDER = "FORGE_TESTS_FOLDER", "FORGE_TESTS_MEMORY"
 RUNNING, FAILED = "running", "failed"
 
 

@@ -48,6 +48,12 @@ WISHES: list[dict[str, Any]] = [
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """There are reads that wait: only a disk has them."""
+    return disk_path
+
+
+@pytest.fixture
 def read(caller: Callable[[Read], Call], ws: Path) -> Call:
     """Reads in a file system that was met."""
     (ws / "first").write_bytes(b"x")

@@ -17,6 +17,12 @@ CONTENT = b"some text\n" * 1000
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    """There are reads that wait: only a disk has them."""
+    return disk_path
+
+
+@pytest.fixture
 def quick(tmp_path: Path) -> Workspace:
     """A workspace with a file of 10 kB, on a file system that was met."""
     (tmp_path / "f").write_bytes(CONTENT)
