@@ -11,8 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from forge_tools.config import Settings
+from forge_tools.embedded.keys import ensure_key
 from forge_tools.marker import Marker
 from forge_tools.sandbox.processes.trees import descendants
+from tests.fleet import WorkerProcess, warm_worker
+from tests.migrated import migrated
 from tests.waiting import is_alive, wait_until
 from tests.warm import Forked, WarmInterpreter
 
@@ -202,6 +206,36 @@ class Up:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(60)
+
+
+@contextmanager
+def working(cli: Cli) -> Iterator[Cli]:
+    """Have a worker of each lane serve the folder, with the tools of its `mytools.py` if there is one.
+
+    For tests of what commands say: these begin much sooner than a whole stack does, and serve the same.
+    """
+    settings = Settings.load(home=cli.folder / ".forge", broker_url=cli.settings["FORGE_BROKER_URL"])
+    migrated(f"sqlite:///{settings.home / 'forge.db'}")
+    ensure_key(settings)
+    tools = ("--tools", "mytools:TOOLS") if (cli.folder / "mytools.py").exists() else ()
+    workers = [_worker(cli, "--lane", lane, "--concurrency", "2", *tools) for lane in ("async", "process")]
+    try:
+        for worker in workers:
+            worker.wait_ready()
+        yield cli
+    finally:
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.stop()
+
+
+def _worker(cli: Cli, *words: str) -> WorkerProcess:
+    log = cli.folder / f"{words[1]}.log"
+    words = ("workers", "--queues", "default,background", "--categories", "file,execution,other", *words)
+    with log.open("wb") as said:
+        process = warm_worker().start(words, cwd=cli.folder, env=cli.environment(), stdout=said, stderr=said)
+    return WorkerProcess(process, log)
 
 
 def is_gone(pid: int) -> bool:

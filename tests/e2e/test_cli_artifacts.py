@@ -11,18 +11,17 @@ import pytest
 
 from forge_tools.storage import open_store
 from tests.contract.test_artifacts import put
-from tests.e2e.cli_driver import COMMAND, Cli, Up
+from tests.e2e.cli_driver import COMMAND, Cli, working
 from tests.waiting import wait_until, within
 
 EVERYTHING = "".join(f"{number}\n" for number in range(1, 200_001))
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
     folder = tmp_path_factory.mktemp("stack")
-    running = Up(Cli(folder)).wait_ready()
-    yield Cli(folder)
-    assert running.stop() == 0, running.said()
+    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
+        yield cli
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +94,11 @@ def test_a_page_that_is_none_is_refused(cli: Cli, handle: str, words: tuple[str,
     assert problem in done.stderr
 
 
-def test_a_stack_that_keeps_artifacts_in_a_folder_keeps_them_out_of_its_database(tmp_path: Path) -> None:
-    settings = {"FORGE_ARTIFACT_DIR": str(tmp_path / "artifacts")}
-    cli, stranger = Cli(tmp_path / "stack", **settings), Cli(tmp_path / "stack")
+def test_workers_that_keep_artifacts_in_a_folder_keep_them_out_of_their_database(tmp_path: Path, broker: str) -> None:
+    settings = {"FORGE_ARTIFACT_DIR": str(tmp_path / "artifacts"), "FORGE_BROKER_URL": broker}
+    cli, stranger = Cli(tmp_path / "stack", **settings), Cli(tmp_path / "stack", FORGE_BROKER_URL=broker)
     cli.folder.mkdir()
-    running = Up(cli).wait_ready()
-    try:
+    with working(cli):
         result = cli.json("run", "Bash", "command=seq 1 200000")
         handle = result["metadata"]["artifact"]
         assert cli.run("artifact", handle).stdout == EVERYTHING
@@ -119,8 +117,6 @@ def test_a_stack_that_keeps_artifacts_in_a_folder_keeps_them_out_of_its_database
         assert f"{handle} is damaged: part" in missing.stderr.replace("\n", " ")
         assert cli.json("run", "Bash", "command=seq 1 200000")["metadata"]["artifact"] == handle
         assert cli.run("artifact", handle).stdout == EVERYTHING
-    finally:
-        assert running.stop() == 0, running.said()
 
 
 def test_a_terminal_is_not_written_to_raw(cli: Cli) -> None:

@@ -1,29 +1,28 @@
-"""Secrets and their keys through the command line, on the embedded stack."""
+"""Secrets and their keys through the command line, on real workers."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_driver import TOOLS, Cli, Up
+from tests.e2e.cli_driver import TOOLS, Cli, working
 
 SECRET = "correct-horse-battery"
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
     folder = tmp_path_factory.mktemp("stack")
     (folder / "mytools.py").write_text(TOOLS)
-    running = Up(Cli(folder), "--tools", "mytools:TOOLS").wait_ready()
-    yield Cli(folder)
-    assert running.stop() == 0, running.said()
+    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
+        yield cli
 
 
 def holding(secret: str, folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
 
 
-def test_a_stack_makes_its_own_key_and_no_file_of_it_holds_a_secret(cli: Cli) -> None:
+def test_a_folder_has_a_key_of_its_own_and_no_file_of_it_holds_a_secret(cli: Cli) -> None:
     [key] = cli.json("keys", "list")
     assert (key["held_here"], key["retired_at"], key["live"]) == (True, None, 0)
     assert cli.json("keys", "new", "--if-none")["made"] is None

@@ -1,28 +1,20 @@
-"""Idempotency keys and replays on the command line, on one real stack."""
+"""Idempotency keys and replays on the command line, on real workers."""
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_driver import TOOLS, Cli, Up
+from tests.e2e.cli_driver import TOOLS, Cli, working
 from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a running stack."""
+def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
     folder = tmp_path_factory.mktemp("stack")
     (folder / "mytools.py").write_text(TOOLS)
-    running = Up(Cli(folder), "--tools", "mytools:TOOLS").wait_ready()
-    yield folder
-    assert running.stop() == 0, running.said()
-
-
-@pytest.fixture
-def cli(folder: Path) -> Cli:
-    return Cli(folder)
+    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
+        yield cli
 
 
 def test_the_same_call_under_the_same_key_runs_once(cli: Cli) -> None:

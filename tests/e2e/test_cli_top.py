@@ -1,4 +1,4 @@
-"""`forge-tools top` on a real stack, in real terminals."""
+"""`forge-tools top` on real workers, in real terminals."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ from forge_tools.config import Settings
 from forge_tools.storage.migrate import upgrade
 from tests.contract.calls import submitted
 from tests.contract.proxy import Proxy
-from tests.e2e.cli_driver import TOOLS, Cli, Up
+from tests.e2e.cli_driver import TOOLS, Cli, working
 from tests.e2e.terminal import ENTER, LEAVE, Terminal
 from tests.waiting import wait_until
 
@@ -20,17 +20,15 @@ EVIL = "[red]evil[/red]\x1b[31m\x1b[2J\x07"
 
 
 @pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    """A stack that ran two calls, and has one that nobody serves."""
+def cli(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Cli]:
+    """Workers that ran two calls, and one that nobody serves."""
     folder = tmp_path_factory.mktemp("top")
     (folder / "mytools.py").write_text(TOOLS)
-    up = Up(Cli(folder), "--tools", "mytools:TOOLS").wait_ready()
-    cli = Cli(folder)
-    for _ in range(2):
-        cli.run("run", "Add", "a=1", "b=2")
-    cli.run("run", "Wait", "seconds=1", "--queue", "gpu", "--background")
-    yield cli
-    assert up.stop() == 0, up.said()
+    with working(Cli(folder, FORGE_BROKER_URL=broker)) as cli:
+        for _ in range(2):
+            cli.run("run", "Add", "a=1", "b=2")
+        cli.run("run", "Wait", "seconds=1", "--queue", "gpu", "--background")
+        yield cli
 
 
 def test_one_look_as_json_has_workers_queues_figures_and_what_needs_attention(cli: Cli) -> None:
