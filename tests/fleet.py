@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 from forge_tools.config import Settings
@@ -14,7 +13,7 @@ from forge_tools.sandbox.processes.spawner import LAUNCHER
 from forge_tools.storage import open_store
 from tests.migrated import migrated
 from tests.waiting import wait_until
-from tests.warm import Forked, WarmInterpreter
+from tests.warm import Forked, WarmInterpreter, shared
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = "tests.sample_tools"
@@ -163,7 +162,7 @@ class Fleet:
             worker.stop()
 
 
-@cache
+@shared
 def warm_worker() -> WarmInterpreter:
     """What forks the workers and scripts of this test process, whose imports would cost more than most tests."""
     return WarmInterpreter(*WORKER)

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from mcp.types import jsonrpc_message_adapter
 
 from tests.fleet import ROOT
 from tests.waiting import wait_until, within
-from tests.warm import WarmInterpreter
+from tests.warm import WarmInterpreter, shared
 
 MODULE = ("forge_tools.cli", "mcp")
 COMMAND = ("-P", "-m", *MODULE)
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
 
 
-@cache
+@shared
 def warm_server() -> WarmInterpreter:
     """What forks the servers of tests; those that the SDK's client starts itself begin from nothing."""
     return WarmInterpreter(

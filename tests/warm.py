@@ -12,13 +12,15 @@ import json
 import os
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -85,7 +87,7 @@ class Forked:
 
 
 class WarmInterpreter:
-    """`python -P` with these options and some modules imported, which forks programs."""
+    """`python -P` with these options, which imports some modules when it is first asked, and forks programs."""
 
     def __init__(self, *modules: str, options: Sequence[str] = ()) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -114,13 +116,10 @@ class WarmInterpreter:
 
         It gets the `death_signal` when this interpreter ends, which does so with the process that made it.
         """
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = json.dumps([str(cwd), dict(env), death_signal, list(words)]).encode()
-        with theirs, Path(os.devnull).open("rb") as nothing:
+        with Path(os.devnull).open("rb") as nothing:
             given = (nothing if stdin is None else stdin, stdout, stderr)
             streams = [one if isinstance(one, int) else one.fileno() for one in given]
-            socket.send_fds(self._control, [request], [theirs.fileno(), *streams])
-        return Forked(mine)
+            return ask(self._control, [str(cwd), dict(env), death_signal, list(words)], streams)
 
     def run(
         self, words: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout: float = 60
@@ -137,6 +136,14 @@ class WarmInterpreter:
             out, err = (file.seek(0) or file.read() for file in (output, errors))
         return subprocess.CompletedProcess(words, code, out, err)
 
+    def shell(self, script: str, module: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a script of bash in which `forge-tools` is this module; what it pipes and redirects is that of a fork."""
+        ask = shlex.join([sys.executable, "-I", "-S", __file__, "ask", str(self._control.fileno()), module])
+        text = f'forge-tools() {{ {ask} "$@"; }}\nset -e\n{script}'
+        return subprocess.run(
+            ["bash", "-c", text], pass_fds=[self._control.fileno()], capture_output=True, text=True, **options
+        )
+
     def close(self) -> None:
         """End it; what it forked goes on."""
         self._control.close()
@@ -145,6 +152,29 @@ class WarmInterpreter:
         except subprocess.TimeoutExpired:  # a fork of the test process holds the control open
             self._process.kill()
             self._process.wait()
+
+
+def ask(control: socket.socket, request: Sequence[Any], streams: Sequence[int]) -> Forked:
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        socket.send_fds(control, [json.dumps(request).encode()], [theirs.fileno(), *streams])
+    return Forked(mine)
+
+
+Make = Callable[[], WarmInterpreter]
+
+_shared: list[Make] = []
+
+
+def shared(make: Make) -> Make:
+    """What it makes is made once, and before test processes are forked: one serves them all."""
+    _shared.append(cache(make))
+    return _shared[-1]
+
+
+def make_shared() -> None:
+    for make in _shared:
+        make()
 
 
 def become_what_is_asked(control: socket.socket) -> None:
@@ -234,8 +264,14 @@ def look_at_streams() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "ask":
+        asked, words = socket.socket(fileno=int(sys.argv[2])), sys.argv[3:]
+        sys.exit(ask(asked, [os.getcwd(), dict(os.environ), 0, words], range(STREAMS)).wait())
+    asked = socket.socket(fileno=int(sys.argv[1]))
+    if not asked.recv(1, socket.MSG_PEEK):
+        sys.exit()  # nobody ever asked
     for name in sys.argv[2:]:
         import_module(name)
     gc.collect()
     gc.freeze()
-    become_what_is_asked(socket.socket(fileno=int(sys.argv[1])))
+    become_what_is_asked(asked)

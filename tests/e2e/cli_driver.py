@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from forge_tools.sandbox.processes.trees import descendants
 from tests.fleet import WorkerProcess, warm_worker
 from tests.migrated import migrated
 from tests.waiting import is_alive, wait_until
-from tests.warm import Forked, WarmInterpreter
+from tests.warm import Forked, WarmInterpreter, shared
 
 MODULE = "forge_tools.cli"
 COMMAND = (sys.executable, "-P", "-m", MODULE)
@@ -168,7 +167,7 @@ def in_the_background() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@cache
+@shared
 def warm_command() -> WarmInterpreter:
     """What forks the commands that a test runs to their end; those that it watches or kills start from nothing."""
     return WarmInterpreter(

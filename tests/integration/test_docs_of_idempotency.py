@@ -4,14 +4,13 @@ import ast
 import inspect
 import re
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from tests.e2e.cli_driver import MODULE, warm_command
 from tests.fleet import ROOT, Fleet
 
 PAGE = ROOT / "docs" / "idempotency.md"
@@ -46,10 +45,7 @@ async def _run_python(text: str, names: dict[str, Any]) -> None:
 
 
 def _run_shell(text: str, environment: dict[str, str], folder: Path) -> None:
-    command = f'forge-tools() {{ "{sys.executable}" -P -m forge_tools.cli "$@"; }}\nset -e\n{text}'
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = warm_command().shell(text, MODULE, cwd=folder, env=environment, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

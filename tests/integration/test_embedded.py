@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -29,12 +28,12 @@ from tests.migrated import migrated
 from tests.services import ValkeyServer, client
 from tests.stack_driver import worker_argv
 from tests.waiting import is_alive, wait_until
-from tests.warm import WarmInterpreter
+from tests.warm import WarmInterpreter, shared
 
 ROOT = Path(__file__).parents[2]
 
 
-@cache
+@shared
 def warm_driver() -> WarmInterpreter:
     return WarmInterpreter("tests.stack_driver", "forge_tools.storage.migrate", "alembic.command")
 

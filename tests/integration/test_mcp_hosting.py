@@ -5,7 +5,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, ExecutionStatus, Progress
 from tests.fleet import ROOT, WORKER, Fleet, WorkerProcess
 from tests.waiting import is_alive, reached
-from tests.warm import WarmInterpreter
+from tests.warm import WarmInterpreter, shared
 
 SERVERS = ROOT / "tests" / "mcp_servers"
 CONTEXT = ExecutionContext(working_dir=".")
@@ -25,7 +24,7 @@ def started(*words: str) -> dict[str, Any]:
     return {"command": sys.executable, "args": ["-P", str(SERVERS / words[0]), *words[1:]], "cwd": str(ROOT)}
 
 
-@cache
+@shared
 def warm_host() -> WarmInterpreter:
     """What forks the workers of this module, which import the SDK of MCP as well."""
     return WarmInterpreter(*WORKER, "forge_tools.mcp.hosted.servers")

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_driver import warm_command
+from tests.e2e.cli_driver import MODULE, warm_command
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -29,7 +28,6 @@ lines that follow it.
 
 _BLOCK = re.compile(r"^```(?P<kind>python|console)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (?P<name>[a-z_]+\.py)\n")
-_CLI = f"{shlex.quote(sys.executable)} -P -m forge_tools.cli"
 
 
 def blocks(page: str, kind: str) -> list[str]:
@@ -81,8 +79,8 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.Fix
     if tests:
         run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], tmp_path, environment)
     for command, output in commands(page):
-        line = re.sub(r"(?<![\w-])forge-tools ", f"{_CLI} ", command)
-        assert run(["/bin/sh", "-c", line], tmp_path, environment) == output, command
+        done = warm_command().shell(command, MODULE, cwd=tmp_path, env=variables(tmp_path, environment), timeout=90)
+        assert (done.returncode, done.stdout) == (0, output), (command, done.stderr)
 
 
 def test_every_file_and_command_of_a_page_is_found() -> None:
