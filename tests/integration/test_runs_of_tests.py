@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fleet import ROOT
-from tests.waiting import is_alive, wait_until
+from tests.waiting import PATIENCE, is_alive, wait_until
 
 CONFTEST = """
 import pytest
@@ -40,7 +40,8 @@ class Suite:
             (self.folder / f"test_{name}.py").write_text(f"HERE = {str(self.folder)!r}\n{source}")
         defaults = {"env": os.environ, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE} | options
         defaults["env"] = {**defaults["env"], "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        command = [sys.executable, "-m", "tests", *words, "-p", "no:cacheprovider"]
+        patience = [] if "--patience" in words else ["--patience", str(PATIENCE)]  # measured once
+        command = [sys.executable, "-m", "tests", *patience, *words, "-p", "no:cacheprovider"]
         return subprocess.Popen(command, cwd=self.folder, text=True, stderr=subprocess.STDOUT, **defaults)
 
     def run(self, source: str, *words: str, **options: Any) -> tuple[int, str]:
