@@ -20,6 +20,7 @@ from forge_tools.records import ExecutionContext, ExecutionStatus, new_id
 from tests.fleet import ROOT, Fleet, warm_worker
 from tests.waiting import wait_until
 
+BURST = 300
 DIGEST_KEY = "a secret of the tests, and of nobody else"
 
 RACE = """
@@ -154,7 +155,7 @@ async def test_whoever_comes_while_it_runs_waits_for_the_same_result(client: Exe
     assert len(mark.read_text().splitlines()) == 1
 
 
-async def test_a_burst_of_a_thousand_keys_runs_a_thousand_calls(client: ExecutorClient) -> None:
+async def test_a_burst_of_keys_runs_a_call_for_each(client: ExecutorClient) -> None:
     context, burst = ExecutionContext(working_dir="."), new_id()
 
     async def say(number: int) -> str:
@@ -162,11 +163,11 @@ async def test_a_burst_of_a_thousand_keys_runs_a_thousand_calls(client: Executor
         result = await client.call("Echo", {"message": str(number)}, context, idempotency_key=key)
         return str(result.output)
 
-    once = await asyncio.gather(*map(say, range(1000)))
-    again = await asyncio.gather(*map(say, range(1000)))
+    once = await asyncio.gather(*map(say, range(BURST)))
+    again = await asyncio.gather(*map(say, range(BURST)))
 
-    assert once == again == [str(number) for number in range(1000)]
-    assert sum((row.idempotency_key or "").startswith(burst) for row in await client.history.list(limit=3000)) == 1000
+    assert once == again == [str(number) for number in range(BURST)]
+    assert sum((row.idempotency_key or "").startswith(burst) for row in await client.history.list(limit=3000)) == BURST
 
 
 async def test_secrets_are_compared_and_replayed_without_being_kept(client: ExecutorClient) -> None:
