@@ -2,9 +2,7 @@
 
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,20 +47,12 @@ def commands(page: str) -> list[tuple[str, str]]:
 
 def variables(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FORGE_", "COV_"))}
-    return {**kept, "PYTHONPATH": f"{folder}:{DOCS.parent}", **environment}
+    return {**kept, "PYTHONPATH": f"{folder}:{DOCS.parent}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}
 
 
-def run(argv: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    done = subprocess.run(
-        argv, cwd=folder, env=variables(folder, environment), capture_output=True, text=True, timeout=90
-    )
-    assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def script(name: str, text: str, folder: Path, environment: Mapping[str, str]) -> None:
-    done = warm_command().run(["-c", text], cwd=folder, env=variables(folder, environment))
-    assert done.returncode == 0, f"{name}\n{done.stdout}\n{done.stderr}"
+def fork(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    done = warm_command().run(words, cwd=folder, env=variables(folder, environment))
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -75,9 +65,9 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.Fix
     tests = [name for name in files(page) if name.startswith("test_")]
     for name, text in files(page).items():
         if name not in tests:
-            script(name, text, tmp_path, environment)
+            fork(["-c", text], tmp_path, environment)
     if tests:
-        run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests], tmp_path, environment)
+        fork(["pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", *tests], tmp_path, environment)
     for command, output in commands(page):
         done = warm_command().shell(command, MODULE, cwd=tmp_path, env=variables(tmp_path, environment), timeout=90)
         assert (done.returncode, done.stdout) == (0, output), (command, done.stderr)
