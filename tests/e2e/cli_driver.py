@@ -213,7 +213,7 @@ def working(cli: Cli) -> Iterator[Cli]:
 
     For tests of what commands say: these begin much sooner than a whole stack does, and serve the same.
     """
-    settings = Settings.load(home=cli.folder / ".forge", broker_url=cli.settings["FORGE_BROKER_URL"])
+    settings = Settings.load(home=cli.home, broker_url=cli.settings["FORGE_BROKER_URL"])
     migrated(f"sqlite:///{settings.home / 'forge.db'}")
     ensure_key(settings)
     tools = ("--tools", "mytools:TOOLS") if (cli.folder / "mytools.py").exists() else ()
