@@ -130,4 +130,12 @@ def look_up() -> object:
     return {}["missing"]
 
 
-TOOLS = (noise, noise_async, tell, flood, leave_a_writer, say, fail)
+@tool
+def crash() -> None:
+    """End the process in the midst of a word."""
+    os.system("echo from a child; sleep 0.3")
+    os.write(2, b"Fatal: this is why\n")
+    os.kill(os.getpid(), 9)
+
+
+TOOLS = (crash, noise, noise_async, tell, flood, leave_a_writer, say, fail)

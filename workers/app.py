@@ -152,7 +152,7 @@ def _serve_from_children(app: Celery, child: Child, lane: ChildrenLane) -> None:
 
     @signals.worker_process_init.connect(weak=False)
     def start(**_: object) -> None:
-        child.start(parent, pairs.childs_end)
+        child.start(parent, pairs.childs_end, pairs.childs_output)
 
     @app.task(name=TASK, shared=False)
     def run(wakeups: list[tuple[str, int]]) -> None:

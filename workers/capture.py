@@ -7,8 +7,9 @@ import os
 import select
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
@@ -28,6 +29,9 @@ STANDARD: tuple[tuple[int, Standard], ...] = ((1, "stdout"), (2, "stderr"))
 CHUNK = 1 << 16
 PIPE_BYTES = 1 << 20
 """What may be in a pipe: code that writes and holds the interpreter's lock keeps its reader from reading."""
+
+PAUSE_SECONDS = 0.005
+"""Between what comes and its being read. In it come as many bytes as a pipe holds."""
 
 _OURS = ("forge_tools.", "workers.")
 
@@ -103,6 +107,46 @@ class CallLog(logging.Handler):
         scope.emit(f"{name}{text.rstrip()}\n", "log", record.levelno)
 
 
+class ChildOutput:
+    """The pipes that a process of the pool is born with. It reads them itself; its parent keeps their ends for its last words."""
+
+    def __init__(self) -> None:
+        self.pipes = {stream: _pipe() for _, stream in STANDARD}
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for pair in self.pipes.values() for number in pair]
+
+    def born(self) -> None:
+        """In the parent, once it has forked: what it does not keep is closed."""
+        for end, write in self.pipes.values():
+            os.close(write)
+            _parents.add(end)
+
+    def last_words(self) -> Iterator[tuple[Standard, bytes]]:
+        """What the process had not read when it ended."""
+        for stream, (end, _) in self.pipes.items():
+            with suppress(BlockingIOError):
+                yield stream, os.read(end, PIPE_BYTES)
+
+    def close(self) -> None:
+        for end, _ in self.pipes.values():
+            _parents.discard(end)
+            os.close(end)
+        self.pipes = {}
+
+
+_parents: set[int] = set()
+"""Ends that this process keeps for its children; each of these has to let go of those of its siblings."""
+
+
+def siblings_ends() -> list[int]:
+    """In a process of the pool: what its parent keeps for others."""
+    found = list(_parents)
+    _parents.clear()
+    return found
+
+
 class Pipes:
     """Descriptors 1 and 2 of a process of the pool, as a call's own: a thread reads what comes through them.
 
@@ -110,10 +154,11 @@ class Pipes:
     the next call gets others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, flush: Callable[[], None], output: ChildOutput | None = None) -> None:
+        self._flush = flush
         self._own = {stream: _kept(number) for number, stream in STANDARD}
         self.threads: set[threading.Thread] = set()
-        self._renew()
+        self._renew(output)
         _move_streams(self._own, of_calls=True)
         _buffer_lines_of_c()
 
@@ -138,15 +183,16 @@ class Pipes:
         self._pair.let_go()
         _move_streams({stream: number for number, stream in STANDARD}, of_calls=False)
 
-    def _renew(self) -> None:
-        self._pair = _Pair(self._own)
+    def _renew(self, output: ChildOutput | None = None) -> None:
+        self._pair = _Pair(self._own, self._flush, output or ChildOutput())
         self.threads = {thread for thread in self.threads if thread.is_alive()} | {self._pair.thread}
 
 
 class _Pair:
     """Two pipes in place of descriptors 1 and 2, from when it is made."""
 
-    def __init__(self, own: dict[Standard, int]) -> None:
+    def __init__(self, own: Mapping[Standard, int], flush: Callable[[], None], output: ChildOutput) -> None:
+        self._flush = flush
         self.scope: CallScope | None = None
         self._scrubber: Scrubber | None = None
         self._own = own
@@ -155,8 +201,10 @@ class _Pair:
         self._ends: dict[int, Standard] = {}
         self._poll = select.poll()
         for number, stream in STANDARD:
-            self._ends[_piped(number)] = stream
-        for end in self._ends:
+            end, write = output.pipes[stream]
+            os.dup2(write, number)
+            os.close(write)
+            self._ends[end] = stream
             self._poll.register(end, select.POLLIN)
         self.thread = threading.Thread(target=self._read_for_ever, name="forge-output", daemon=True)
         self.thread.start()
@@ -180,12 +228,14 @@ class _Pair:
             waiting.register(end, select.POLLIN)
         while self._ends:
             waiting.poll()
+            time.sleep(PAUSE_SECONDS)  # what is still in the pipe when this process dies its parent reads
             with self._lock:
                 for end in self._take():  # here alone: a number that is closed may be another file's by now
                     del self._ends[end]
                     self._poll.unregister(end)
                     waiting.unregister(end)
                     os.close(end)
+            self._flush()
 
     def _take(self) -> list[int]:
         """Take a pipe's length from each at most, so that who writes without end keeps nobody; returns those that nobody writes to."""
@@ -226,15 +276,13 @@ def _kept(number: int) -> int:
         return os.open(os.devnull, os.O_WRONLY)
 
 
-def _piped(number: int) -> int:
-    """Make that descriptor the writing end of a new pipe; returns the other, which never waits."""
+def _pipe() -> tuple[int, int]:
+    """A pipe whose reader never waits."""
     end, write = os.pipe()
-    os.dup2(write, number)
-    os.close(write)
     os.set_blocking(end, False)
     with suppress(OSError, AttributeError):  # other systems than Linux, or a user who has many already
         fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return end
+    return end, write
 
 
 def _buffer_lines_of_c() -> None:

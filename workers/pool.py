@@ -20,11 +20,12 @@ from celery.concurrency import asynpool, prefork
 from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Limits
 from forge_tools.signals import keep_ignored_here
+from workers.capture import ChildOutput
 from workers.lanes.base import TimeLimit
 from workers.lanes.process import Limit
 
-Adopt = Callable[[Any, socket.socket, Limit], None]
-"""Takes a process that was just forked, the engine's end of the pair that it was given, and how Celery limits its bodies."""
+Adopt = Callable[[Any, socket.socket, Limit, ChildOutput], None]
+"""Takes a process that was just forked, the engine's end of the pair that it was given, how Celery limits its bodies, and what it puts out."""
 
 FOLLOW_SECONDS = 1.0
 ARM_SECONDS = 60.0
@@ -40,15 +41,18 @@ class Pairs:
         self._adopt = adopt
         self.made = 0
         self.childs_end: socket.socket
-        """Of the process that is being forked, in which it stays."""
+        self.childs_output: ChildOutput
+        """Of the process that is being forked, in which they stay."""
 
     def fork(self, fork: Callable[[], Any], limit: Callable[[int, Limits], TimeLimit]) -> Any:
         """Make a pair around the fork of a process; `limit` sets time limits on what runs in one of that pid."""
         ours, self.childs_end = socket.socketpair()
+        self.childs_output = ChildOutput()
         with self.childs_end:
             process = fork()
+        self.childs_output.born()
         self.made += 1
-        self._adopt(process, ours, partial(limit, process.pid))
+        self._adopt(process, ours, partial(limit, process.pid), self.childs_output)
         return process
 
 

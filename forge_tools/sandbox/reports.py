@@ -98,11 +98,11 @@ class ReportBuffer(Reporter):
         self.emit(told.text or "", told.stream, told.level)
         self._tell()
 
-    def take(self) -> list[Told]:
-        """What is to be told now, in order. Progress is always; output is not more often than it may be."""
+    def take(self, *, is_urgent: bool = False) -> list[Told]:
+        """What is to be told now, in order. Progress is always; output is not more often than it may be, unless it is urgent."""
         with self._lock:
             now = self._clock()
-            told = self._take_output() if now >= self._due else []
+            told = self._take_output() if is_urgent or now >= self._due else []
             if told:
                 self._due = now + self._interval
             told += self._take_progress()

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from concurrent.futures import thread as executor_threads
 from contextlib import suppress
@@ -30,7 +30,7 @@ from forge_tools.sandbox.processes.environment import Marking
 from forge_tools.sandbox.processes.trees import adopt_orphans, descendants
 from forge_tools.sandbox.reports import ReportBuffer
 from workers.artifacts import WorkerArtifacts, from_text, to_text
-from workers.capture import Pipes
+from workers.capture import ChildOutput, Pipes, siblings_ends
 from workers.lanes.base import execute, outcome_of_task, scope_of
 from workers.lanes.birth import Birth, Surroundings, fell_short, limit_this_process, shortage
 from workers.lanes.frames import ChildLine, Frame, fields_of
@@ -74,7 +74,7 @@ class Child:
         self._numbers = itertools.count()
         self._ready: Future[None] = Future()
 
-    def start(self, parent: int, end: socket.socket) -> None:
+    def start(self, parent: int, end: socket.socket, output: ChildOutput | None = None) -> None:
         """Become a process group of our own, forget what a tool must not know, and say to the engine that we are there.
 
         `end` is ours of the pair that we share with it. A child whose parent died while it was being forked would live for ever: it ends here instead.
@@ -82,7 +82,9 @@ class Child:
         os.setpgid(0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        _let_go_of_the_parents(end.fileno())
+        for sibling in siblings_ends():
+            _let_go(sibling)
+        _let_go_of_the_parents({end.fileno(), *(output.numbers if output is not None else ())})
         self._line = ChildLine(end)
         os.register_at_fork(after_in_child=self._let_go_in_copies)  # or our death would go unnoticed
         for name in SECRETS:
@@ -93,8 +95,8 @@ class Child:
         signal.signal(signal.SIGUSR2, _end_process)
         signals.worker_process_shutdown.connect(_end_by_itself)
         self._surroundings = Surroundings()
-        self._pipes, self._left = Pipes(), frozenset[int]()
         self._reports = ReportSender(self._line.send)
+        self._pipes, self._left = Pipes(self._reports.flush, output), frozenset[int]()
         self._loop = asyncio.new_event_loop()  # not before the fork: children would share its wake-up pipe
         threading.Thread(target=self._serve, name="forge-tools-loop", daemon=True).start()
         self._ready.result(timeout=30)
@@ -241,6 +243,12 @@ class ReportSender:
         self._buffer = ReportBuffer(self._hear, interval=SEND_SECONDS)
         return self._buffer
 
+    def flush(self) -> None:
+        """Tell at once what there is: the process may not last."""
+        with self._sending:
+            if self._buffer is not None:
+                self._tell(self._buffer.take(is_urgent=True))
+
     def end(self) -> None:
         """Tell what is left: the body is over, and its outcome comes next."""
         with self._sending:
@@ -314,7 +322,7 @@ def _end_by_itself(**_: object) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
-def _let_go_of_the_parents(spare: int) -> None:
+def _let_go_of_the_parents(spare: Collection[int]) -> None:
     """Close what the fork handed down: sockets to the database, the broker and other children, and files such as SQLite's.
 
     Pipes of other children go, too: both of their ends are here. A stray write to a number that a tool takes for its own
@@ -327,7 +335,7 @@ def _let_go_of_the_parents(spare: int) -> None:
     ends = Counter(found.st_ino for found in opened.values() if stat.S_ISFIFO(found.st_mode))
     for fd, found in opened.items():
         is_the_parents = stat.S_ISSOCK(found.st_mode) or stat.S_ISREG(found.st_mode) or ends[found.st_ino] > 1
-        if fd > 2 and fd != spare and is_the_parents:
+        if fd > 2 and fd not in spare and is_the_parents:
             _let_go(fd)
 
 

@@ -15,7 +15,10 @@ from forge_tools.ladder import Ladder
 from forge_tools.records import Claim, ExecutionStatus, Outcome, Told, Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
+from forge_tools.sandbox.processes.output import scrubbed_text
+from forge_tools.secrecy import Scrubber
 from workers.artifacts import from_text, to_text
+from workers.capture import ChildOutput
 from workers.lanes import frames
 from workers.lanes.base import Body, Guard, Host, Verdict, context_of, swept
 from workers.lanes.frames import Line, fields_of, most_from_child
@@ -71,17 +74,19 @@ class ChildrenLane:
         self._loop = asyncio.get_running_loop()
         self._looking = asyncio.create_task(self._look_for_ever())
 
-    def adopt(self, process: Any, end: socket.socket, limit: Limit) -> None:
+    def adopt(self, process: Any, end: socket.socket, limit: Limit, output: ChildOutput | None = None) -> None:
         """Take a process that the pool has just forked, and our end of the pair that it was given; on the pool's thread.
 
-        `limit` sets Celery's time limits on a body of it.
+        `limit` sets Celery's time limits on a body of it; `output` has its last words.
         """
         handle = ProcessHandle(process.pid)  # here, where nobody can have reaped it yet
         try:
-            self._loop.call_soon_threadsafe(self._adopt, process, handle, end, limit)
+            self._loop.call_soon_threadsafe(self._adopt, process, handle, end, limit, output)
         except RuntimeError:  # the engine has ended; the child ends when it sees that its line has
             handle.close()
             end.close()
+            if output is not None:
+                output.close()
 
     def answering(self) -> int:
         """How many children can be spoken with."""
@@ -135,9 +140,11 @@ class ChildrenLane:
 
     # Hearing the children.
 
-    def _adopt(self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit) -> None:
+    def _adopt(
+        self, process: Any, handle: ProcessHandle, end: socket.socket, limit: Limit, output: ChildOutput | None
+    ) -> None:
         line = Line(lambda frame: self._hear(child, frame), lambda: self._lose(child), self._most_bytes)
-        child = PoolProcess(line, handle, process, limit)
+        child = PoolProcess(line, handle, process, limit, output)
         self._children[child.pid] = child
         self._do(self._connect(child, end), self._steps)
 
@@ -285,7 +292,16 @@ class ChildrenLane:
         await self._sweep(child, body)
         if child.is_doomed:  # what it told before it was ended counts
             await until_silent([child], self._grace)
+            self._hear_last_words(child, body)
         self._end(child, body, outcome)
+
+    def _hear_last_words(self, child: PoolProcess, body: Body) -> None:
+        """What it put out just before it ended, which may say why, and had no time to tell."""
+        for stream, data in child.output.last_words() if child.output is not None else ():
+            if data:
+                body.reports = body.reports or self._host.begin_reports(body.claim)
+                text = data.decode(errors="backslashreplace")
+                body.reports.emit(scrubbed_text(Scrubber(body.claim.secrets), text), stream)
 
     async def _sweep(self, child: PoolProcess, body: Body) -> None:
         """End what the body started; with a doomed child, the child and its whole tree."""
@@ -373,6 +389,8 @@ class ChildrenLane:
         """Let go of a child that is gone and of which nothing is left to tell."""
         if child.is_silent.is_set() and child.body is None:
             child.handle.close()
+            if child.output is not None:
+                child.output.close()
             if self._children.get(child.pid) is child:
                 del self._children[child.pid]
 

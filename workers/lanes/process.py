@@ -12,6 +12,7 @@ from typing import Any
 from forge_tools.ladder import Limits
 from forge_tools.sandbox.processes.endings import ProcessHandle
 from forge_tools.sandbox.processes.trees import descendants
+from workers.capture import ChildOutput
 from workers.lanes.base import Body, TimeLimit
 from workers.lanes.frames import Line
 
@@ -40,6 +41,7 @@ class PoolProcess:
     handle: ProcessHandle
     process: Any
     limit: Limit
+    output: ChildOutput | None = None
     body: Body | None = None
     has_started: bool = False
     is_ready: bool = False

@@ -17,12 +17,18 @@ from forge_tools.ladder import Limits
 from tests.unit.workers.child_bench import Limited
 from tests.waiting import is_alive, within
 from workers import pool as pool_module
+from workers.capture import ChildOutput
 from workers.pool import Pairs, pool_with
+
+
+def let_go(_: Any, end: socket.socket, __: object, output: ChildOutput) -> None:
+    end.close()
+    output.close()
 
 
 @pytest.fixture
 def pairs() -> Pairs:
-    return Pairs(lambda _, end, __: end.close())
+    return Pairs(let_go)
 
 
 @pytest.fixture
@@ -50,20 +56,23 @@ def test_a_dead_child_is_watched_again_when_the_consumer_starts_anew(pool: Any) 
 
 
 def test_the_child_has_one_end_the_engine_the_other_and_the_pool_none() -> None:
-    adopted: list[tuple[Any, socket.socket]] = []
-    pairs = Pairs(lambda process, end, _: adopted.append((process, end)))
+    adopted: list[tuple[Any, socket.socket, ChildOutput]] = []
+    pairs = Pairs(lambda process, end, _, output: adopted.append((process, end, output)))
 
     def fork() -> SimpleNamespace:
         kept.append(pairs.childs_end.dup())
+        os.write(pairs.childs_output.pipes["stderr"][1], b"last words")
         return forked
 
     forked, kept = SimpleNamespace(pid=7), list[socket.socket]()
     assert pairs.fork(fork, Limited) is forked
 
-    [(process, ours)], [theirs] = adopted, kept
+    [(process, ours, output)], [theirs] = adopted, kept
     with ours, theirs:
         ours.send(b"x")
         assert (process, theirs.recv(1), pairs.childs_end.fileno()) == (forked, b"x", -1)
+    assert list(output.last_words()) == [("stdout", b""), ("stderr", b"last words")]
+    output.close()
 
 
 def test_a_pool_whose_children_have_no_pairs_refuses_to_start(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +114,7 @@ class LivePool:
 def module_pool() -> Iterator[LivePool]:
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(pool_module, "FOLLOW_SECONDS", 0.1)
-        live = LivePool(Pairs(lambda _, end, __: end.close()))
+        live = LivePool(Pairs(let_go))
         yield live
     live.pool.terminate()
     live.pool.join()
