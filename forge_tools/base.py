@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from forge_tools import schemas
+from forge_tools.dependencies import Depends, dependencies_of, with_dependencies
 from forge_tools.diagnosis import diagnosis_of
 from forge_tools.errors import ErrorCode, InvalidToolError
 from forge_tools.failures import failure_of
@@ -185,6 +186,11 @@ class BaseTool(ABC):
         return to_langchain_tool(self, context)
 
     @cached_property
+    def _dependencies(self) -> Mapping[str, Depends]:
+        """What `_execute` is handed besides what callers give."""
+        return dependencies_of(self._execute)
+
+    @cached_property
     def _validator(self) -> Validator:
         return Validator(self.spec)
 
@@ -213,7 +219,9 @@ class BaseTool(ABC):
         valid, error = self.validate_params(**parameters) if validate else (True, None)
         if not valid:
             return self._refusal(error or "Invalid parameters", parameters)
-        body = self._dry_run if context.dry_run else self._execute
+        body: Callable[..., Awaitable[Any]] = self._dry_run if context.dry_run else self._execute
+        if self._dependencies and not context.dry_run:
+            body = with_dependencies(body, self._dependencies)
         result = await self._guarded(body, context, self.effective(parameters))
         if context.dry_run:
             result.metadata["dry_run"] = True

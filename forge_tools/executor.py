@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from forge_tools import schemas
 from forge_tools.base import BaseTool, brief, preview
+from forge_tools.dependencies import DEPENDENCIES, Dependencies
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.failures import failure_of, text_of
 from forge_tools.records import (
@@ -80,7 +81,8 @@ class ToolExecutor:
     """Calls tools by name: resolve, validate, inject the context, run, log, record.
 
     `max_timeout` caps every timeout (seconds). `reach` is what tools may touch on this host, such as the
-    folders of the workspace. The last `history_limit` calls are kept in memory.
+    folders of the workspace. The last `history_limit` calls are kept in memory. `overrides` make others in place of what
+    tools depend on.
     """
 
     def __init__(
@@ -91,11 +93,13 @@ class ToolExecutor:
         max_timeout: float | None = None,
         history_limit: int = 10_000,
         reach: Reach | None = None,
+        overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     ) -> None:
         self._registry = registry if registry is not None else ToolRegistry()
         self._default_context = default_context or ExecutionContext(working_dir=".")
         self._max_timeout = max_timeout
         self._reach = reach
+        self._dependencies = Dependencies(overrides)
         self._calls: deque[_Call] = deque(maxlen=history_limit)
         self._lock = threading.Lock()
         self._stats = _Stats()
@@ -147,6 +151,7 @@ class ToolExecutor:
     async def shutdown(self) -> None:
         """Run the tools' `shutdown` hooks (spec S1-30)."""
         await self._registry.shutdown_all()
+        await self._dependencies.close()
 
     def function(self, name: str) -> Callable[[Mapping[str, Any]], Awaitable[str]]:
         """Return a function from arguments to text, which raises where a call fails (contradiction C10).
@@ -231,6 +236,7 @@ class ToolExecutor:
             return wrong_call(flaw, f"execute(name, context, **parameters) or {_FORM}")
         context = self._within_limits(tool.spec, context, options)
         token = REACH.set(self._reach) if self._reach is not None else None
+        made = DEPENDENCIES.set(self._dependencies)
         scrubber = scrubber_of(tool.spec, arguments, metadata=context.metadata)
         concealed = CONCEALED.set(scrubber) if scrubber is not None else None
         try:
@@ -246,6 +252,7 @@ class ToolExecutor:
             self._record(tool, arguments, context, _interruption(tool.spec, arguments, error))
             raise
         finally:
+            DEPENDENCIES.reset(made)
             if token is not None:
                 REACH.reset(token)
             if concealed is not None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
@@ -28,6 +28,7 @@ class InlineExecutor(ToolExecutor):
 
     What could not travel to a worker and back fails here too: parameters and outputs go through JSON. `files` are
     written into `workspace`, a temporary folder to which the tools are confined; `context` changes the usual context.
+    `overrides` make others in place of what tools depend on: `{make_index: lambda: FakeIndex()}`.
     `reports` is the progress and the output that the tools have reported, one by one and in order.
 
         with InlineExecutor(greet) as tools:
@@ -39,6 +40,7 @@ class InlineExecutor(ToolExecutor):
         *tools: BaseTool | type[BaseTool],
         files: Mapping[str, str | bytes] | None = None,
         context: Mapping[str, Any] | None = None,
+        overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     ) -> None:
         self.workspace = Path(mkdtemp(prefix="forge-test-")).resolve()
         self._remove_workspace = weakref.finalize(self, shutil.rmtree, self.workspace, ignore_errors=True)
@@ -47,7 +49,7 @@ class InlineExecutor(ToolExecutor):
         self._runner: asyncio.Runner | None = None
         registry = ScopedRegistry()
         registry.register_many([tool() if isinstance(tool, type) else tool for tool in tools], strict=True)
-        super().__init__(registry, default_context=self.context, reach=Reach(root=self.workspace))
+        super().__init__(registry, default_context=self.context, reach=Reach(root=self.workspace), overrides=overrides)
         for name, content in (files or {}).items():
             self._write(name, content)
 

@@ -103,6 +103,7 @@ class FunctionTool(BaseTool, Generic[P, R]):
         self.description = docs.description
         self.lane = "async" if self._is_async else "process"
         self.parameters = self._signature.parameters
+        self._dependencies = self._signature.dependencies
         for attribute, value in declared.items():
             setattr(self, attribute, value)
         self._require_sound()

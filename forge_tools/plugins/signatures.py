@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_jsonable_python
 
+from forge_tools.dependencies import Depends, dependency_in
 from forge_tools.errors import InvalidCallError, InvalidToolError
 from forge_tools.plugins.docstrings import Docs
 from forge_tools.records import ExecutionContext, Schema, ToolParameter
@@ -94,11 +95,15 @@ class Signature:
         self._sensitive = sensitive
         self._arguments: dict[str, _Argument] = {}
         self._injected: dict[str, Give] = {}
+        self.dependencies: dict[str, Depends] = {}
+        """Parameters that are made for the body."""
         injected = {**INJECTED, **(given or {})}
         self._formal = inspect.signature(function).parameters
         for formal in self._formal.values():
             annotation = self._annotation(formal)
-            if (give := _given(annotation, injected)) is not None:
+            if (made := dependency_in(annotation)) is not None:
+                self.dependencies[formal.name] = made
+            elif (give := _given(annotation, injected)) is not None:
                 self._injected[formal.name] = give
             else:
                 self._arguments[formal.name] = self._argument(formal, annotation)
@@ -123,6 +128,7 @@ class Signature:
                 problems += _problems(name, error)
         if problems:
             raise InvalidCallError(problems[0], problems)
+        filled |= {name: values[name] for name in self.dependencies if name in values}
         filled |= {name: give(context) for name, give in self._injected.items()}
         leading = [name for name, formal in self._formal.items() if formal.kind is Parameter.POSITIONAL_ONLY]
         return [filled.pop(name) for name in leading], filled

@@ -24,7 +24,7 @@ PROMISED = {
     "forge_tools.executor": ("CallOptions", "ToolExecutor"),
     "forge_tools.client": ("Call", "ExecutorClient", "Handle", "SyncExecutorClient", "SyncHandle"),
     "forge_tools.config": ("Settings",),
-    "forge_tools.plugins": ("FunctionTool", "ToolFactory", "admit", "load_project", "load_tools", "tool"),
+    "forge_tools.plugins": ("Depends", "FunctionTool", "ToolFactory", "admit", "load_project", "load_tools", "tool"),
     "forge_tools.testing": ("InlineExecutor",),
     "forge_tools.errors": ("ErrorCode", "ForgeError"),
 }

@@ -74,5 +74,12 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path, request: pytest.Fix
 
 
 def test_every_file_and_command_of_a_page_is_found() -> None:
-    assert [*files("tools.md")] == ["mytools.py", "remotely.py", "counting.py", "service.py", "test_mytools.py"]
+    assert [*files("tools.md")] == [
+        "mytools.py",
+        "remotely.py",
+        "counting.py",
+        "service.py",
+        "notes.py",
+        "test_mytools.py",
+    ]
     assert len(commands("tools.md")) == 4
