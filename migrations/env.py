@@ -4,8 +4,8 @@ from alembic import context
 from sqlalchemy import Connection
 
 from forge_tools.config import Settings
-from forge_tools.storage.columns import metadata
 from forge_tools.storage.migrate import alone
+from forge_tools.storage.tables import metadata
 
 
 def run_on(connection: Connection) -> None:

@@ -19,7 +19,7 @@ from benchmarks.scene import Scene
 from forge_tools.errors import StorageError
 from forge_tools.records import Grouping
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.connection.database import STATEMENT_SECONDS
+from forge_tools.storage.connection.drivers import STATEMENT_SECONDS
 from forge_tools.storage.history.rollups import hour_at
 
 TIMES = 3

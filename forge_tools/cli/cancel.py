@@ -35,7 +35,7 @@ def cancel(
     async def ask(store: Store) -> tuple[str, str]:
         whole = execution_id.lower()  # which need not be read: somebody else may have written it
         id_ = whole if is_id(whole) else (await store.history.get(execution_id)).id
-        answer = await store.queue.cancel(id_, actor=whoami(), reason=reason)
+        answer = await store.transitions.cancel(id_, actor=whoami(), reason=reason)
         if answer != "over":
             with suppress(ForgeError):  # it is stored; workers and submitters look by themselves, too
                 await tell_of_cancel(store, settings.broker, id_)

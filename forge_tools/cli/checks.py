@@ -23,12 +23,12 @@ from forge_tools.artifacts.parts import PartFiles
 from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
-from forge_tools.records import SealingKey
 from forge_tools.records.audit import Head
 from forge_tools.sandbox.processes.commands import find_beside_python
 from forge_tools.secrecy import KeyFolder
 from forge_tools.storage import Store
 from forge_tools.storage.connection.pool import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
+from forge_tools.storage.directory import PublicKey
 from forge_tools.urls import for_redis, without_passwords
 
 PACKAGES = ("celery", "kombu", "redis", "sqlalchemy", "pydantic")
@@ -230,13 +230,13 @@ async def check_keys(store: Store, settings: Settings) -> list[Finding]:
     """Check what encrypts secrets, what identifies repeated calls, and what history is signed with."""
     held = KeyFolder(settings.keys_folder).ids()
     return [
-        _sealing(await store.encryption_keys.current(), held, settings.keys_folder),
+        _sealing((await store.directories.read()).encryption_key, held, settings.keys_folder),
         *_digests(store.dialect, settings),
         *_signature(await store.audit.head(), settings),
     ]
 
 
-def _sealing(key: SealingKey | None, held: list[str], folder: Path) -> Finding:
+def _sealing(key: PublicKey | None, held: list[str], folder: Path) -> Finding:
     if key is None:
         return note(
             "secrets",

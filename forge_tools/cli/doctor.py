@@ -140,7 +140,7 @@ async def _check(store: Store, settings: Settings) -> list[Finding]:
     fleet = Fleet(
         live=[one for one in known if one.silent_seconds <= settings.lease],
         silent=[one for one in known if one.silent_seconds > settings.lease],
-        tools=await store.catalogue.specs(),
+        tools=(await store.directories.read()).enabled,
         backlog=await store.overviews.backlog(),
         stuck=await store.overviews.stuck(lease=settings.lease, patience=attention.BEATS * settings.heartbeat),
         unfit=[one for one in workers if one.stopped_at and one.unfit and one.silent_seconds < LATELY],

@@ -39,7 +39,7 @@ def new(
     settings = Settings.load()
 
     async def work(store: Store) -> str | None:
-        has_one = if_none and await store.encryption_keys.current() is not None
+        has_one = if_none and (await store.directories.read()).encryption_key is not None
         return None if has_one else await _make(store, settings)
 
     made = with_store(work, settings)

@@ -19,7 +19,7 @@ from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ServerState, ToolCategory, ToolParameter, ToolSpec, ToolVersion, told_of
 from forge_tools.schemas import FORMATS, render
 from forge_tools.storage import Store
-from forge_tools.storage.catalogue import LIVE_SECONDS, chosen
+from forge_tools.storage.catalogue import chosen
 
 NameArgument = Annotated[str, Argument(help="The tool, by its name or an alias.")]
 
@@ -190,9 +190,9 @@ def _versions(name: str) -> list[ToolVersion]:
 
 
 async def _published(store: Store) -> tuple[list[_Tool], tuple[ServerState, ...]]:
-    enabled, disabled = await store.catalogue.read()
-    known = [_Tool(spec, is_enabled=True) for spec in enabled] + [_Tool(spec, is_enabled=False) for spec in disabled]
-    return known, await store.workers.servers(LIVE_SECONDS)
+    found = await store.directories.read()
+    known = [_Tool(spec, is_enabled=True) for spec in found.enabled]
+    return known + [_Tool(spec, is_enabled=False) for spec in found.disabled], found.servers
 
 
 def _definition(tool: _Tool) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class Calls:
     async def cancel(self, execution_id: str, reason: str = "") -> Literal["cancelled", "requested", "over"]:
         """Cancel an execution. The request is stored in SQL; the worker is notified, and sees it within a heartbeat at the latest."""
         store = self._connection.store
-        answer = await store.queue.cancel(execution_id, actor=self._actor, reason=reason)
+        answer = await store.transitions.cancel(execution_id, actor=self._actor, reason=reason)
         if answer != "requested":  # it is over, and no worker notifies of that
             self._results.ended([execution_id])
         if answer != "over":
@@ -327,7 +327,7 @@ async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> No
     """
     broker = open_broker(broker_url)
     try:
-        for listener, id_ in await store.queue.listeners([execution_id]):
+        for listener, id_ in await store.transitions.listeners([execution_id]):
             broker.notify(listener, id_.encode())
     finally:
         await broker.close()

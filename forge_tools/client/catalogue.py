@@ -10,7 +10,6 @@ from forge_tools.client.connection import NOT_CONNECTED, Connection
 from forge_tools.errors import ConfigurationError, ErrorCode, InvalidCallError
 from forge_tools.records import (
     Schema,
-    SealingKey,
     ServerState,
     ToolCategory,
     ToolSpec,
@@ -20,7 +19,8 @@ from forge_tools.records import (
 from forge_tools.records.places import host_queue
 from forge_tools.schemas import render, require_format
 from forge_tools.secrecy import Sealer
-from forge_tools.storage import Store, ToolChangedError
+from forge_tools.storage import ToolChangedError
+from forge_tools.storage.directory import Directory
 from forge_tools.validation import Validator, shown, suggestion
 
 REFRESH_INTERVAL = 1.0
@@ -43,10 +43,10 @@ class Snapshot:
         specs: Sequence[ToolSpec] = (),
         places: WorkspacePlaces = NOWHERE,
         disabled: Sequence[ToolSpec] = (),
-        sealing_key: SealingKey | None = None,
+        encryption_key: bytes | None = None,
         servers: tuple[ServerState, ...] = (),
     ) -> None:
-        self._sealing_key = sealing_key
+        self._encryption_key = encryption_key
         self.places = places
         self.servers = servers
         self._disabled = {name: spec for spec in disabled for name in (spec.name, *spec.aliases)}
@@ -58,17 +58,16 @@ class Snapshot:
         self._validators: dict[str, Validator] = {}
 
     @classmethod
-    async def read(cls, store: Store, lease: float, *, before: Self) -> Self:
-        """Read it; who was seen for the last time a `lease` ago serves nothing. A tool that is as before stays that object."""
-        read, disabled = await store.catalogue.read()
-        specs = [before.same(spec) for spec in read]
-        places, key = await store.workspaces.places(within=lease), await store.encryption_keys.current()
-        return cls(specs, places, disabled, key, await store.workers.servers(lease))
+    def of(cls, found: Directory, *, before: Self) -> Self:
+        """Make it of what was read. A tool that is as before stays that object."""
+        specs = [before.same(spec) for spec in found.enabled]
+        key = found.encryption_key.public if found.encryption_key else None
+        return cls(specs, found.places, found.disabled, key, found.servers)
 
     @cached_property
     def sealer(self) -> Sealer | None:
         """What seals secrets for the workers; None where nobody made a key."""
-        return None if self._sealing_key is None else Sealer(self._sealing_key.public)
+        return None if self._encryption_key is None else Sealer(self._encryption_key)
 
     def after(self, changed: ToolChangedError) -> Self:
         """The same with what an insert said of a tool."""
@@ -76,7 +75,7 @@ class Snapshot:
         enabled = [spec for spec in self.specs if spec.name != name]
         disabled = [spec for called, spec in self._disabled.items() if called == spec.name != name]
         (enabled if changed.is_enabled else disabled).extend(current)
-        snapshot = type(self)(enabled, self.places, disabled, self._sealing_key, self.servers)
+        snapshot = type(self)(enabled, self.places, disabled, self._encryption_key, self.servers)
         snapshot.sessions = self.sessions
         return snapshot
 
@@ -143,14 +142,13 @@ class Catalogue:
         return self._workers
 
     async def refresh(self) -> None:
-        """Read the catalogue again, and who serves what."""
-        began, store = time.monotonic(), self._connection.store
-        snapshot = await Snapshot.read(store, self._lease, before=self.snapshot)
-        workers = await store.workers.live_queues(self._lease)
+        """Read the catalogue again, and who serves what: who was seen for the last time a lease ago serves nothing."""
+        began = time.monotonic()
+        found = await self._connection.store.directories.read(self._lease)
         if began >= self.read_at:  # else another one began later, and has ended before: it knows more
-            self.snapshot, self.read_at = snapshot, began
+            self.snapshot, self.read_at = Snapshot.of(found, before=self.snapshot), began
             self._workers.clear()
-            self._workers.update(workers)
+            self._workers.update(found.queues)
 
     async def refresh_since(self, moment: float) -> None:
         """See to it that the snapshot was read after `moment`; those who ask meanwhile share the next read."""
@@ -166,7 +164,7 @@ class Catalogue:
         """The workspace that a session is bound to; asked once a snapshot."""
         sessions = self.snapshot.sessions
         if session_id not in sessions:
-            sessions[session_id] = await self._connection.store.workspaces.of_session(session_id)
+            sessions[session_id] = await self._connection.store.directories.workspace_of(session_id)
         return sessions[session_id]
 
     def specs(self) -> list[ToolSpec]:

@@ -1,7 +1,7 @@
 """What a client reads of executions, its own and others': rows, attempts, events, progress and artifacts."""
 
 from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forge_tools.client.connection import Connection
 from forge_tools.records import (
@@ -13,7 +13,9 @@ from forge_tools.records import (
     PageWish,
     Progress,
 )
-from forge_tools.storage.artifacts import StoredArtifacts
+
+if TYPE_CHECKING:
+    from forge_tools.storage.artifacts import StoredArtifacts
 
 
 class History:
@@ -35,7 +37,7 @@ class History:
         return await self._connection.store.reports.progress_of(execution_ids)
 
     @property
-    def artifacts(self) -> StoredArtifacts:
+    def artifacts(self) -> "StoredArtifacts":
         """Where they are kept, for readers who may see those of one session only."""
         return self._connection.store.artifacts
 

@@ -17,7 +17,7 @@ def ensure_key(settings: Settings) -> None:
 async def _ensure_key(settings: Settings) -> None:
     folder = KeyFolder(settings.keys_folder)
     async with await open_store(settings.database, connect_timeout=settings.connect_timeout) as store:
-        current = await store.encryption_keys.current()
+        current = (await store.directories.read()).encryption_key
         if current is not None and (not settings.is_embedded or current.id in folder.ids()):
             return
         public = folder.new()

@@ -1,6 +1,6 @@
 """Storage: the one package that knows SQL. What is written here is the truth; everything else asks it.
 
-The names below are loaded when first asked for: who reads history alone loads nothing else.
+The names below are loaded when first asked for: who makes calls, or reads history, loads nothing else.
 """
 
 from importlib import import_module

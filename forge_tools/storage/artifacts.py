@@ -20,8 +20,8 @@ from forge_tools.records import Artifact, ArtifactPage, PageWish
 from forge_tools.records.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import artifact_owners, artifact_parts, artifacts
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.tables import artifact_owners, artifact_parts, artifacts
 
 UPLOAD_SECONDS = 3600.0
 """After so long without another part, an artifact that is not whole is given up."""

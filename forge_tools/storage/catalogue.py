@@ -1,30 +1,23 @@
 """The catalogue: every definition of a tool that a worker ever published, and which one counts: the pinned one, else the one seen last."""
 
-import logging
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import Row, Update, false, func, or_, select, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ExecutionStatus, ToolSpec, ToolVersion
-from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.database import Database, prepare
+from forge_tools.storage.directory import LIVE_SECONDS, Definitions, Directories
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_queue, tools, workers
 from forge_tools.storage.queue.workers import is_alive
-from forge_tools.storage.rows import clean, record_of, spec_of
-from forge_tools.storage.statements import prepare
+from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.tables import execution_queue, tools, workers
 from forge_tools.validation import shown, suggestion
 
-LIVE_SECONDS = 60.0
-"""A worker instance silent for longer is not asked what it hosts."""
-
 LEAST_DIGEST = 4
-
-logger = logging.getLogger(__name__)
 
 
 def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
@@ -47,9 +40,10 @@ def chosen(versions: Sequence[ToolVersion], definition: str) -> ToolVersion:
 class Catalogue:
     """Tools as data, so that a client validates and exports them without importing any."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, directories: Directories, definitions: Definitions) -> None:
         self._database = database
-        self._unreadable: set[str] = set()
+        self._directories = directories
+        self._definitions = definitions
 
     async def publish(self, specs: Sequence[ToolSpec], instance: str, *, keeps_first: bool = False) -> list[str]:
         """Write which tools `instance`, which must be registered, hosts from now on beside those it published before.
@@ -90,24 +84,6 @@ class Catalogue:
         async with self._database.reading() as connection:
             return _disagreements(await _live(connection))
 
-    async def specs(self) -> list[ToolSpec]:
-        """The enabled tools in order of name, each in the definition that counts; demoted ones have lane `process`."""
-        enabled, _ = await self.read()
-        return enabled
-
-    async def read(self) -> tuple[list[ToolSpec], list[ToolSpec]]:
-        """The tools that are enabled, and those that are disabled, as `specs` has them.
-
-        Of several definitions the one that the tool is pinned to counts, else the one seen last.
-        """
-        query = select(tools).where(tools.c.is_default).order_by(tools.c.name)
-        rows = await self._database.rows(query)
-        enabled, disabled = list[ToolSpec](), list[ToolSpec]()
-        for row in rows:
-            if (spec := self._spec_of(row)) is not None:
-                (enabled if row.enabled else disabled).append(spec)
-        return enabled, disabled
-
     async def versions(self, name: str) -> list[ToolVersion]:
         """Every definition ever published of the tool of that name or alias: the one that counts first, then the last seen.
 
@@ -122,7 +98,7 @@ class Catalogue:
         """One definition as it was published, such as the one that an execution was accepted with; None if none was."""
         found = (tools.c.name == clean(name), tools.c.version == clean(version), tools.c.digest == clean(digest))
         rows = await self._database.rows(select(tools).where(*found))
-        return self._spec_of(rows[0], is_as_published=True) if rows else None
+        return self._published(rows[0]) if rows else None
 
     async def hosted(self, instance: str, name: str) -> tuple[str, str] | None:
         """Version and digest of a tool as a worker instance hosts it; None if that is not known."""
@@ -194,7 +170,8 @@ class Catalogue:
         return disabled, frozenset((row.name, row.digest) for row in rows if row.pinned_at is not None)
 
     async def _named(self, name: str) -> str:
-        specs = [spec for part in await self.read() for spec in part]
+        directory = await self._directories.read()
+        specs = [*directory.enabled, *directory.disabled]
         known = {alias: spec.name for spec in specs for alias in spec.aliases}
         known |= {spec.name: spec.name for spec in specs}
         if name not in known:
@@ -212,24 +189,11 @@ class Catalogue:
         return [
             record_of(ToolVersion, row, spec=spec, is_pinned=row.pinned_at is not None, is_enabled=row.enabled)
             for row in rows
-            if (spec := self._spec_of(row, is_as_published=True)) is not None
+            if (spec := self._published(row)) is not None
         ]
 
-    def _spec_of(self, row: Row[Any], *, is_as_published: bool = False) -> ToolSpec | None:
-        """Read a definition; None, with one warning for each, if newer code published what this code cannot read."""
-        try:
-            is_demoted = row.demoted_at is not None and not is_as_published
-            return spec_of(row.spec, row.digest, is_demoted=is_demoted)
-        except ValidationError as error:
-            if row.digest not in self._unreadable:
-                self._unreadable.add(row.digest)
-                first = error.errors(include_url=False, include_input=False)[0]
-                logger.warning(
-                    "Tool '%s' %s (%s) is left out: this version of forge-tools cannot read its definition (%s: %s). "
-                    "Newer code published it; install that here, too.",
-                    *(row.name, row.version, row.digest, ".".join(map(str, first["loc"])) or "spec", first["msg"]),
-                )
-            return None
+    def _published(self, row: Row[Any]) -> ToolSpec | None:
+        return self._definitions.read(row.name, row.version, row.digest, row.spec)
 
     async def demote(self, spec: ToolSpec, reason: str) -> None:
         """Move a tool as defined by `spec` to the process lane for good, with its calls that wait in the async lane.

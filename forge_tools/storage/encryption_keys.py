@@ -11,7 +11,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.records import SealingKey
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_queue, sealing_keys
+from forge_tools.storage.tables import execution_queue, sealing_keys
 
 known = sealing_keys.c
 
@@ -27,11 +27,6 @@ class EncryptionKeys:
         row = {"id": id, "public": base64.b64encode(public).decode(), "created_at": from_now(0.0)}
         statement = self._database.upsert(sealing_keys).values(row).on_conflict_do_nothing()
         await self._database.execute(statement)
-
-    async def current(self) -> SealingKey | None:
-        """The key that clients encrypt with; None where there is none."""
-        rows = await self._database.rows(_newest_first().where(known.retired_at.is_(None)).limit(1))
-        return _key(rows[0]) if rows else None
 
     async def list(self) -> list[SealingKey]:
         """All keys, the newest first, with the number of executions under way that each is needed for."""

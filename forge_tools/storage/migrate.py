@@ -17,12 +17,11 @@ from sqlalchemy import Connection, CursorResult, func, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
-from forge_tools.storage.columns import check_name
 from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.database import create_engine, migration_engine
-from forge_tools.storage.connection.faults import ConflictError, ForbiddenError, is_usable, translated, unknown_version
-from forge_tools.storage.models import rollup_figures
+from forge_tools.storage.connection.database import create_engine, explained, migration_engine
+from forge_tools.storage.connection.faults import ConflictError, ForbiddenError, is_usable, unknown_version
 from forge_tools.storage.statements import settings
+from forge_tools.storage.tables import check_name, rollup_figures
 
 T = TypeVar("T")
 
@@ -113,7 +112,7 @@ async def _connected(make: Callable[..., AsyncEngine], address: Address, work: C
     try:
         for remaining in reversed(range(TRIES)):
             try:
-                with translated(address.shown):
+                with explained(address.shown):
                     async with engine.connect() as connection:
                         return await connection.run_sync(work)
             except ForbiddenError as error:

@@ -5,14 +5,15 @@ Whatever else names columns (lists to insert or read, casts, checks, grants) is 
 
 from typing import get_args
 
-from sqlalchemy import Column, Index, Integer, LargeBinary, Table, Text, text
-
 from forge_tools.records import TERMINAL, ExecutionStatus, Lane, ShellStatus, Stream
 from forge_tools.storage.columns import (
-    Choice,
+    Bytes,
+    Column,
     Count,
     Flag,
     Identifier,
+    Index,
+    Integer,
     JsonList,
     JsonObject,
     JsonText,
@@ -21,8 +22,10 @@ from forge_tools.storage.columns import (
     Numbers,
     PublicKey,
     Real,
+    Relation,
     Seconds,
-    metadata,
+    Text,
+    choice,
 )
 
 SCHEMA_REVISION = "0001"
@@ -31,11 +34,10 @@ SCHEMA_REVISION = "0001"
 DEFAULT_QUEUE = "default"
 """Most calls are there, so an index that leaves them out is small."""
 
-LANE = Choice(get_args(Lane))
+LANE = choice(get_args(Lane))
 
-executions = Table(
+executions = Relation(
     "executions",
-    metadata,
     Column("id", Identifier, primary_key=True),
     Column("tool", Text, nullable=False),
     Column("tool_key", Text, nullable=False),
@@ -63,23 +65,23 @@ executions = Table(
     Column("replay_of", Identifier),
     Column("submitted_by", Text),
     Column("queued_at", Moment, nullable=False),
-    Index("executions_queued_at", "queued_at", postgresql_using="brin"),
+    Index("executions_queued_at", "queued_at", method="brin"),
     Index("executions_by_tool", "tool", "id"),
     Index("executions_by_agent", "agent_id", "id"),
     Index("executions_by_session", "session_id", "id"),
     Index("executions_by_category", "category", "id"),
+    Index("executions_by_queue", "queue", "id", where=f"queue != '{DEFAULT_QUEUE}'"),
 )
 """What was asked, inserted once. `parameters` is what people may see; the values of `sealed_names` are encrypted in
 the queue, and go with the row there. Ids are in the order of time, so each index ends with them."""
 
-execution_queue = Table(
+execution_queue = Relation(
     "execution_queue",
-    metadata,
     Column("id", Identifier, primary_key=True),
     Column("tool_key", Text, nullable=False),
     Column("queue", Text, nullable=False),
     Column("lane", LANE, nullable=False),
-    Column("status", Choice(status for status in ExecutionStatus if status not in TERMINAL), nullable=False),
+    Column("status", choice(status for status in ExecutionStatus if status not in TERMINAL), nullable=False),
     Column("attempt", Count, nullable=False),
     Column("max_attempts", Count, nullable=False),
     Column("idempotent", Flag, nullable=False),
@@ -96,6 +98,8 @@ execution_queue = Table(
     Column("reply_key", Text),
     Index("execution_queue_due", "lane", "tool_key", "queue", "not_before"),
     Index("execution_queue_expiry", "expires_at"),
+    Index("execution_queue_cancels", "id", where="cancel_requested_at IS NOT NULL"),
+    Index("execution_queue_hopeless", "id", where="max_attempts < 1"),
     postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
     sqlite_with_rowid=False,
 )
@@ -104,13 +108,12 @@ execution_queue = Table(
 NOBODY: dict[str, None] = dict.fromkeys(("token", "owner", "hostname", "pid", "started_at"))
 """The columns of the queue that say who runs an execution, as they are while nobody does."""
 
-execution_attempts = Table(
+execution_attempts = Relation(
     "execution_attempts",
-    metadata,
     Column("execution_id", Identifier, primary_key=True),
     Column("attempt", Count, primary_key=True, autoincrement=False),
     Column("final", Flag, nullable=False),
-    Column("status", Choice(sorted(TERMINAL)), nullable=False),
+    Column("status", choice(sorted(TERMINAL)), nullable=False),
     Column("token", Identifier),
     Column("worker_id", Text),
     Column("hostname", Text),
@@ -125,15 +128,17 @@ execution_attempts = Table(
     Column("diagnosis", JsonText),
     Column("metadata", JsonObject, nullable=False),
     Index("execution_attempts_completed", "completed_at"),
+    Index("execution_attempts_notable", "status", "execution_id", where="status != 'succeeded'"),
+    Index("execution_attempts_failures", "execution_id", where="status != 'succeeded'"),
+    Index("execution_attempts_by_code", "error_code", "execution_id", where="error_code IS NOT NULL"),
 )
 """One row a body start, inserted when it ends; or the end of an execution that never started one (`started_at` NULL).
 
 `token` is the finisher's; a row written by recovery has none, so that a late finish never takes it for its own.
 """
 
-execution_events = Table(
+execution_events = Relation(
     "execution_events",
-    metadata,
     Column("id", LargeCount, primary_key=True),
     Column("execution_id", Identifier, nullable=False),
     Column("at", Moment, nullable=False),
@@ -148,9 +153,8 @@ execution_events = Table(
 )
 """What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""
 
-tools = Table(
+tools = Relation(
     "tools",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("version", Text, primary_key=True),
     Column("digest", Text, primary_key=True),
@@ -165,15 +169,18 @@ tools = Table(
     Column("demoted_at", Moment),
     Column("demoted_reason", Text),
     Column("pinned_at", Moment),
+    Index("tools_default", "name", unique=True, where="is_default"),
+    Index("tools_demoted", "name", where="demoted_at IS NOT NULL"),
+    Index("tools_disabled", "name", where="enabled = false"),
+    Index("tools_pinned", "name", unique=True, where="pinned_at IS NOT NULL"),
 )
 """The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares.
 
 The default of a tool is the pinned definition, else the one seen last: calls are accepted by it alone. Of a tool with a pinned one, no other is run.
 """
 
-workers = Table(
+workers = Relation(
     "workers",
-    metadata,
     Column("id", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
     Column("pid", Count, nullable=False),
@@ -190,23 +197,22 @@ workers = Table(
     Column("beat", LargeCount, nullable=False),
     Column("unfit", Text),
     Column("dropped_messages", LargeCount, nullable=False),
+    Index("workers_not_stopped", "id", where="stopped_at IS NULL"),
     postgresql_with={"fillfactor": 50},
 )
 """One row a worker instance (one start of a worker process); `tools` maps each name it hosts to `version digest`, `servers` is how its MCP servers
 are, `unfit` says why it claims nothing, and `dropped_messages` counts what came from the broker and was none of ours.
 """
 
-leases = Table(
+leases = Relation(
     "leases",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
     Column("expires_at", Moment, nullable=False),
 )
 
-idempotency_keys = Table(
+idempotency_keys = Relation(
     "idempotency_keys",
-    metadata,
     Column("scope", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("execution_id", Identifier, nullable=False),
@@ -223,9 +229,8 @@ A key holds until its execution has been over for `ttl` seconds. `expires_at` is
 counted from the claim: what no later end has to change.
 """
 
-execution_reports = Table(
+execution_reports = Relation(
     "execution_reports",
-    metadata,
     Column("execution_id", Identifier, primary_key=True),
     Column("attempt", Count, primary_key=True, autoincrement=False),
     Column("slot", Count, primary_key=True, autoincrement=False),
@@ -244,9 +249,8 @@ execution_reports = Table(
 number. `number` is the order in which the attempt told them. A call that tells nothing has no row.
 """
 
-rollup_hours = Table(
+rollup_hours = Relation(
     "rollup_hours",
-    metadata,
     Column("hour", Moment, primary_key=True),
     Column("token", Identifier),
     Column("rolled_at", Moment),
@@ -254,9 +258,8 @@ rollup_hours = Table(
 )
 """One row an hour that was counted, or is to be again: then `rolled_at` is NULL. `token` is of who counts it at the moment."""
 
-rollup_figures = Table(
+rollup_figures = Relation(
     "rollup_figures",
-    metadata,
     Column("grouped_by", Text, primary_key=True),
     Column("hour", Moment, primary_key=True),
     Column("number", Count, primary_key=True, autoincrement=False),
@@ -277,9 +280,8 @@ rollup_figures = Table(
 `durations` and `waits` are milliseconds, in ascending order. A row counts only while its hour is rolled up.
 """
 
-artifacts = Table(
+artifacts = Relation(
     "artifacts",
-    metadata,
     Column("id", Text, primary_key=True),
     Column("size", LargeCount, nullable=False),
     Column("media_type", Text, nullable=False),
@@ -290,13 +292,12 @@ artifacts = Table(
 )
 """One row for the same bytes, whoever kept them; nobody sees it before it `is_whole`."""
 
-artifact_parts = Table(
+artifact_parts = Relation(
     "artifact_parts",
-    metadata,
     Column("artifact_id", Text, primary_key=True),
     Column("number", Count, primary_key=True, autoincrement=False),
     Column("start", LargeCount, nullable=False),
-    Column("data", LargeBinary, nullable=False),
+    Column("data", Bytes, nullable=False),
     Column("breaks", Count),
 )
 """Bytes from `start` on, each part compressed by itself, so that a page needs only the parts that it lies in.
@@ -304,9 +305,8 @@ artifact_parts = Table(
 `breaks` counts the lines that end in it. Where artifacts are kept in a folder `data` is empty: the bytes are in a file.
 """
 
-artifact_owners = Table(
+artifact_owners = Relation(
     "artifact_owners",
-    metadata,
     Column("artifact_id", Text, primary_key=True),
     Column("session_key", Text, primary_key=True),
     Column("session_id", Text),
@@ -318,9 +318,8 @@ artifact_owners = Table(
 )
 """The sessions that kept it, which alone may read it. The key is a digest: a session's id may be of any length."""
 
-sealing_keys = Table(
+sealing_keys = Relation(
     "sealing_keys",
-    metadata,
     Column("id", Text, primary_key=True),
     Column("public", PublicKey, nullable=False),
     Column("created_at", Moment, nullable=False),
@@ -328,9 +327,8 @@ sealing_keys = Table(
 )
 """The public halves, in base64, of the keys that clients encrypt with: the newest that is not retired."""
 
-workspaces = Table(
+workspaces = Relation(
     "workspaces",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("boot", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
@@ -340,22 +338,20 @@ workspaces = Table(
 )
 """What each worker instance (`boot`) has by name; whether it lives, `workers` tells."""
 
-session_workspaces = Table(
+session_workspaces = Relation(
     "session_workspaces",
-    metadata,
     Column("session_id", Text, primary_key=True),
     Column("workspace", Text, nullable=False),
     Column("bound_at", Moment, nullable=False),
 )
 
-shells = Table(
+shells = Relation(
     "shells",
-    metadata,
     Column("id", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
     Column("command", Text, nullable=False),
     Column("cwd", Text, nullable=False),
-    Column("status", Choice(ShellStatus), nullable=False),
+    Column("status", choice(ShellStatus), nullable=False),
     Column("kernel", Text, nullable=False),
     Column("pid", LargeCount, nullable=False),
     Column("start_ticks", LargeCount, nullable=False),
@@ -369,16 +365,17 @@ shells = Table(
     Column("size", LargeCount, nullable=False),
     Column("ended_at", Moment),
     Column("updated_at", Moment, nullable=False),
-    Index("shells_of_session", "session_id", postgresql_using="hash"),
+    Index("shells_of_session", "session_id", method="hash"),
+    Index("shells_of_nobody", "started_at", where="session_id IS NULL"),
+    Index("shells_running", "hostname", where="status = 'running'"),
 )
 """Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any.
 
 It holds no NULL, so those of no session, which may be most, have an index of their own.
 """
 
-audit_batches = Table(
+audit_batches = Relation(
     "audit_batches",
-    metadata,
     Column("sequence", LargeCount, primary_key=True, autoincrement=False),
     Column("format", Count, nullable=False),
     Column("kind", Text, nullable=False),
@@ -403,45 +400,22 @@ audit_batches = Table(
 `frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
 """
 
-audit_executions = Table(
+audit_executions = Relation(
     "audit_executions",
-    metadata,
     Column("execution_id", Identifier, primary_key=True),
     Column("batch", LargeCount, nullable=False),
-    Column("hashes", LargeBinary, nullable=False),
+    Column("hashes", Bytes, nullable=False),
     Column("pruned_by", LargeCount),
     Index("audit_executions_batch", "batch"),
 )
 """The hash of an execution's row, then the number and the hash of each of its attempts."""
 
-audit_events = Table(
+audit_events = Relation(
     "audit_events",
-    metadata,
     Column("event_id", LargeCount, primary_key=True, autoincrement=False),
     Column("batch", LargeCount, nullable=False),
-    Column("hashes", LargeBinary, nullable=False),
+    Column("hashes", Bytes, nullable=False),
     Column("pruned_by", LargeCount),
     Index("audit_events_batch", "batch"),
 )
 """Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""
-
-live, ended = execution_queue.c, execution_attempts.c
-_is_notable = ended.status != "succeeded"
-
-# Indexes of some rows alone.
-for name, rows, columns, is_unique in (
-    ("executions_by_queue", executions.c.queue != DEFAULT_QUEUE, (executions.c.queue, executions.c.id), False),
-    ("execution_queue_cancels", live.cancel_requested_at.is_not(None), (live.id,), False),
-    ("execution_queue_hopeless", live.max_attempts < 1, (live.id,), False),
-    ("execution_attempts_notable", _is_notable, (ended.status, ended.execution_id), False),
-    ("execution_attempts_failures", _is_notable, (ended.execution_id,), False),
-    ("execution_attempts_by_code", ended.error_code.is_not(None), (ended.error_code, ended.execution_id), False),
-    ("tools_default", tools.c.is_default, (tools.c.name,), True),
-    ("tools_demoted", tools.c.demoted_at.is_not(None), (tools.c.name,), False),
-    ("tools_disabled", text("enabled = false"), (tools.c.name,), False),
-    ("tools_pinned", tools.c.pinned_at.is_not(None), (tools.c.name,), True),
-    ("workers_not_stopped", workers.c.stopped_at.is_(None), (workers.c.id,), False),
-    ("shells_of_nobody", shells.c.session_id.is_(None), (shells.c.started_at,), False),
-    ("shells_running", shells.c.status == "running", (shells.c.hostname,), False),
-):
-    Index(name, *columns, unique=is_unique, postgresql_where=rows, sqlite_where=rows)

@@ -23,9 +23,9 @@ from forge_tools.records import (
 )
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_attempts, execution_events, execution_queue, execution_reports
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.tables import execution_attempts, execution_events, execution_queue, execution_reports
 
 MOST_READ = 256
 """How many rows one read returns."""

@@ -20,7 +20,8 @@ from forge_tools.storage.audit.hashes import line, root_of
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, database_now, from_now, hour_of, seconds_between, stored
 from forge_tools.storage.history.rollups import unroll
-from forge_tools.storage.models import (
+from forge_tools.storage.rows import MAX_SKEW, clean
+from forge_tools.storage.tables import (
     artifact_owners,
     artifacts,
     audit_events,
@@ -36,7 +37,6 @@ from forge_tools.storage.models import (
     workers,
     workspaces,
 )
-from forge_tools.storage.rows import MAX_SKEW, clean
 from forge_tools.storage.workspaces import KEPT_SECONDS
 
 KIND = "prune"

@@ -6,8 +6,6 @@ from dataclasses import Field, fields
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from sqlalchemy import Row, Table, Text
-
 from forge_tools.errors import ErrorCode, ForgeError, ToolError, UnstorableRowError
 from forge_tools.records import (
     Claim,
@@ -21,7 +19,7 @@ from forge_tools.records import (
     ToolResult,
     ToolSpec,
 )
-from forge_tools.storage.columns import Json, JsonList
+from forge_tools.storage.columns import JsonList, Kind, Relation, Text
 from forge_tools.storage.models import execution_attempts, executions
 from forge_tools.validation import clean_text, decode_json
 
@@ -36,9 +34,9 @@ MAX_SKEW = 3600.0
 """By how many seconds the time of an id may differ from the database's clock: ids order pages and partitions."""
 
 
-def _shared(table: Table, record: type[Any], *, but: Collection[str] = ()) -> tuple[str, ...]:
+def _shared(table: Relation, record: type[Any], *, but: Collection[str] = ()) -> tuple[str, ...]:
     """The columns of a table that a record has, too, in the order of the record."""
-    return tuple(field.name for field in fields(record) if field.name in table.c and field.name not in but)
+    return tuple(field.name for field in fields(record) if field.name in table.columns and field.name not in but)
 
 
 ASKED = _shared(executions, NewExecution)
@@ -73,16 +71,16 @@ def clean(text: str | None) -> Any:
     return text if text is None or (text.isascii() and text.isprintable()) else clean_text(text)
 
 
-_FORMS: dict[type[Any], Callable[[Any], Any]] = {
+_FORMS: dict[Kind, Callable[[Any], Any]] = {
     Text: clean,
-    type(JsonList): lambda names: json.dumps(names) if names else None,
+    JsonList: lambda names: json.dumps(names) if names else None,
 }
-"""How values are converted by the type of their column; other JSON is text before it comes here."""
+"""How values are converted by the kind of their column; other JSON is text before it comes here."""
 
 
-def _values_of(table: Table, names: Sequence[str]) -> Callable[[Any], list[Any]]:
+def _values_of(table: Relation, names: Sequence[str]) -> Callable[[Any], list[Any]]:
     get = attrgetter(*names)
-    forms = [(place, _FORMS.get(type(table.c[name].type))) for place, name in enumerate(names)]
+    forms = [(place, _FORMS.get(table.columns[name].kind)) for place, name in enumerate(names)]
     changed = [(place, form) for place, form in forms if form is not None]
 
     def values(record: Any) -> list[Any]:
@@ -103,7 +101,7 @@ outcome_values: Callable[[Outcome], list[Any]] = _values_of(execution_attempts, 
 """The values of `OUTCOME`, storable."""
 
 
-def named_values(table: Table, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+def named_values(table: Relation, kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
     """Make a function that takes a record to a dict of those columns of a table that it has, storable."""
     names = _shared(table, kind)
     values = _values_of(table, names)
@@ -115,7 +113,7 @@ outcome_by_name: Callable[[Outcome], dict[str, Any]] = named_values(execution_at
 """Also of which attempt it is, and its token."""
 
 
-def record_of(kind: type[T], row: Row[Any], **more: Any) -> T:
+def record_of(kind: type[T], row: Any, **more: Any) -> T:
     """Read a row as a record: each field that is not given here is the column of that name."""
     return kind(**{name: getattr(row, name) for name in kind.__dataclass_fields__ if name not in more}, **more)
 
@@ -221,7 +219,7 @@ def result_of(execution_id: str, text: bytes) -> StoredResult:
     return stored_result(execution_id, json.loads(text))
 
 
-_JSON_RESULTS = {name for name in OUTCOME if isinstance(execution_attempts.c[name].type, Json)}
+_JSON_RESULTS = {name for name in OUTCOME if execution_attempts.columns[name].kind.is_json}
 
 
 def late_detail(outcome: Outcome) -> str:

@@ -7,11 +7,12 @@ from sqlalchemy import ColumnElement, Row, Select, case, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ShellRecord, ShellStatus
+from forge_tools.storage import models
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import shells, workers
 from forge_tools.storage.queue.workers import beat_within
 from forge_tools.storage.rows import clean, named_values, record_of
+from forge_tools.storage.tables import shells, workers
 
 MOST_LISTED = 500
 """How many of one session are listed: those that run come before those that ended."""
@@ -103,7 +104,7 @@ def _is_deserted(seconds: float) -> ColumnElement[bool]:
     return kept.hostname.not_in(select(workers.c.hostname).where(beat_within(seconds)))
 
 
-_values = named_values(shells, ShellRecord)
+_values = named_values(models.shells, ShellRecord)
 
 
 def _shell(row: Row[Any]) -> ShellRecord:

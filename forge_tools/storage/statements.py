@@ -10,12 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Column
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from forge_tools.storage.columns import Json
+from forge_tools.storage.columns import Column
 from forge_tools.storage.models import NOBODY, execution_attempts, execution_queue, executions
 from forge_tools.storage.rows import ASKED, CLAIM, MAX_SKEW, OUTCOME, RESULT
 
@@ -52,12 +49,6 @@ def postgres_statement(name: str) -> Numbered:
     return Numbered(_PARAMETER.sub(lambda place: numbers[place[1]], said), names)
 
 
-async def prepare(connection: AsyncConnection, name: str) -> None:
-    """Begin a transaction with the statements of a block, if this database has one of that name."""
-    for said in settings(connection.dialect.name, name):
-        await connection.exec_driver_sql(said)
-
-
 def settings(dialect: str, name: str) -> list[str]:
     """The statements of a block without parameters, one by one."""
     blocks = _blocks(dialect)
@@ -80,13 +71,13 @@ def _filled(said: str, dialect: str) -> str:
 
 @cache
 def _lists(dialect: str) -> Mapping[str, str]:
-    asked = [executions.c[name] for name in ASKED]
-    given: dict[str, list[Column[Any]]] = {
+    asked = [executions.columns[name] for name in ASKED]
+    given: dict[str, list[Column]] = {
         "asked": asked,
-        "queued": [column for column in asked if column.name in execution_queue.c],
-        "outcome": [execution_attempts.c[name] for name in OUTCOME],
+        "queued": [column for column in asked if column.name in execution_queue.columns],
+        "outcome": [execution_attempts.columns[name] for name in OUTCOME],
     }
-    forms: dict[str, Callable[[Column[Any]], str]] = {
+    forms: dict[str, Callable[[Column], str]] = {
         "": attrgetter("name"),
         "_arrays": _array,
         "_parameters": _parameter,
@@ -101,19 +92,18 @@ def _lists(dialect: str) -> Mapping[str, str]:
     }
 
 
-def _array(column: Column[Any]) -> str:
+def _array(column: Column) -> str:
     """JSON travels as text."""
-    return f":{column.name}::{getattr(column.type, 'array', 'text')}[]"
+    return f":{column.name}::{column.kind.array}[]"
 
 
-def _parameter(column: Column[Any]) -> str:
-    kind = getattr(column.type, "array", "text")
-    return f":{column.name}::{'json' if isinstance(column.type, Json) else kind}"
+def _parameter(column: Column) -> str:
+    return f":{column.name}::{'json' if column.kind.is_json else column.kind.array}"
 
 
-def _cast(column: Column[Any]) -> str:
-    return f"{column.name}::json" if isinstance(column.type, Json) else column.name
+def _cast(column: Column) -> str:
+    return f"{column.name}::json" if column.kind.is_json else column.name
 
 
-def _place(column: Column[Any]) -> str:
+def _place(column: Column) -> str:
     return f":{column.name}"

@@ -2,34 +2,39 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import select
-
-from forge_tools.storage.artifacts import StoredArtifacts
-from forge_tools.storage.audit import AuditChain
-from forge_tools.storage.catalogue import Catalogue
+from forge_tools.records import Outcome
 from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.database import Database
 from forge_tools.storage.connection.deadline import answered_within
-from forge_tools.storage.connection.pool import Connections, read_connections
-from forge_tools.storage.encryption_keys import EncryptionKeys
-from forge_tools.storage.functions import server_name
-from forge_tools.storage.history.history import History
-from forge_tools.storage.history.overview import Overviews
-from forge_tools.storage.history.rollups import Rollups
-from forge_tools.storage.integrity import violations
+from forge_tools.storage.connection.drivers import Owner
+from forge_tools.storage.connection.faults import require_usable
+from forge_tools.storage.connection.pool import Connections
+from forge_tools.storage.directory import Definitions, Directories
 from forge_tools.storage.queue.batcher import Limits
 from forge_tools.storage.queue.postgres import PostgresHotPath
 from forge_tools.storage.queue.queue import ExecutionQueue
 from forge_tools.storage.queue.sqlite import SqliteHotPath
-from forge_tools.storage.queue.workers import Workers
-from forge_tools.storage.reports import Reports
-from forge_tools.storage.retention import Leftovers, Retention
-from forge_tools.storage.shells import Shells
-from forge_tools.storage.workspaces import Workspaces
+
+if TYPE_CHECKING:
+    from forge_tools.storage.artifacts import StoredArtifacts
+    from forge_tools.storage.audit import AuditChain
+    from forge_tools.storage.catalogue import Catalogue
+    from forge_tools.storage.connection.database import Database
+    from forge_tools.storage.encryption_keys import EncryptionKeys
+    from forge_tools.storage.history.history import History
+    from forge_tools.storage.history.overview import Overviews
+    from forge_tools.storage.history.rollups import Rollups
+    from forge_tools.storage.queue.transitions import Transitions
+    from forge_tools.storage.queue.workers import Workers
+    from forge_tools.storage.reports import Reports
+    from forge_tools.storage.retention import Leftovers, Retention
+    from forge_tools.storage.shells import Shells
+    from forge_tools.storage.workspaces import Workspaces
 
 
 async def open_store(
@@ -53,66 +58,121 @@ async def open_store(
         DatabaseCorruptError: the file is no database.
     """
     address = Address.parse(url)
-    hot: SqliteHotPath | PostgresHotPath
-    if address.dialect == "sqlite":
-        address.require_file()
-        hot = SqliteHotPath(address)
-        database = Database.open(address, connect_timeout=connect_timeout, write_lock=hot.write_lock)
-    else:
-        hot = PostgresHotPath(address, connect_timeout=connect_timeout)
-        database = Database.open(address, connect_timeout=connect_timeout, deadline=deadline)
+    address.require_file()
     limits = Limits(patience=patience if deadline is None else deadline)
     if address.dialect == "postgresql" and deadline is not None:  # a file answers by itself, one way or the other
         limits = Limits(patience=None, deadline=deadline)
-    store = Store(hot, database, limits=limits, artifact_dir=artifact_dir)
+    store = Store(address, connect_timeout=connect_timeout, limits=limits, artifact_dir=artifact_dir)
     try:
-        await database.check(has_tables=check_schema)
+        await store.check(has_tables=check_schema)
     except BaseException:
         await store.close()
         raise
     return store
 
 
+def _loaded(name: str) -> Any:
+    """What needs SQLAlchemy, by module and name: loaded when somebody first asks for it."""
+    module, _, kind = name.rpartition(".")
+    return getattr(import_module(f"forge_tools.storage.{module}"), kind)
+
+
+def _part(name: str) -> Any:
+    return cached_property(lambda store: _loaded(name)(store._database))  # noqa: SLF001 a Store's own
+
+
 class Store:
-    """One database as its parts. Belongs to the process and the event loop that opened it."""
+    """One database as its parts. Belongs to the process and the event loop that opened it.
+
+    What calls need, and what clients know before them, is here at once, and runs on the drivers alone; the other parts come with
+    SQLAlchemy, and with connections of their own, at their first use.
+    """
+
+    history: "History" = _part("history.history.History")
+    audit: "AuditChain" = _part("audit.AuditChain")
+    overviews: "Overviews" = _part("history.overview.Overviews")
+    reports: "Reports" = _part("reports.Reports")
+    encryption_keys: "EncryptionKeys" = _part("encryption_keys.EncryptionKeys")
+    leftovers: "Leftovers" = _part("retention.Leftovers")
+    retention: "Retention" = _part("retention.Retention")
+    rollups: "Rollups" = _part("history.rollups.Rollups")
+    shells: "Shells" = _part("shells.Shells")
+    transitions: "Transitions" = _part("queue.transitions.Transitions")
+    workspaces: "Workspaces" = _part("workspaces.Workspaces")
 
     def __init__(
-        self,
-        hot: SqliteHotPath | PostgresHotPath,
-        database: Database,
-        *,
-        limits: Limits,
-        artifact_dir: Path | None = None,
+        self, address: Address, *, connect_timeout: float, limits: Limits, artifact_dir: Path | None = None
     ) -> None:
-        self._hot = hot
-        self._database = database
-        self.dialect: str = database.dialect
-        self.queue = ExecutionQueue(hot, database, limits=limits)
-        self.history = History(database)
-        self.artifacts = StoredArtifacts(database, artifact_dir)
-        self.audit = AuditChain(database)
-        self.catalogue = Catalogue(database)
-        self.overviews = Overviews(database)
-        self.reports = Reports(database)
-        self.encryption_keys = EncryptionKeys(database)
-        self.leftovers = Leftovers(database)
-        self.retention = Retention(database)
-        self.rollups = Rollups(database)
-        self.shells = Shells(database)
-        self.workers = Workers(hot, database, limits=limits)
-        self.workspaces = Workspaces(database)
+        self._address = address
+        self._connect_timeout = connect_timeout
+        self._limits = limits
+        self._artifact_dir = artifact_dir
+        self._is_cut_off = False
+        self._owner = owner = Owner()
+        self._hot: SqliteHotPath | PostgresHotPath
+        if address.dialect == "sqlite":
+            self._hot = SqliteHotPath(address, owner)
+        else:
+            self._hot = PostgresHotPath(address, owner, connect_timeout=connect_timeout, deadline=limits.deadline)
+        self.dialect: str = address.dialect
+        self.queue = ExecutionQueue(self._hot, self._settle, limits=limits)
+        self._definitions = Definitions()
+        self.directories = Directories(self._hot, self._definitions)
+
+    @cached_property
+    def artifacts(self) -> "StoredArtifacts":
+        artifacts: StoredArtifacts = _loaded("artifacts.StoredArtifacts")(self._database, self._artifact_dir)
+        return artifacts
+
+    @cached_property
+    def catalogue(self) -> "Catalogue":
+        kind = _loaded("catalogue.Catalogue")
+        catalogue: Catalogue = kind(self._database, self.directories, self._definitions)
+        return catalogue
+
+    @cached_property
+    def workers(self) -> "Workers":
+        workers: Workers = _loaded("queue.workers.Workers")(self._hot, self._database, limits=self._limits)
+        return workers
+
+    @cached_property
+    def _database(self) -> "Database":
+        database: Database = _loaded("connection.database.Database").open(
+            self._address,
+            connect_timeout=self._connect_timeout,
+            deadline=self._limits.deadline,
+            write_lock=self._hot.write_lock,
+            owner=self._owner,
+        )
+        if self._is_cut_off:
+            database.cut_off()
+        return database
+
+    async def check(self, *, has_tables: bool = True) -> None:
+        """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer ones that say so.
+
+        Raises:
+            SchemaVersionError: with the way out.
+        """
+        if not has_tables:
+            await self.server()
+            return
+        rows = await self._hot.read("revision")
+        require_usable(self._address.shown, rows[0][0] if rows else None)
 
     async def server(self) -> str:
         """Name the database and its version, such as `PostgreSQL 18.6`."""
-        return str(await self._database.scalar(select(server_name())))
+        [[name]] = await self._hot.read("server")
+        return str(name)
 
     async def connections(self) -> Connections | None:
         """Say how many connections the server takes and has; None for a file."""
-        return None if self.dialect == "sqlite" else await read_connections(self._database)
+        return None if self.dialect == "sqlite" else Connections._make(*await self._hot.read("connections"))
 
     async def violations(self) -> list[str]:
         """Say which rows break the schema; a restore, or somebody who switched its checks off, may have brought them."""
-        return await violations(self._database)
+        found: list[str] = await _loaded("integrity.violations")(self._database)
+        return found
 
     @asynccontextmanager
     async def cut_off_after(self, seconds: float) -> AsyncIterator[None]:
@@ -121,17 +181,20 @@ class Store:
             async with answered_within(seconds):
                 yield
         except TimeoutError:
+            self._is_cut_off = True
             self._hot.cut_off()
-            self._database.cut_off()
+            if "_database" in vars(self):
+                self._database.cut_off()
 
     async def close(self) -> None:
         """Wait for what is being written, then let go of every connection."""
-        self._database.guard()
+        self._owner.guard()
         await self.queue.close()
-        await self.reports.close()
-        await self.workers.close()
+        for part in (self.reports, self.workers) if "_database" in vars(self) else ():
+            await part.close()
         await self._hot.close()
-        await self._database.close()
+        if "_database" in vars(self):
+            await self._database.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,3 +203,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _settle(self, outcome: Outcome) -> bool:
+        return await self.transitions.settle(outcome)

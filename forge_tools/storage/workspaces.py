@@ -14,14 +14,15 @@ from forge_tools.records import (
     NamedWorkspace,
     Scope,
     Stranded,
-    WorkspacePlaces,
     WorkspaceRecord,
 )
 from forge_tools.records.places import host_queue
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now, seconds_between
-from forge_tools.storage.models import (
-    NOBODY,
+from forge_tools.storage.models import NOBODY
+from forge_tools.storage.queue.workers import beat_within, is_alive
+from forge_tools.storage.rows import clean, record_of
+from forge_tools.storage.tables import (
     execution_events,
     execution_queue,
     leases,
@@ -29,8 +30,6 @@ from forge_tools.storage.models import (
     workers,
     workspaces,
 )
-from forge_tools.storage.queue.workers import beat_within, is_alive
-from forge_tools.storage.rows import clean, record_of
 from forge_tools.validation import shown
 
 KEPT_SECONDS = 30 * 86_400.0
@@ -84,16 +83,6 @@ class Workspaces:
         """Every announcement, by name; the newest of each name first."""
         return [_record(row) for row in await self._database.rows(_rows(within))]
 
-    async def places(self, *, within: float) -> WorkspacePlaces:
-        """What a client must know to send calls where they belong."""
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(_places(within))).all()
-            has_sessions = await connection.scalar(select(exists().select_from(session_workspaces)))
-        hosts: dict[str, str | None] = {}
-        for name, hostname, is_shared in rows:
-            hosts.setdefault(name, None if is_shared else hostname)
-        return WorkspacePlaces(hosts=hosts, has_sessions=bool(has_sessions))
-
     async def send_home(self, claim: Claim, name: str, scope: Scope, *, within: float) -> Moved | Stranded | None:
         """Move a call that `scope` claimed to a host that has its workspace; None: the claim is no longer this worker's."""
 
@@ -124,13 +113,6 @@ class Workspaces:
                 index_elements=["session_id"], set_={"workspace": name, "bound_at": from_now(0.0)}
             )
         await self._database.execute(statement)
-
-    async def of_session(self, session_id: str) -> str | None:
-        """The workspace that the session was bound to, if any."""
-        bound = session_workspaces.c
-        query = select(bound.workspace).where(bound.session_id == clean(session_id))
-        name: str | None = await self._database.scalar(query)
-        return name
 
     async def _lock(self, connection: AsyncConnection) -> None:
         """Lock a row until the transaction ends, so that one host announces at a time."""
@@ -173,16 +155,6 @@ def _rows(within: float) -> Select[Any]:
         .select_from(workspaces)
         .outerjoin(workers, workers.c.id == known.boot)
         .order_by(known.name, known.announced_at.desc(), known.boot)
-    )
-
-
-def _places(within: float) -> Select[Any]:
-    """The hosts of each name: those with a live instance first, then the newest."""
-    return (
-        select(known.name, known.hostname, known.shared)
-        .select_from(workspaces)
-        .outerjoin(workers, workers.c.id == known.boot)
-        .order_by(case((_lives(within), 0), else_=1), known.announced_at.desc(), known.boot)
     )
 
 

@@ -6,8 +6,8 @@ after begins from those, and not from what the models became.
 
 from alembic import op
 
-from forge_tools.storage.columns import metadata
 from forge_tools.storage.history.view import tool_executions_view
+from forge_tools.storage.tables import metadata
 
 revision = "0001"
 down_revision = None

@@ -17,8 +17,8 @@ from forge_tools.config import Settings
 from forge_tools.records import Claim, Outcome, Scope, Wakeup
 from forge_tools.storage import open_store, statements
 from forge_tools.storage.heartbeat import BEATS, NOW, Answers
-from forge_tools.storage.models import execution_attempts, execution_queue
 from forge_tools.storage.queue.queue import ExecutionQueue
+from forge_tools.storage.tables import execution_attempts, execution_queue
 from workers import app, engine
 from workers.engine import Engine
 from workers.lanes import loop
@@ -112,7 +112,7 @@ def heartbeat_rule() -> None:
     async def condemn_at_once(self: Recovery) -> list[str]:
         beats = await self._store.workers.beats()
         for boot in [boot for boot, beat in beats.items() if boot != self._worker_id and seen.get(boot) == beat]:
-            await self._store.queue.recover(boot, "no heartbeat at one look")
+            await self._store.transitions.recover(boot, "no heartbeat at one look")
         seen.update(beats)
         return []
 
@@ -154,7 +154,7 @@ def _judge_by(clock: Callable[[Answers], float]) -> None:
 
     async def condemn(boot: str) -> None:
         async with await open_store(os.environ["FORGE_DATABASE_URL"]) as store:  # its pool may be silent
-            await store.queue.recover(boot, "it was not seen")
+            await store.transitions.recover(boot, "it was not seen")
 
     def hear(self: Recovery, answers: Answers) -> None:
         now = clock(answers)

@@ -12,7 +12,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.functions import any_of, from_now
 from forge_tools.storage.heartbeat import CANCELS, Heartbeat
 from forge_tools.storage.history.view import tool_executions
-from forge_tools.storage.models import execution_queue
+from forge_tools.storage.tables import execution_queue
 
 UNKNOWN = "01a00000-0000-7000-8000-00000000abcd"
 """An id that no execution has."""
@@ -58,7 +58,7 @@ def boot(name: str = "boot-1", **changes: Any) -> WorkerRecord:
 async def submitted(store: Store, **changes: Any) -> str:
     """A call that was checked by the definition that counts, where one was published."""
     new = call(**changes)
-    counting = {spec.name: spec.digest for spec in await store.catalogue.specs()}
+    counting = {spec.name: spec.digest for spec in (await store.directories.read()).enabled}
     await store.queue.submit(
         new if "tool_digest" in changes else replace(new, tool_digest=counting.get(new.tool, "d1"))
     )

@@ -11,7 +11,7 @@ from forge_tools.records import ExecutionStatus
 from forge_tools.records.audit import AuditReport
 from forge_tools.storage import Store
 from forge_tools.storage.audit import Signer, Trust
-from forge_tools.storage.columns import Identifier, Json, MomentText
+from forge_tools.storage.tables import Identifier, Json, MomentText
 from tests.contract.calls import UNKNOWN, claimed, ended, finished, running, submitted
 from tests.services import admin
 from tests.waiting import within
@@ -23,7 +23,7 @@ async def past(store: Store, count: int = 3) -> list[str]:
     failed = ended(claim, ExecutionStatus.FAILED, error="x", error_code="TOOL_ERROR", duration_ms=5.0, retry_in=0.0)
     await store.queue.finish(failed)
     again = await claimed(store, claim.id, 1)
-    await store.queue.cancel(claim.id, actor="root", reason="no more")
+    await store.transitions.cancel(claim.id, actor="root", reason="no more")
     done = ended(again, output='["a"]', duration_ms=3.25, metadata='{"n":1.0}', error_details='["d"]')
     await store.queue.finish(done)
     await store.queue.finish(ended(claim, output='"late"'))

@@ -17,7 +17,7 @@ from forge_tools.storage import Store, open_store
 from forge_tools.storage.audit import Signer, Trust, batches
 from forge_tools.storage.audit.batches import OvertakenError
 from forge_tools.storage.audit.chain import ALL
-from forge_tools.storage.models import audit_batches, audit_executions, execution_attempts, execution_events, executions
+from forge_tools.storage.tables import audit_batches, audit_executions, execution_attempts, execution_events, executions
 from tests.contract.calls import call, claimed, ended, finished, running, submitted
 from tests.contract.sealed import (
     changing,
@@ -121,7 +121,7 @@ async def test_batches_are_bounded_and_each_follows_the_one_before(store: Store,
 
 async def test_an_event_that_is_added_after_the_end_is_sealed_by_itself(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=2)
-    await store.queue.recover(claim_boot := "boot-1", "dead")
+    await store.transitions.recover(claim_boot := "boot-1", "dead")
     assert claim_boot
     again = await claimed(store, claim.id, 1)
     await store.queue.finish(ended(again))

@@ -167,5 +167,5 @@ async def test_whether_a_login_may_cancel_by_itself_is_asked_once(migrated_postg
         engine = store._database._engine.sync_engine
         event.listen(engine, "before_cursor_execute", lambda *arguments: asked.append(arguments[2]))
         for _ in range(3):
-            await store.queue.cancel(await submitted(store), actor="me", reason="")
+            await store.transitions.cancel(await submitted(store), actor="me", reason="")
     assert sum("has_table_privilege" in statement for statement in asked) == 1

@@ -8,7 +8,7 @@ from sqlalchemy import update
 from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import Capabilities, ExecutionStatus, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
-from forge_tools.storage.models import tools
+from forge_tools.storage.tables import tools
 from tests.contract.calls import SCOPE, boot, claimed, ended, running, scope, submitted
 
 GREP = ToolSpec(
@@ -27,7 +27,7 @@ OTHER_GREP = GREP.model_copy(update={"description": "Search differently."})
 
 async def test_a_published_tool_is_read_back_as_it_was(store: Store) -> None:
     assert await store.catalogue.publish([GREP], "boot-1") == []
-    [spec] = await store.catalogue.specs()
+    [spec] = (await store.directories.read()).enabled
     assert spec == GREP
     assert spec.digest == GREP.digest
 
@@ -35,7 +35,7 @@ async def test_a_published_tool_is_read_back_as_it_was(store: Store) -> None:
 async def test_of_several_definitions_the_one_seen_last_counts(store: Store) -> None:
     for spec in (GREP, OTHER_GREP, GREP):
         await store.catalogue.publish([spec], "boot-1")
-    assert await store.catalogue.specs() == [GREP]
+    assert (await store.directories.read()).enabled == [GREP]
 
 
 async def test_what_a_worker_publishes_later_stands_beside_what_it_hosts_and_touches_nothing_else(store: Store) -> None:
@@ -46,7 +46,7 @@ async def test_what_a_worker_publishes_later_stands_beside_what_it_hosts_and_tou
 
     await store.catalogue.publish([late], "boot-1")
 
-    assert await store.catalogue.specs() == [OTHER_GREP, late]
+    assert (await store.directories.read()).enabled == [OTHER_GREP, late]
     assert [await store.catalogue.hosted("boot-1", one.name) for one in (GREP, late)] == [
         (GREP.version, GREP.digest),
         (late.version, late.digest),
@@ -77,7 +77,7 @@ async def test_another_version_or_a_stopped_worker_is_no_disagreement(store: Sto
 
 async def test_publishing_nothing_is_fine(store: Store) -> None:
     assert await store.catalogue.publish([], "boot-1") == []
-    assert await store.catalogue.specs() == []
+    assert (await store.directories.read()).enabled == []
 
 
 async def test_a_demoted_tool_says_process_and_publishing_it_again_does_not_undo_that(store: Store) -> None:
@@ -86,7 +86,7 @@ async def test_a_demoted_tool_says_process_and_publishing_it_again_does_not_undo
     await store.catalogue.demote(GREP, "again")
     await store.catalogue.publish([GREP], "boot-2")
 
-    [spec] = await store.catalogue.specs()
+    [spec] = (await store.directories.read()).enabled
 
     assert spec == GREP.model_copy(update={"lane": "process"})
     assert spec.digest == GREP.digest
@@ -99,7 +99,7 @@ async def test_another_definition_of_a_demoted_tool_starts_afresh(store: Store) 
 
     await store.catalogue.publish([OTHER_GREP], "boot-1")
 
-    assert await store.catalogue.specs() == [OTHER_GREP]
+    assert (await store.directories.read()).enabled == [OTHER_GREP]
 
 
 async def test_demoting_a_tool_moves_its_waiting_calls_and_no_other(store: Store) -> None:
@@ -133,11 +133,11 @@ async def test_a_disabled_tool_is_offered_no_more_until_it_is_enabled(store: Sto
     assert await store.catalogue.switch("Grep", is_enabled=False) == "Grep"
     assert await store.catalogue.switch("Grep", is_enabled=False) == "Grep"
 
-    assert await store.catalogue.specs() == [read]
-    assert await store.catalogue.read() == ([read], [GREP])
+    assert (await store.directories.read()).enabled == [read]
+    assert (await store.directories.read())[:2] == ([read], [GREP])
     assert (await store.catalogue.switches())[0] == {"Grep"}
     assert await store.catalogue.switch("Grep", is_enabled=True) == "Grep"
-    assert await store.catalogue.read() == ([GREP, read], [])
+    assert (await store.directories.read())[:2] == ([GREP, read], [])
     assert (await store.catalogue.switches())[0] == frozenset()
 
 
@@ -156,10 +156,10 @@ async def test_every_definition_of_a_disabled_tool_is_disabled_those_to_come_inc
     await store.catalogue.publish([OTHER_GREP], "boot-1")
     await store.catalogue.publish([newer], "boot-1")
 
-    assert await store.catalogue.read() == ([], [newer])
+    assert (await store.directories.read())[:2] == ([], [newer])
     await store.catalogue.switch("Grep", is_enabled=True)
     await store.catalogue.publish([GREP], "boot-1")
-    assert await store.catalogue.read() == ([GREP], [])
+    assert (await store.directories.read())[:2] == ([GREP], [])
 
 
 @pytest.mark.parametrize(("name", "hint"), [("Gerp", r" \(did you mean 'Grep'\?\)"), ("", "$"), ("x\x00", "$")])
@@ -177,7 +177,7 @@ async def test_a_switch_that_meets_a_deployment_holds_for_what_is_deployed(store
         new = GREP.model_copy(update={"version": f"1.{number}.0"})
         switch = store.catalogue.switch("Grep", is_enabled=is_enabled)
         await asyncio.gather(store.catalogue.publish([new], "boot-1"), switch)
-        assert [spec.version for spec in await store.catalogue.specs()] == [new.version] * is_enabled
+        assert [spec.version for spec in (await store.directories.read()).enabled] == [new.version] * is_enabled
         assert (await store.catalogue.switches())[0] == (frozenset() if is_enabled else {"Grep"})
 
 
@@ -196,7 +196,7 @@ async def test_a_definition_that_only_newer_code_can_read_takes_no_other_with_it
     await newer(store, GREP.model_copy(update={"name": "Browse"}), category="browser")
 
     for _ in range(3):
-        assert await store.catalogue.specs() == [GREP]
+        assert (await store.directories.read()).enabled == [GREP]
 
     [said] = [message for message in caplog.messages if "left out" in message]
     assert "Tool 'Browse' 1.0.0" in said
@@ -208,7 +208,7 @@ async def test_a_definition_that_only_newer_code_can_read_takes_no_other_with_it
 async def test_what_newer_code_adds_to_a_definition_is_ignored_and_its_digest_kept(store: Store) -> None:
     await newer(store, GREP, colour="blue", capabilities=GREP.capabilities.model_dump() | {"flies": True})
 
-    [spec] = await store.catalogue.specs()
+    [spec] = (await store.directories.read()).enabled
 
     assert (spec, spec.digest) == (GREP, GREP.digest)
 

@@ -54,7 +54,7 @@ async def test_who_was_seen_before_a_step_lives_once_it_beats_and_not_before(
     set_clock(step)
     await beat(store, "boot-2")
 
-    assert set(await store.workers.live_queues(15)) == {("boot-2", "async")}
+    assert set((await store.directories.read(15)).queues) == {("boot-2", "async")}
     assert [worker.id for worker in await store.workers.list(seen_within=15)] == ["boot-2"]
 
 
@@ -67,7 +67,7 @@ async def test_what_waits_is_due_again_after_a_step_back_and_what_is_delayed_is_
     set_clock(-HOUR)
     assert await store.queue.due(SCOPE, 9) == []
 
-    assert await store.queue.follow_clock(-HOUR) == 2
+    assert await store.transitions.follow_clock(-HOUR) == 2
     assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
     set_clock(-HOUR + 31)
     assert len(await store.queue.due(SCOPE, 9)) == 2
@@ -78,18 +78,18 @@ async def test_what_came_after_a_step_stays_as_it_is(store: Store, set_clock: Se
     set_clock(step)
     await submitted(store)
 
-    assert await store.queue.follow_clock(step) == 0
+    assert await store.transitions.follow_clock(step) == 0
 
 
 async def test_what_waits_does_not_expire_by_a_step_forward(store: Store, set_clock: SetClock) -> None:
     waiting = await submitted(store)
     set_clock(HOUR)
-    assert await store.queue.follow_clock(HOUR) == 1
+    assert await store.transitions.follow_clock(HOUR) == 1
 
-    assert not await store.queue.sweep()
+    assert not await store.transitions.sweep()
     assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
     set_clock(HOUR + 700)
-    assert await store.queue.sweep()
+    assert await store.transitions.sweep()
 
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
@@ -97,7 +97,7 @@ async def test_what_runs_is_not_touched_by_a_step(store: Store, set_clock: SetCl
     claim = await claimed(store, await submitted(store))
     set_clock(step)
 
-    assert await store.queue.follow_clock(step) == 0
+    assert await store.transitions.follow_clock(step) == 0
     assert await store.queue.finish(ended(claim))
 
 
@@ -107,7 +107,7 @@ async def test_what_is_delayed_stays_delayed_after_a_step_forward(store: Store, 
     await store.queue.submit(delayed)
     set_clock(HOUR)
 
-    assert await store.queue.follow_clock(HOUR) == 2
+    assert await store.transitions.follow_clock(HOUR) == 2
     assert await store.queue.due(SCOPE, 9) == [Wakeup(waiting, 0)]
     set_clock(HOUR + 31)
     assert len(await store.queue.due(SCOPE, 9)) == 2

@@ -38,7 +38,7 @@ async def test_a_finish_and_a_recovery_at_once_have_one_winner(store: Store, mig
     claims = [await running(store, idempotent=True, max_attempts=2) for _ in range(20)]
     async with await open_store(migrated_url) as other:
         effects, (again, lost) = await asyncio.gather(
-            store.queue.finish_many([ended(claim) for claim in claims]), other.queue.recover("boot-1", "silent")
+            store.queue.finish_many([ended(claim) for claim in claims]), other.transitions.recover("boot-1", "silent")
         )
     assert lost == []
     assert sorted(again) == sorted(claim.id for claim, kept in zip(claims, effects, strict=True) if not kept)
@@ -51,7 +51,7 @@ async def test_a_finish_and_a_cancel_at_once_leave_one_end(store: Store) -> None
     claims = [await running(store) for _ in range(20)]
     outcomes = await asyncio.gather(
         store.queue.finish_many([ended(claim) for claim in claims]),
-        *(store.queue.cancel(claim.id, actor="ann") for claim in claims),
+        *(store.transitions.cancel(claim.id, actor="ann") for claim in claims),
     )
     assert outcomes[0] == [True] * 20
     assert set(outcomes[1:]) <= {"over", "requested"}

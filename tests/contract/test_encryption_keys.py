@@ -17,21 +17,21 @@ async def published(store: Store) -> str:
 
 
 async def test_without_a_key_there_is_none(store: Store) -> None:
-    assert await store.encryption_keys.current() is None
+    assert (await store.directories.read()).encryption_key is None
     assert await store.encryption_keys.list() == []
 
 
 async def test_clients_use_the_newest_that_is_not_retired(store: Store) -> None:
     first, second = await published(store), await published(store)
-    current = await store.encryption_keys.current()
+    current = (await store.directories.read()).encryption_key
     assert current is not None
     assert current.id == second
     await store.encryption_keys.retire([second])
-    current = await store.encryption_keys.current()
+    current = (await store.directories.read()).encryption_key
     assert current is not None
     assert (current.id, current.public.hex()[:16]) == (first, first)
     await store.encryption_keys.retire([first])
-    assert await store.encryption_keys.current() is None
+    assert (await store.directories.read()).encryption_key is None
 
 
 async def test_publishing_again_changes_nothing(store: Store) -> None:
@@ -82,6 +82,6 @@ async def test_a_late_resubmission_of_a_call_that_is_over_brings_nothing_back(st
     id_ = await published(store)
     new = call(sealed=f"1.{id_}.AAAA", sealed_names=("token",))
     await store.queue.submit(new)
-    assert await store.queue.cancel(new.id, actor="test") == "cancelled"
+    assert await store.transitions.cancel(new.id, actor="test") == "cancelled"
     await store.queue.submit(new)
     assert [key.live for key in await store.encryption_keys.list()] == [0]

@@ -201,7 +201,7 @@ async def test_a_text_that_is_no_utf8_is_shown_and_counted_and_stops_nobody(
     assert await copied.history.list_events()
     assert len(await copied.workers.list()) == 2
     assert (await copied.overviews.read(window=60.0, lease=15.0, patience=0.0)).workers
-    assert await copied.queue.sweep() == []
+    assert await copied.transitions.sweep() == []
     assert await copied.violations() == [f"{table}.text (1)"]
 
 
@@ -265,7 +265,7 @@ async def test_a_call_that_a_restore_put_back_in_the_queue_keeps_its_end(store: 
     await forge(store, _attempt_of(back, is_final=True))
     for id_ in (back, other):
         await overdue(store, id_)
-    assert await store.queue.sweep() == [back, other]
+    assert await store.transitions.sweep() == [back, other]
     [result] = await store.queue.results([back])
     assert result.status == ExecutionStatus.SUCCEEDED
 

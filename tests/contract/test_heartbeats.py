@@ -31,7 +31,7 @@ from forge_tools.storage.heartbeat import (
     misplaced,
     unchained,
 )
-from forge_tools.storage.models import execution_queue, idempotency_keys
+from forge_tools.storage.tables import execution_queue, idempotency_keys
 from tests.contract.calls import SCOPE, beat, boot, clock_of, overdue, running, scope, submitted
 from tests.contract.sealed import past, seal_all, sealed_past
 
@@ -110,25 +110,25 @@ async def test_what_is_over_is_shown_until_it_is_swept(store: Store) -> None:
     for change in ({"expires_in": -1.0}, {"max_attempts": 0}):
         await submitted(store, **change)
         assert (await seen(store))[OVER]
-        assert len(await store.queue.sweep()) == 1
+        assert len(await store.transitions.sweep()) == 1
         assert not (await seen(store))[OVER]
 
 
 async def test_a_cancel_that_meets_nobody_is_over(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=3)
-    await store.queue.cancel(claim.id, actor="ann")
+    await store.transitions.cancel(claim.id, actor="ann")
     assert not (await seen(store))[OVER]
-    await store.queue.recover("boot-1", "dead")
+    await store.transitions.recover("boot-1", "dead")
     answers = await seen(store, DUE)
     assert (answers[OVER], answers[DUE], answers[CANCELS]) == (True, False, ())
-    assert await store.queue.sweep() == [claim.id]
+    assert await store.transitions.sweep() == [claim.id]
     assert not (await seen(store))[OVER]
 
 
 async def test_each_sees_its_own_cancels(store: Store) -> None:
     mine, other = await running(store), await running(store, by=scope(boot="boot-2"))
     for claim in (mine, other):
-        await store.queue.cancel(claim.id, actor="ann")
+        await store.transitions.cancel(claim.id, actor="ann")
     assert (await seen(store))[CANCELS] == (Wakeup(mine.id, 1),)
     assert (await seen(store, scope=scope(boot="boot-2")))[CANCELS] == (Wakeup(other.id, 1),)
 

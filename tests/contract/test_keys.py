@@ -20,8 +20,8 @@ from forge_tools.records import (
     new_id,
 )
 from forge_tools.storage import Store, open_store
-from forge_tools.storage.models import execution_queue, executions, idempotency_keys
 from forge_tools.storage.queue.queue import Answer
+from forge_tools.storage.tables import execution_queue, executions, idempotency_keys
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
 from tests.contract.calls import SCOPE, call, claimed, ended, finished, statuses, submitted
 
@@ -94,7 +94,7 @@ async def test_a_key_holds_whatever_its_execution_came_to(store: Store, status: 
 async def test_a_key_holds_after_a_cancel(store: Store) -> None:
     row = keyed()
     await submit(store, row)
-    await store.queue.cancel(row.new.id, actor="ann")
+    await store.transitions.cancel(row.new.id, actor="ann")
     assert await held(store) == row.new.id
 
 
@@ -176,7 +176,7 @@ async def test_a_key_holds_as_long_as_its_execution_is_not_over(timed: Store, se
     await submit(timed, row)
     await claimed(timed, row.new.id)
     set_clock(3000)
-    assert await timed.queue.purge_keys() == 0
+    assert await timed.transitions.purge_keys() == 0
     assert await held(timed) == row.new.id
 
 
@@ -185,7 +185,7 @@ async def test_only_spent_keys_are_purged_and_the_executions_stay(timed: Store, 
     await timed.queue.submit_linked([spent, running, lasting])
     await finished(timed, [spent.new.id, lasting.new.id])
     set_clock(60)
-    assert await timed.queue.purge_keys() == 1
+    assert await timed.transitions.purge_keys() == 1
     assert await key_of(timed, spent.new.id) is None
     assert await key_of(timed, running.new.id) is not None
     assert (await timed.history.get(spent.new.id)).idempotency_key == "spent"
@@ -196,7 +196,7 @@ async def test_purging_goes_in_batches(timed: Store, set_clock: SetClock) -> Non
     await timed.queue.submit_linked(rows)
     await finished(timed, [row.new.id for row in rows])
     set_clock(60)
-    assert [await timed.queue.purge_keys(10) for _ in range(4)] == [10, 10, 5, 0]
+    assert [await timed.transitions.purge_keys(10) for _ in range(4)] == [10, 10, 5, 0]
 
 
 async def test_racing_for_a_spent_key_gives_one_execution(timed: Store, set_clock: SetClock, migrated_url: str) -> None:

@@ -9,8 +9,8 @@ from forge_tools.config import Settings
 from forge_tools.records import NamedWorkspace, ShellStatus
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_attempts, session_workspaces, shells, workers
 from forge_tools.storage.retention import BOUND_SECONDS, INSTANCE_SECONDS
+from forge_tools.storage.tables import execution_attempts, session_workspaces, shells, workers
 from forge_tools.storage.workspaces import KEPT_SECONDS
 from tests.contract.calls import boot, ended, running, scope, submitted
 from tests.contract.sealed import forge
@@ -64,7 +64,7 @@ async def test_a_boot_that_still_owns_a_call_stays_until_that_is_settled(store: 
 
     assert await store.leftovers.clear() == 0
 
-    await store.queue.recover("owner", "test", 0)
+    await store.transitions.recover("owner", "test", 0)
     await forge(store, "DELETE FROM execution_attempts")
     assert await store.leftovers.clear() == 1
     assert await boots(store) == set()
@@ -133,7 +133,7 @@ async def test_a_session_keeps_its_workspace_while_a_call_of_it_is_kept(store: S
 
     assert await store.leftovers.clear() == 1
     names = ("quiet", "new", "in use")
-    assert [await store.workspaces.of_session(name) for name in names] == [None, "repo", "repo"]
+    assert [await store.directories.workspace_of(name) for name in names] == [None, "repo", "repo"]
 
 
 async def test_a_worker_clears_away_without_any_rule(store: Store) -> None:

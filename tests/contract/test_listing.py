@@ -11,7 +11,7 @@ from sqlalchemy import delete, func, select, update
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus
 from forge_tools.storage import Store
-from forge_tools.storage.models import execution_events
+from forge_tools.storage.tables import execution_events
 from tests.contract.calls import boot, claimed, ended, finished, running, submitted
 from tests.waiting import within
 
@@ -30,7 +30,7 @@ async def retried(store: Store, **asked: Any) -> str:
 
 async def cancelled(store: Store, reason: str = "enough", **asked: Any) -> str:
     id_ = await submitted(store, **asked)
-    assert await store.queue.cancel(id_, actor="ada", reason=reason) == "cancelled"
+    assert await store.transitions.cancel(id_, actor="ada", reason=reason) == "cancelled"
     return id_
 
 
@@ -93,7 +93,7 @@ async def test_filters_pick_events_by_kind_and_by_what_they_happened_to(store: S
     id_ = await cancelled(store, tool="Bash", category="execution", agent_id="a", session_id="s", queue="b")
     lost = await running(store)
     await store.workers.register(boot())
-    await store.queue.recover("boot-1", "it died")
+    await store.transitions.recover("boot-1", "it died")
     assert [(one.execution_id, one.kind) for one in await store.history.list_events(**filters)] == [(id_, "cancel")]
     assert [one.execution_id for one in await store.history.list_events(kind="lost", status="lost")] == [lost.id]
     assert await store.history.list_events(kind="lost", tool="Bash") == []

@@ -12,11 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import new_id
 from forge_tools.storage import Store
-from forge_tools.storage.columns import Moment
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.history.overview import Load, _grouped, _load, read_load
-from forge_tools.storage.models import execution_queue
 from forge_tools.storage.statements import sqlite_statement
+from forge_tools.storage.tables import Moment, execution_queue
 
 PATIENCE = 10.0
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from forge_tools.records import ExecutionStatus, new_id
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_events
+from forge_tools.storage.tables import execution_events
 from tests.contract.calls import ended, running, submitted
 from tests.waiting import within
 
@@ -114,7 +114,7 @@ async def test_all_rows_read_in_steps_are_those_of_one_statement_the_oldest_firs
 
 async def test_all_attempts_and_events_are_read_in_steps_as_well(copied: Store) -> None:
     for one in await copied.history.list(limit=3):
-        await copied.queue.cancel(one.id, actor="ada", reason="enough")
+        await copied.transitions.cancel(one.id, actor="ada", reason="enough")
 
     history = copied.history
     both = ((history.list_attempts, history.attempt_pages), (history.list_events, history.event_pages))
@@ -169,7 +169,7 @@ async def test_what_is_queued_while_a_page_is_read_pushes_nothing_out_of_it(
 
 async def test_attempts_and_events_are_found_in_steps_as_well(copied: Store) -> None:
     for one in await copied.history.list(limit=3):
-        await copied.queue.cancel(one.id, actor="ada", reason="enough")
+        await copied.transitions.cancel(one.id, actor="ada", reason="enough")
 
     for read, filters in product((copied.history.list_attempts, copied.history.list_events), NARROWER):
         whole = [one.cursor for one in await read(limit=100, **filters)]

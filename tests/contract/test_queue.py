@@ -208,7 +208,7 @@ async def test_a_retry_that_no_attempt_is_left_for_is_the_end(store: Store) -> N
 
 async def test_a_retry_of_a_call_whose_cancel_was_asked_is_the_end(store: Store) -> None:
     claim = await running(store, max_attempts=3)
-    assert await store.queue.cancel(claim.id, actor="ann") == "requested"
+    assert await store.transitions.cancel(claim.id, actor="ann") == "requested"
     assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, retry_in=0.0))
     assert len(await store.queue.results([claim.id])) == 1
 

@@ -20,8 +20,8 @@ from forge_tools.records import (
     Told,
 )
 from forge_tools.storage import Store
-from forge_tools.storage.models import execution_reports
 from forge_tools.storage.reports import MOST_READ, _is_behind
+from forge_tools.storage.tables import execution_reports
 from tests.contract.calls import UNKNOWN, claimed, ended, running, submitted
 
 
@@ -96,7 +96,7 @@ async def test_writing_again_changes_nothing_and_an_older_one_does_not_come_back
 async def test_an_attempt_that_is_no_longer_its_workers_writes_nothing(store: Store) -> None:
     first = await running(store, idempotent=True, max_attempts=2)
     await store.reports.add([report(first, 1, text="of the first")])
-    await store.queue.recover("boot-1", "gone")
+    await store.transitions.recover("boot-1", "gone")
     second = await claimed(store, first.id, attempt=1)
 
     await store.reports.add([report(first, 2, text="too late"), report(second, 1, text="of the second")])
@@ -134,7 +134,7 @@ async def test_a_call_that_waits_for_its_next_attempt_says_why(store: Store) -> 
 
 async def test_what_was_done_to_an_execution_is_heard_once(store: Store) -> None:
     claim = await running(store)
-    await store.queue.cancel(claim.id, actor="somebody", reason="enough")
+    await store.transitions.cancel(claim.id, actor="somebody", reason="enough")
 
     sight = await store.reports.look(Position(claim.id))
 

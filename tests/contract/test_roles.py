@@ -133,8 +133,8 @@ async def test_a_client_cancels_what_is_its_own_and_nothing_else(alice: Store, m
     await worked_off(walter, over.id)
     for one in (waiting, runs, over):
         with pytest.raises(ExecutionNotFoundError):
-            await mallory.queue.cancel(one.id, actor="mallory", reason="mine!")
-    answers = [await alice.queue.cancel(one.id, actor="a", reason="enough") for one in (waiting, runs, over)]
+            await mallory.transitions.cancel(one.id, actor="mallory", reason="mine!")
+    answers = [await alice.transitions.cancel(one.id, actor="a", reason="enough") for one in (waiting, runs, over)]
     assert answers == ["cancelled", "requested", "over"]
     record = await alice.history.get(waiting.id)
     assert record.status is ExecutionStatus.CANCELLED
@@ -148,7 +148,7 @@ async def test_a_client_sees_nothing_of_others(alice: Store, mallory: Store, wal
     done, waiting = call(), call()
     await alice.queue.submit_many([done, waiting])
     await worked_off(walter, done.id, output='"private"')
-    await alice.queue.cancel(waiting.id, actor="a", reason="")
+    await alice.transitions.cancel(waiting.id, actor="a", reason="")
     assert await mallory.history.list() == []
     assert await mallory.history.figures() == []
     assert await mallory.queue.results([done.id]) == []

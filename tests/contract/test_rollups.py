@@ -18,7 +18,7 @@ from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store
 from forge_tools.storage.history import figures
 from forge_tools.storage.history.rollups import hour_at
-from forge_tools.storage.models import execution_attempts, execution_queue, executions, rollup_figures, rollup_hours
+from forge_tools.storage.tables import execution_attempts, execution_queue, executions, rollup_figures, rollup_hours
 from tests.contract.calls import SCOPE, call, ended, submitted
 from tests.contract.sealed import forge
 from tests.contract.statements import noted, plan
@@ -114,7 +114,7 @@ async def some_history(store: Store) -> None:
                     f" WHERE execution_id = '{id_}'",
                 )
     for record in await store.history.list(status="queued", limit=100):
-        await store.queue.cancel(record.id, actor="root", reason="")
+        await store.transitions.cancel(record.id, actor="root", reason="")
 
 
 WINDOWS: list[dict[str, Any]] = [
@@ -175,7 +175,7 @@ async def test_an_hour_is_rolled_up_once_it_is_over_for_a_while_and_so_are_its_c
     assert OLD + HOUR not in hours
     assert max(hours) <= datetime.now(UTC) - HOUR - timedelta(minutes=5)
     assert await count(store) == 3
-    await store.queue.cancel(waiting, actor="root", reason="")
+    await store.transitions.cancel(waiting, actor="root", reason="")
     assert OLD + HOUR in await rolled_hours(store)
     assert await store.rollups.roll(OLD) is not None  # again is harmless
     assert await count(store) == 3

@@ -12,8 +12,8 @@ from sqlalchemy import text, update
 from forge_tools.records import ShellRecord, ShellStatus, shell_id
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import workers
 from forge_tools.storage.shells import MOST_LISTED
+from forge_tools.storage.tables import workers
 from tests.contract.calls import beat, boot
 
 START = datetime(2026, 5, 17, 9, 30, 0, 123456, tzinfo=UTC)

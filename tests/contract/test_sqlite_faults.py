@@ -81,7 +81,7 @@ async def test_a_lock_that_stays_is_given_up_with_the_reason(
         with pytest.raises(DatabaseUnavailableError, match="locked"):
             await store.queue.submit(call())
         with pytest.raises(DatabaseUnavailableError, match="locked"):
-            await store.queue.sweep()
+            await store.transitions.sweep()
         assert time.monotonic() - began < 30
         other.execute("ROLLBACK")
         await submitted(store)

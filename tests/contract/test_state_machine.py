@@ -31,7 +31,7 @@ from forge_tools.records import (
 )
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_attempts, execution_queue, executions
+from forge_tools.storage.tables import execution_attempts, execution_queue, executions
 from tests.contract.calls import beat, boot, call, ended, scope
 
 LATER = 3600.0
@@ -260,7 +260,7 @@ class Lives(RuleBasedStateMachine):
             assert took_effect == self.lives[id_].finish(claim, ending)
 
     def cancel(self, id_: str, how: int) -> None:
-        assert self.run(self.store.queue.cancel(id_, actor="ann")) == self.lives[id_].cancel()
+        assert self.run(self.store.transitions.cancel(id_, actor="ann")) == self.lives[id_].cancel()
 
     cancel_what_runs = cancel
 
@@ -268,12 +268,14 @@ class Lives(RuleBasedStateMachine):
         dead = self.lives[id_].owner or BOOTS[how % 2]
         owned = [id_ for id_, life in self.lives.items() if life.owner == dead]
         self.run(beat(self.store, "boot-3"))  # so the host is there, and the dead one alone is not
-        requeued, lost = self.run(self.store.queue.recover(dead, "dead"))
+        requeued, lost = self.run(self.store.transitions.recover(dead, "dead"))
         verdicts = {id_: self.lives[id_].lose_owner(self.beats) for id_ in owned}
         assert verdicts == dict.fromkeys(requeued, "requeued") | dict.fromkeys(lost, "lost")
 
     def sweep(self, id_: str, how: int) -> None:
-        assert set(self.run(self.store.queue.sweep())) == {id_ for id_, life in self.lives.items() if life.sweep()}
+        assert set(self.run(self.store.transitions.sweep())) == {
+            id_ for id_, life in self.lives.items() if life.sweep()
+        }
 
     def let_its_time_come(self, id_: str, how: int) -> None:
         self.move(id_, not_before=from_now(-1.0))

@@ -11,7 +11,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError, SchemaVersionError, StorageError
 from forge_tools.storage import Store, migrate, open_store
-from forge_tools.storage.columns import metadata
+from forge_tools.storage.tables import metadata
 from tests.contract.calls import SCOPE, beat, call, submitted
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ async def test_a_database_older_than_the_code_says_what_to_run(migrated_url: str
 async def test_without_the_check_missing_tables_are_still_said_clearly(migrated_url: str) -> None:
     migrate.downgrade(migrated_url, "base")
     async with await open_store(migrated_url, check_schema=False) as store:
-        for attempt in (submitted(store), store.history.list(), beat(store, "b"), store.queue.sweep()):
+        for attempt in (submitted(store), store.history.list(), beat(store, "b"), store.transitions.sweep()):
             with pytest.raises(SchemaVersionError, match="forge-tools db upgrade"):
                 await attempt
 

@@ -9,7 +9,7 @@ from forge_tools.errors import ToolNotFoundError
 from forge_tools.records import ExecutionStatus, StuckReason, ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_queue, tools
+from forge_tools.storage.tables import execution_queue, tools
 from tests.contract.calls import boot, ended, running, submitted
 
 FIRST = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",), lane="async")
@@ -73,10 +73,10 @@ async def test_a_pinned_definition_counts_whatever_is_published_until_it_is_let_
     await published(store, SECOND, THIRD)
 
     assert (pinned.spec, pinned.is_pinned, pinned.is_default) == (FIRST, True, True)
-    assert await store.catalogue.specs() == [FIRST]
+    assert (await store.directories.read()).enabled == [FIRST]
     assert (await store.catalogue.switches())[1] == {("Grep", FIRST.digest)}
     assert (await store.catalogue.unpin("Grep")).spec == THIRD
-    assert await store.catalogue.specs() == [THIRD]
+    assert (await store.directories.read()).enabled == [THIRD]
 
 
 async def test_another_pin_takes_the_place_of_the_first(store: Store) -> None:
@@ -111,14 +111,14 @@ async def test_under_the_policy_pinned_what_was_the_default_stays_it(store: Stor
     await published(store, FIRST)
     await published(store, SECOND, THIRD, keeps_first=True)
 
-    assert await store.catalogue.specs() == [FIRST]
+    assert (await store.directories.read()).enabled == [FIRST]
     assert (await store.catalogue.switches())[1] == {("Grep", FIRST.digest)}
 
 
 async def test_under_the_policy_pinned_the_first_definition_of_a_new_tool_is_it(store: Store) -> None:
     await published(store, SECOND, FIRST, keeps_first=True)
 
-    assert await store.catalogue.specs() == [SECOND]
+    assert (await store.directories.read()).enabled == [SECOND]
 
 
 async def test_a_worker_is_told_what_it_will_not_run(store: Store) -> None:
@@ -138,7 +138,7 @@ async def test_a_digest_is_the_one_that_was_published_though_this_code_reckons_a
     older = update(tools).values(digest="feedfacefeedface")
     await store._database.write(lambda connection: connection.execute(older))
 
-    [spec] = await store.catalogue.specs()
+    [spec] = (await store.directories.read()).enabled
 
     assert (spec, spec.digest) == (FIRST, "feedfacefeedface")
 

@@ -11,7 +11,7 @@ from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import Claim, ExecutionStatus, Wakeup
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import execution_queue, workers
+from forge_tools.storage.tables import execution_queue, workers
 from tests.contract.calls import (
     SCOPE,
     UNKNOWN,
@@ -31,7 +31,7 @@ from tests.contract.calls import (
 
 async def test_a_queued_call_is_cancelled_at_once(store: Store) -> None:
     id_ = await submitted(store)
-    assert await store.queue.cancel(id_, actor="ann", reason="typo") == "cancelled"
+    assert await store.transitions.cancel(id_, actor="ann", reason="typo") == "cancelled"
     [stored] = await store.queue.results([id_])
     assert (stored.status, stored.result.error_code) == (ExecutionStatus.CANCELLED, "CANCELLED")
     assert "ann" in str(stored.result.error)
@@ -43,7 +43,7 @@ async def test_a_queued_call_is_cancelled_at_once(store: Store) -> None:
 async def test_a_running_call_is_asked_to_stop_and_its_owner_hears_until_it_ends(store: Store) -> None:
     await store.workers.register(boot())
     claim, other = await running(store), await running(store)
-    assert await store.queue.cancel(claim.id, actor="ann") == "requested"
+    assert await store.transitions.cancel(claim.id, actor="ann") == "requested"
     assert await beat(store, "boot-1") == [Wakeup(claim.id, 1)]
     assert await beat(store, "boot-1") == [Wakeup(claim.id, 1)]
     assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
@@ -54,20 +54,20 @@ async def test_a_running_call_is_asked_to_stop_and_its_owner_hears_until_it_ends
 async def test_cancelling_what_is_over_changes_nothing(store: Store) -> None:
     id_ = await submitted(store)
     await finished(store, [id_])
-    assert await store.queue.cancel(id_, actor="ann") == "over"
+    assert await store.transitions.cancel(id_, actor="ann") == "over"
     assert await statuses(store, [id_]) == {id_: ExecutionStatus.SUCCEEDED}
 
 
 @pytest.mark.parametrize("id_", [UNKNOWN, "nope", "", "'; DROP TABLE executions"])
 async def test_cancelling_what_does_not_exist_says_so(store: Store, id_: str) -> None:
     with pytest.raises(ExecutionNotFoundError, match="No execution has the id"):
-        await store.queue.cancel(id_, actor="ann")
+        await store.transitions.cancel(id_, actor="ann")
 
 
 async def test_a_cancelled_retry_keeps_its_earlier_attempt(store: Store) -> None:
     claim = await running(store, max_attempts=3)
     assert await store.queue.finish(ended(claim, ExecutionStatus.FAILED, retry_in=60.0))
-    assert await store.queue.cancel(claim.id, actor="ann") == "cancelled"
+    assert await store.transitions.cancel(claim.id, actor="ann") == "cancelled"
     attempts = await store.history.attempts(claim.id)
     assert [(a.attempt, a.status) for a in attempts] == [
         (1, ExecutionStatus.FAILED),
@@ -80,36 +80,36 @@ async def test_a_cancelled_retry_keeps_its_earlier_attempt(store: Store) -> None
 async def test_a_call_that_waited_too_long_expires_and_says_which_queue(store: Store) -> None:
     id_ = await submitted(store, expires_in=-1.0, queue="nightly")
     alive = await submitted(store)
-    assert await store.queue.sweep() == [id_]
+    assert await store.transitions.sweep() == [id_]
     [stored] = await store.queue.results([id_, alive])
     assert (stored.status, stored.result.error_code) == (ExecutionStatus.EXPIRED, "EXPIRED")
     assert "queue 'nightly'" in str(stored.result.error)
-    assert await store.queue.sweep() == []
+    assert await store.transitions.sweep() == []
 
 
 async def test_a_running_call_never_expires(store: Store) -> None:
     claim = await running(store)
     await overdue(store, claim.id)
-    assert await store.queue.sweep() == []
+    assert await store.transitions.sweep() == []
     assert await store.queue.finish(ended(claim))
 
 
 async def test_a_queued_call_whose_attempts_are_used_up_is_lost(store: Store) -> None:
     id_ = await submitted(store, max_attempts=0)
-    assert await store.queue.sweep() == [id_]
+    assert await store.transitions.sweep() == [id_]
     assert await statuses(store, [id_]) == {id_: ExecutionStatus.LOST}
 
 
 async def test_a_sweep_takes_no_more_than_its_limit(store: Store) -> None:
     assert await store.queue.submit_many([call(expires_in=-1.0) for _ in range(5)]) == [None] * 5
-    assert [len(await store.queue.sweep(3)) for _ in range(3)] == [3, 2, 0]
+    assert [len(await store.transitions.sweep(3)) for _ in range(3)] == [3, 2, 0]
 
 
 async def test_recovery_queues_idempotent_calls_again_and_says_the_others_are_lost(store: Store) -> None:
     await store.workers.register(boot())
     again = await running(store, idempotent=True, max_attempts=3)
     lost = await running(store)
-    assert await store.queue.recover("boot-1", "silent for 15 s") == ([again.id], [lost.id])
+    assert await store.transitions.recover("boot-1", "silent for 15 s") == ([again.id], [lost.id])
     assert (await claimed(store, again.id, attempt=1)).attempt == 2
     [stored] = await store.queue.results([lost.id])
     assert (stored.status, stored.result.error_code) == (ExecutionStatus.LOST, "LOST")
@@ -126,34 +126,34 @@ async def test_recovery_queues_idempotent_calls_again_and_says_the_others_are_lo
 async def test_recovery_leaves_other_boots_and_repeats_harmlessly(store: Store) -> None:
     mine = await running(store)
     theirs = await running(store, by=scope(boot="boot-2"))
-    assert await store.queue.recover("boot-1", "dead") == ([], [mine.id])
-    assert await store.queue.recover("boot-1", "dead") == ([], [])
+    assert await store.transitions.recover("boot-1", "dead") == ([], [mine.id])
+    assert await store.transitions.recover("boot-1", "dead") == ([], [])
     assert await store.queue.finish(ended(theirs))
 
 
 async def test_an_idempotent_call_without_attempts_left_is_lost(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=1)
-    assert await store.queue.recover("boot-1", "dead") == ([], [claim.id])
+    assert await store.transitions.recover("boot-1", "dead") == ([], [claim.id])
 
 
 async def test_a_call_that_is_not_idempotent_never_runs_again_whatever_attempts_are_left(store: Store) -> None:
     claim = await running(store, idempotent=False, max_attempts=3)
-    assert await store.queue.recover("boot-1", "dead") == ([], [claim.id])
+    assert await store.transitions.recover("boot-1", "dead") == ([], [claim.id])
     assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
 
 
 async def test_recovery_gives_a_long_running_call_its_waiting_time_again(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=2)
     await overdue(store, claim.id)
-    assert await store.queue.recover("boot-1", "dead") == ([claim.id], [])
-    assert await store.queue.sweep() == []
+    assert await store.transitions.recover("boot-1", "dead") == ([claim.id], [])
+    assert await store.transitions.sweep() == []
     assert (await claimed(store, claim.id, attempt=1)).attempt == 2
 
 
 async def test_the_finish_of_a_recovered_attempt_is_late(store: Store) -> None:
     requeued = await running(store, idempotent=True, max_attempts=3)
     lost = await running(store)
-    await store.queue.recover("boot-1", "dead")
+    await store.transitions.recover("boot-1", "dead")
     assert await store.queue.finish_many([ended(requeued), ended(lost)]) == [False, False]
     assert not await store.queue.finish(ended(lost, ExecutionStatus.LOST))
     assert await statuses(store, [requeued.id, lost.id]) == {
@@ -165,10 +165,10 @@ async def test_the_finish_of_a_recovered_attempt_is_late(store: Store) -> None:
 
 async def test_a_recovered_call_whose_cancel_was_asked_ends_as_cancelled(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=3)
-    await store.queue.cancel(claim.id, actor="ann")
-    await store.queue.recover("boot-1", "dead")
+    await store.transitions.cancel(claim.id, actor="ann")
+    await store.transitions.recover("boot-1", "dead")
     assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
-    assert await store.queue.sweep() == [claim.id]
+    assert await store.transitions.sweep() == [claim.id]
     assert await statuses(store, [claim.id]) == {claim.id: ExecutionStatus.CANCELLED}
     assert [attempt.status for attempt in await store.history.attempts(claim.id)] == [
         ExecutionStatus.LOST,
@@ -179,7 +179,7 @@ async def test_a_recovered_call_whose_cancel_was_asked_ends_as_cancelled(store: 
 async def test_a_lost_call_says_what_is_known_and_what_to_do(store: Store) -> None:
     await store.workers.register(boot())
     claim = await running(store, max_attempts=2)
-    await store.queue.recover("boot-1", "silent for 15 s")
+    await store.transitions.recover("boot-1", "silent for 15 s")
     error = (await store.history.get(claim.id)).error or ""
     started = datetime.fromtimestamp(claim.started_at or 0, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     assert error.startswith("Worker boot-1 on host-1 (process 11) died (its last heartbeat was at 20")
@@ -191,7 +191,7 @@ async def test_a_call_that_ended_its_workers_is_lost_after_its_attempts_and_list
     poison = await submitted(store, idempotent=True, max_attempts=3)
     for attempt in range(3):
         await claimed(store, poison, attempt)
-        await store.queue.recover("boot-1", "dead")
+        await store.transitions.recover("boot-1", "dead")
     [record] = await store.history.list(status=ExecutionStatus.LOST)
     assert (record.id, record.attempt, record.error_code) == (poison, 3, "LOST")
     assert "(dead)" in (record.error or "")
@@ -258,14 +258,14 @@ async def twice_orphaned(store: Store) -> Claim:
 async def dies(store: Store, name: str) -> None:
     """That worker has been silent for a while, which ends what it ran."""
     await host(store, name, version="1.0.0", silent=20.0)
-    await store.queue.recover(name, "dead")
+    await store.transitions.recover(name, "dead")
 
 
 async def test_a_call_that_awaits_approval_is_cancelled_at_once(store: Store) -> None:
     id_ = await awaiting(store)
     assert await store.queue.claim([Wakeup(id_, 0)], SCOPE) == []
-    assert await store.queue.sweep() == []
-    assert await store.queue.cancel(id_, actor="ann") == "cancelled"
+    assert await store.transitions.sweep() == []
+    assert await store.transitions.cancel(id_, actor="ann") == "cancelled"
     [stored] = await store.queue.results([id_])
     assert (stored.status, stored.result.error) == (
         ExecutionStatus.CANCELLED, "Cancelled by ann before anybody approved it."
@@ -275,7 +275,7 @@ async def test_a_call_that_awaits_approval_is_cancelled_at_once(store: Store) ->
 async def test_an_approval_that_nobody_gives_in_time_is_a_rejection(store: Store) -> None:
     id_ = await awaiting(store)
     await overdue(store, id_)
-    assert await store.queue.sweep() == [id_]
+    assert await store.transitions.sweep() == [id_]
     [stored] = await store.queue.results([id_])
     assert (stored.status, stored.result.error_code) == (ExecutionStatus.REJECTED, "EXPIRED")
     assert "Nobody approved it" in str(stored.result.error)
@@ -305,19 +305,19 @@ async def test_a_cancel_and_a_claim_of_one_moment_have_one_winner(store: Store) 
 async def test_who_has_to_hear_of_a_cancel_is_the_worker_while_a_call_runs_and_else_its_submitter(store: Store) -> None:
     notified, silent = await submitted(store, reply_to="client-1"), await submitted(store)
     claim = await running(store)
-    found = await store.queue.listeners([notified, silent, claim.id, UNKNOWN, "nope"])
+    found = await store.transitions.listeners([notified, silent, claim.id, UNKNOWN, "nope"])
     assert sorted(found) == sorted([("client-1", notified), ("boot-1", claim.id)])
-    assert await store.queue.listeners([]) == []
+    assert await store.transitions.listeners([]) == []
 
 
 async def test_a_worker_reads_which_of_its_running_calls_are_to_be_cancelled(store: Store) -> None:
     claim, _ = await running(store), await running(store)
-    assert await store.queue.cancels("boot-1") == []
+    assert await store.transitions.cancels("boot-1") == []
     assert await ask(store, claim.id) == "requested"
-    assert await store.queue.cancels("boot-1") == [Wakeup(claim.id, 1)]
-    assert await store.queue.cancels("boot-2") == []
+    assert await store.transitions.cancels("boot-1") == [Wakeup(claim.id, 1)]
+    assert await store.transitions.cancels("boot-2") == []
     assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
-    assert await store.queue.cancels("boot-1") == []
+    assert await store.transitions.cancels("boot-1") == []
 
 
 async def test_due_work_comes_oldest_first_and_within_the_limit(store: Store) -> None:
@@ -326,7 +326,7 @@ async def test_due_work_comes_oldest_first_and_within_the_limit(store: Store) ->
 
 
 async def ask(store: Store, id_: str) -> str:
-    return await store.queue.cancel(id_, actor="ann")
+    return await store.transitions.cancel(id_, actor="ann")
 
 
 async def awaiting(store: Store) -> str:
@@ -351,12 +351,15 @@ async def test_a_boot_that_has_beaten_since_its_judge_looked_is_left_alone(store
     seen = (await store.workers.beats())["boot-1"]
     await beat(store, "boot-1")
 
-    assert await store.queue.recover("boot-1", "silent", seen) == ([], [])
+    assert await store.transitions.recover("boot-1", "silent", seen) == ([], [])
     assert await statuses(store, [claim.id]) == {claim.id: ExecutionStatus.RUNNING}
-    assert await store.queue.recover("boot-1", "silent", seen + 1) == ([], [claim.id])
+    assert await store.transitions.recover("boot-1", "silent", seen + 1) == ([], [claim.id])
 
 
 async def test_an_owner_that_never_had_a_row_is_judged_by_that(store: Store) -> None:
     claim = await running(store)
-    assert await store.queue.recover("boot-1", "silent", 0) == ([], [])
-    assert await store.queue.recover("boot-1", "silent", (await store.workers.beats())["boot-1"]) == ([], [claim.id])
+    assert await store.transitions.recover("boot-1", "silent", 0) == ([], [])
+    assert await store.transitions.recover("boot-1", "silent", (await store.workers.beats())["boot-1"]) == (
+        [],
+        [claim.id],
+    )

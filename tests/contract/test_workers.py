@@ -25,13 +25,13 @@ async def test_how_the_servers_of_live_boots_are_is_told_to_all(store: Store) ->
     serving = ServerState(server="web", prefix="mcp__web__", status="serving", since=datetime.now(UTC), tools=3)
     await store.workers.register(boot(servers=(failing,)))
     await store.workers.register(boot("boot-2", servers=(serving,)))
-    assert [one.why for one in await store.workers.servers(30)] == [failing.why, ""]
+    assert [one.why for one in (await store.directories.read(30)).servers] == [failing.why, ""]
 
     await store.workers.tell_servers("boot-1", [serving])
     await store.workers.stop("boot-2")
 
     told = serving.model_copy(update={"hostname": "host-1"})
-    assert await store.workers.servers(30) == (told,)
+    assert (await store.directories.read(30)).servers == (told,)
     assert {one.id: one.servers for one in await store.workers.list()}["boot-1"] == (told,)
 
 
@@ -54,7 +54,7 @@ async def test_a_stopped_boot_serves_nothing_and_need_not_be_watched(store: Stor
     await store.workers.register(boot())
     await store.workers.register(boot("boot-2", lane="process", queues=("default", "background")))
     await store.workers.stop("boot-1")
-    assert await store.workers.live_queues(30) == {("default", "process"): 1, ("background", "process"): 1}
+    assert (await store.directories.read(30)).queues == {("default", "process"): 1, ("background", "process"): 1}
     assert await store.workers.beats() == {"boot-2": 0}
 
 
@@ -62,7 +62,7 @@ async def test_a_boot_that_takes_no_more_calls_lives_and_serves_nothing(store: S
     await store.workers.register(boot())
     await store.workers.withdraw("boot-1")
     await beat(store, "boot-1")
-    assert await store.workers.live_queues(30) == {}
+    assert (await store.directories.read(30)).queues == {}
     [worker] = await store.workers.list(seen_within=30)
     assert (worker.queues, worker.serves, worker.stopped_at) == ((), "none: it leaves", None)
 
@@ -71,7 +71,7 @@ async def test_a_silent_boot_serves_nothing(store: Store) -> None:
     await store.workers.register(boot())
 
     async def is_silent() -> bool:
-        return not await store.workers.live_queues(0.2)
+        return not (await store.directories.read(0.2)).queues
 
     await reached(is_silent)
     assert await store.workers.list(seen_within=0.2) == []
@@ -89,13 +89,13 @@ async def test_a_stopped_boot_that_owns_running_rows_is_still_watched(store: Sto
 async def test_an_owner_without_a_row_is_reported_as_minus_one(store: Store) -> None:
     claim = await running(store, by=scope(boot="ghost"))
     assert await store.workers.beats() == {"ghost": -1}
-    assert await store.queue.recover("ghost", "no row") == ([], [claim.id])
+    assert await store.transitions.recover("ghost", "no row") == ([], [claim.id])
     assert await store.workers.beats() == {}
 
 
 async def test_a_recovered_boot_counts_as_stopped_until_it_beats_again(store: Store) -> None:
     await store.workers.register(boot())
-    await store.queue.recover("boot-1", "silent")
+    await store.transitions.recover("boot-1", "silent")
     assert await store.workers.beats() == {}
     await beat(store, "boot-1")
     assert await store.workers.beats() == {"boot-1": 1}

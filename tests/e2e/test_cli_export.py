@@ -32,7 +32,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
             await store.queue.submit_many([call(parameters=NASTY, session_id="few") for _ in range(3)])
             await store.queue.submit_many([call() for _ in range(20_000)])
             for _ in range(3):
-                await store.queue.cancel(await submitted(store, session_id="over"), actor="ada", reason="enough")
+                await store.transitions.cancel(await submitted(store, session_id="over"), actor="ada", reason="enough")
 
     asyncio.run(fill())
     return Cli(folder, FORGE_DATABASE_URL=url)

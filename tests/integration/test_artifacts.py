@@ -16,7 +16,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.records import ExecutionContext, PageWish, ToolResult
 from forge_tools.storage import migrate, open_store
 from forge_tools.storage.artifacts import Keeping
-from forge_tools.storage.models import artifact_parts, artifacts
+from forge_tools.storage.tables import artifact_parts, artifacts
 from tests.contract.test_artifacts import artifact
 from tests.fleet import ROOT, Fleet, warm_worker
 from tests.waiting import wait_until, within

@@ -23,10 +23,10 @@ from sqlalchemy import Connection, inspect, text
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
 from forge_tools.storage import migrate, open_store
-from forge_tools.storage.columns import metadata
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.models import SCHEMA_REVISION
 from forge_tools.storage.statements import settings
+from forge_tools.storage.tables import metadata
 from tests.contract.calls import SCOPE, submitted
 from tests.migrated import look
 from tests.waiting import reached, within

@@ -22,7 +22,7 @@ from forge_tools.records import (
     StateChange,
 )
 from forge_tools.sandbox.reports import MOST_BYTES, PART_BYTES
-from forge_tools.storage.models import execution_reports
+from forge_tools.storage.tables import execution_reports
 from tests.fleet import Fleet
 from tests.telling_tools import FLOOD_BYTES, FLOOD_LINE
 from tests.waiting import within

@@ -102,8 +102,8 @@ async def test_a_worker_hands_over_to_its_successor_and_cuts_no_call(lone_fleet:
         ]
         assert [(await handle.result(30)).error for handle in short] == [None, None]
         assert [worker.process.poll() for worker in old] == [None, None], "they left before what they ran had ended"
-        serving = functools.partial(store.workers.live_queues, 15)
-        await reached(serving, 5, "who leaves serves a queue", when=lambda queues: set(queues.values()) == {1})
+        seen = functools.partial(store.directories.read, 15)
+        await reached(seen, 5, "who leaves serves a queue", when=lambda found: set(found.queues.values()) == {1})
         assert [(await handle.result(60)).error for handle in long] == [None, None]
         assert (await overdue.result(60)).error_code == ErrorCode.TIMEOUT, "its own timeout ended it, not the stop"
         assert [await asyncio.to_thread(worker.process.wait, 40) for worker in old] == [0, 0]

@@ -31,7 +31,7 @@ class Decryption(Middleware):
 
     async def check(self, store: Store) -> None:
         """Warn where calls would fail for want of the key that clients encrypt with now."""
-        current = await store.encryption_keys.current()
+        current = (await store.directories.read()).encryption_key
         if current is not None and current.id not in self._folder.ids():
             logger.warning(
                 "This worker does not hold the key that clients seal with; calls with secrets will fail here",

@@ -35,7 +35,7 @@ class Cancels(Service, Asker):
         self._cancel(answers[CANCELS])
 
     async def step(self) -> None:
-        self._cancel(await self._store.queue.cancels(self._worker_id))
+        self._cancel(await self._store.transitions.cancels(self._worker_id))
 
     def _notified(self, notification: bytes) -> None:
         if any(claim.id.encode() in notification for claim in self._lane.running()):

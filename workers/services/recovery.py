@@ -83,7 +83,7 @@ class ClockWatch:
         """Have the deadlines follow a step that was heard of, if it is for this worker to do."""
         moved, self._step = self._step, 0.0
         if moved and await self._store.workers.take_lease(CLOCK_LEASE, self._worker_id, self._lease):
-            rows = await self._store.queue.follow_clock(moved)
+            rows = await self._store.transitions.follow_clock(moved)
             logger.warning(
                 "The database's clock was set; deadlines follow", extra={"seconds": round(moved, 1), "executions": rows}
             )
@@ -172,7 +172,7 @@ class Recovery(Service, Asker):
         try:
             await self._clocks.follow()
             if self._clocks.is_calm and (ended := await self.settle()):
-                self._tell(await self._store.queue.listeners(ended))
+                self._tell(await self._store.transitions.listeners(ended))
         except ForgeError:
             self.missed()
             raise
@@ -189,7 +189,9 @@ class Recovery(Service, Asker):
         ended = []
         for worker, beat in dead.items():
             ended += await self._settle(worker, beat)
-        return ended + await self._store.queue.sweep()  # last: a call to be cancelled may have been on a dead worker
+        return (
+            ended + await self._store.transitions.sweep()
+        )  # last: a call to be cancelled may have been on a dead worker
 
     async def _search(self, seen: _Seen) -> None:
         """Find owners of rows whose beats no heartbeat brings. That reads the whole queue, so the leader does it, seldom."""
@@ -218,7 +220,7 @@ class Recovery(Service, Asker):
             await asyncio.to_thread(end, boot_mark(worker))
         except OSError as error:
             logger.error("What a dead worker left running lives on", extra={"worker": worker, "error": str(error)})
-        requeued, lost = await self._store.queue.recover(worker, f"no heartbeat for {self._lease:g}s", beat)
+        requeued, lost = await self._store.transitions.recover(worker, f"no heartbeat for {self._lease:g}s", beat)
         logger.warning(
             "A worker died; its executions are settled",
             extra={"worker": worker, "requeued": len(requeued), "lost": len(lost)},

@@ -86,7 +86,7 @@ class SpentKeys(Service, Asker):
     async def step(self) -> None:
         is_more = self._are_there
         while is_more:
-            is_more = await self._store.queue.purge_keys(KEYS_AT_ONCE) == KEYS_AT_ONCE
+            is_more = await self._store.transitions.purge_keys(KEYS_AT_ONCE) == KEYS_AT_ONCE
             await asyncio.sleep(PAUSE_SECONDS)
 
 

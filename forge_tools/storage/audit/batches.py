@@ -13,11 +13,10 @@ from forge_tools.errors import StorageError
 from forge_tools.records.audit import Head
 from forge_tools.storage.audit.hashes import EPOCH, FORMAT, moment_form, moment_of
 from forge_tools.storage.audit.keys import Signer
-from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
-from forge_tools.storage.models import audit_batches
-from forge_tools.storage.statements import prepare
+from forge_tools.storage.tables import audit_batches
 
 SEAL, PRUNE = "seal", "prune"
 NOTHING_BEFORE = "0" * 64

@@ -27,7 +27,8 @@ from forge_tools.storage.audit.verification import Verification
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, database_now, stored
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Reach
-from forge_tools.storage.models import (
+from forge_tools.storage.rows import clean
+from forge_tools.storage.tables import (
     audit_batches,
     audit_events,
     audit_executions,
@@ -35,7 +36,6 @@ from forge_tools.storage.models import (
     execution_events,
     executions,
 )
-from forge_tools.storage.rows import clean
 
 BATCH = 500
 

@@ -20,11 +20,9 @@ from typing import Any
 from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table, Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from forge_tools.storage.columns import Json, MomentText
-from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import any_of, stored
-from forge_tools.storage.models import execution_attempts, execution_events, executions
-from forge_tools.storage.statements import prepare
+from forge_tools.storage.tables import Json, MomentText, execution_attempts, execution_events, executions
 
 FORMAT = 1
 DIGEST_BYTES = 32

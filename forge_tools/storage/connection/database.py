@@ -1,75 +1,90 @@
 """Where the database is, and how statements that are not hot reach it."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
-from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Executable, Row, Select, Table, event, text
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, PendingRollbackError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, StorageError
-from forge_tools.storage.columns import MOMENT_FORMAT
+from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.deadline import alarm, answered_within
-from forge_tools.storage.connection.faults import ConflictError, require_usable, translated, unreachable
+from forge_tools.storage.connection.drivers import (
+    ANSWER_SECONDS,
+    BUSY_SECONDS,
+    CLIENT_SECONDS,
+    READ_TEXT,
+    SQLITE_SETUP,
+    STATEMENT_SECONDS,
+    Owner,
+    connect_postgres,
+    forge_now,
+    load_asyncpg,
+)
+from forge_tools.storage.connection.faults import (
+    ConflictError,
+    explain,
+    is_from_asyncpg,
+    require_usable,
+    translated,
+    unreachable,
+)
+from forge_tools.storage.connection.pool import HELD, LONG_READS, MORE
+from forge_tools.storage.statements import settings
 
 T = TypeVar("T")
 
-BUSY_SECONDS = 1.0
-"""How long SQLite waits for another process's write transaction before the statement is tried again."""
-
-STATEMENT_SECONDS = 8.0
-"""What one statement may take on the server."""
-
-ANSWER_SECONDS = 2.0
-CLIENT_SECONDS = STATEMENT_SECONDS + ANSWER_SECONDS
-"""When the client gives a statement up, because the server is frozen or the network drops packets."""
-
 LONG_SECONDS = 300.0
 """What a statement may take on the server that reads calls of years; the client waits a little longer."""
-
-LONG_READS = 2
-"""How many of those are under way at once, each on a connection of its own."""
 
 MIGRATION = {"statement_timeout": "0", "lock_timeout": "2s"}
 """The index of a long history takes long. A statement that waits for a lock makes calls wait behind it, so a migration tries again
 instead; after one second PostgreSQL cancels the autovacuum that is in the way."""
 
-HELD, MORE = 1, 4
-"""Connections for all that is neither hot nor long: one that stays, and how many more there may be for a while."""
-
-HOT = 10
-"""Connections for hot statements: there are hardly more kinds of batches, and one is under way of each."""
-
 PARTING_SECONDS = 3.0
 """How long `close` waits for statements under way; their connections are closed when they end."""
-
-APPLICATION = "forge-tools"
-"""The name by which the server knows direct connections."""
 
 FAREWELL_SECONDS = 1.0
 """How long `close` waits for the server to say goodbye."""
 
-UNNAMED = {"statement_cache_size": 0}
-"""For asyncpg behind a pooler: no statement has a name, and what has none is parsed anew, together with each execution."""
-
 UNNAMED_ADAPTER = {"prepared_statement_name_func": str}
 """The same for SQLAlchemy's adapter: the name of a statement is empty."""
 
-SQLITE_SETUP = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
-
-READ_TEXT = partial(str, encoding="utf-8", errors="replace")
-"""Reads a text of SQLite, which keeps any bytes as text, so that one broken row does not hide others."""
-
 CONFLICT_TRIES = 5
+
+
+@contextmanager
+def explained(shown: str) -> Iterator[None]:
+    """As `translated`, for the errors of drivers as SQLAlchemy wraps them."""
+    with translated(shown):
+        try:
+            yield
+        except PendingRollbackError as error:  # what Alembic still did on a connection that had gone
+            raise explain(_origin(error.__context__ or error), shown) from error
+        except (DBAPIError, PoolTimeoutError) as error:
+            raise explain(_origin(error), shown) from error
+
+
+def _origin(error: BaseException) -> BaseException:
+    """The driver's own exception beneath SQLAlchemy's wrappers."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        inner = error.orig
+        return inner.__cause__ if inner.__cause__ is not None and is_from_asyncpg(inner.__cause__) else inner
+    return error
+
+
+async def prepare(connection: AsyncConnection, name: str) -> None:
+    """Begin a transaction with the statements of a block, if this database has one of that name."""
+    for said in settings(connection.dialect.name, name):
+        await connection.exec_driver_sql(said)
 
 
 class Database:
@@ -83,6 +98,7 @@ class Database:
         *,
         deadline: float | None = None,
         write_lock: asyncio.Lock | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.address = address
         self.dialect = address.dialect
@@ -91,8 +107,7 @@ class Database:
         self._writer = engine.execution_options(forge_write=True)
         self._write_lock = write_lock or asyncio.Lock()
         self._long_reads = asyncio.Semaphore(LONG_READS)
-        self._pid = os.getpid()
-        self._loop = asyncio.get_running_loop()
+        self.guard = (owner or Owner()).guard
         self._abandoned: set[asyncio.Future[Any]] = set()
         self._users = 0
         self._is_unused = asyncio.Event()
@@ -110,10 +125,11 @@ class Database:
         connect_timeout: float,
         deadline: float | None = None,
         write_lock: asyncio.Lock | None = None,
+        owner: Owner | None = None,
     ) -> "Database":
         engine = create_engine(address, connect_timeout=connect_timeout)
         patient = engine if address.dialect == "sqlite" else _patient_engine(address, connect_timeout)
-        return cls(address, engine, patient, deadline=deadline, write_lock=write_lock)
+        return cls(address, engine, patient, deadline=deadline, write_lock=write_lock, owner=owner)
 
     def _remember(self, connection: Any, _: object) -> None:
         self._opened.add(connection.driver_connection)
@@ -123,16 +139,6 @@ class Database:
         self._is_closed = self._is_cut_off = True
         for connection in list(self._opened):
             connection.terminate()
-
-    def guard(self) -> None:
-        """Refuse use after a fork, or from another event loop: connections survive neither."""
-        if os.getpid() != self._pid:
-            raise StorageError(
-                f"This Store was opened by process {self._pid} and is used in {os.getpid()}. "
-                "Connections do not survive a fork: open a Store in the child."
-            )
-        if asyncio.get_running_loop() is not self._loop:
-            raise StorageError("This Store belongs to another event loop; open one Store per loop.")
 
     async def check(self, *, has_tables: bool = True) -> None:
         """Make sure that the database answers, and that this code can work on its tables: they are its own, or newer ones that say so.
@@ -155,7 +161,7 @@ class Database:
     async def reading(self, *, is_long: bool = False) -> AsyncIterator[AsyncConnection]:
         """A connection to read with; nothing it does is kept. Statements of a long read may take minutes."""
         self.guard()
-        with translated(self.address.shown):
+        with explained(self.address.shown):
             if is_long:
                 async with self._long_reads, self._connection(self._patient) as connection:
                     yield connection
@@ -202,7 +208,7 @@ class Database:
         raise AssertionError("unreachable")
 
     async def _write_once(self, work: Callable[[AsyncConnection], Awaitable[T]]) -> T:
-        with translated(self.address.shown):
+        with explained(self.address.shown):
             if self.dialect == "postgresql":
                 return await self._transact(work)
             async with self._write_lock:
@@ -374,51 +380,9 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def load_asyncpg() -> Any:
-    """Import the PostgreSQL driver, which is an extra."""
-    try:
-        import asyncpg
-    except ImportError as error:
-        raise ConfigurationError(
-            "A postgresql:// database needs the asyncpg driver: pip install 'forge-tools[postgres]'."
-        ) from error
-    return asyncpg
-
-
-async def connect_postgres(
-    address: Address,
-    *,
-    timeout: float,
-    settings: dict[str, str] | None = None,
-    command_timeout: float | None = CLIENT_SECONDS,
-) -> Any:
-    """Open one asyncpg connection whose statements end, even on a server that is frozen."""
-    limits = {"application_name": APPLICATION, "statement_timeout": str(int(STATEMENT_SECONDS * 1000))}
-    way: dict[str, Any] = UNNAMED if address.is_pooled else {"server_settings": limits | (settings or {})}
-    with translated(address.shown):
-        try:
-            async with answered_within(timeout):
-                return await load_asyncpg().connect(
-                    address.target, timeout=None, command_timeout=command_timeout, **way
-                )
-        except TimeoutError as error:
-            raise unreachable(address.shown, f"no answer within {timeout:g} s", maybe_committed=False) from error
-        except OSError as error:
-            raise unreachable(address.shown, error, maybe_committed=False) from error
-        except ValueError as error:
-            raise ConfigurationError(
-                f"Database URL {address.shown} has a setting that cannot be used: {error}"
-            ) from error
-
-
 def _is_text(data: bytes) -> bool:
     try:
         data.decode()
     except UnicodeDecodeError:
         return False
     return True
-
-
-def forge_now(seconds: float = 0.0) -> str:
-    """The clock that this process lends to SQLite, whose own functions stop at milliseconds."""
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).strftime(MOMENT_FORMAT)

@@ -4,9 +4,6 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError, PendingRollbackError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-
 from forge_tools.errors import (
     ConfigurationError,
     DatabaseCorruptError,
@@ -82,19 +79,16 @@ def translated(shown: str) -> Iterator[None]:
         yield
     except ForgeError:
         raise
-    except PendingRollbackError as error:  # what Alembic still did on a connection that had gone
-        raise explain(error.__context__ or error, shown) from error
-    except (DBAPIError, PoolTimeoutError, sqlite3.Error, OSError, ValueError, OverflowError) as error:
+    except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
         raise explain(error, shown) from error
     except Exception as error:
-        if not _is_from_asyncpg(error):
+        if not is_from_asyncpg(error):
             raise
         raise explain(error, shown) from error
 
 
-def explain(error: BaseException, shown: str) -> ForgeError:
+def explain(origin: BaseException, shown: str) -> ForgeError:
     """Name what went wrong and the way out."""
-    origin = _origin(error)
     if isinstance(origin, sqlite3.Error):
         return _explain_sqlite(origin, shown)
     state = getattr(origin, "sqlstate", None)
@@ -105,15 +99,7 @@ def explain(error: BaseException, shown: str) -> ForgeError:
     return unreachable(shown, origin, maybe_committed=True)
 
 
-def _origin(error: BaseException) -> BaseException:
-    """The driver's own exception beneath SQLAlchemy's wrappers."""
-    if isinstance(error, DBAPIError) and error.orig is not None:
-        inner = error.orig
-        return inner.__cause__ if inner.__cause__ is not None and _is_from_asyncpg(inner.__cause__) else inner
-    return error
-
-
-def _is_from_asyncpg(error: BaseException) -> bool:
+def is_from_asyncpg(error: BaseException) -> bool:
     return any(base.__module__.startswith("asyncpg") for base in type(error).__mro__)
 
 

@@ -14,19 +14,18 @@ from weakref import WeakKeyDictionary
 
 from forge_tools.errors import ForgeError
 from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.database import (
-    CLIENT_SECONDS,
-    HELD,
-    HOT,
-    LONG_READS,
-    MORE,
-    STATEMENT_SECONDS,
-    Database,
-    connect_postgres,
-)
 from forge_tools.storage.connection.deadline import SENT, alarm
+from forge_tools.storage.connection.drivers import CLIENT_SECONDS, STATEMENT_SECONDS, closed, connect_postgres
 from forge_tools.storage.connection.faults import UnreachableError, translated
-from forge_tools.storage.statements import settings
+
+HOT = 10
+"""Connections for hot statements: there are hardly more kinds of batches, and one is under way of each."""
+
+HELD, MORE = 1, 4
+"""Connections for all that is neither hot nor long: one that stays, and how many more there may be for a while."""
+
+LONG_READS = 2
+"""How many statements that read calls of years are under way at once, each on a connection of its own."""
 
 IDLE_SECONDS = 30.0
 """How long an unused connection is kept: that of the heartbeats stays, those of a burst go."""
@@ -70,13 +69,25 @@ class HotConnections:
         self._free = asyncio.Semaphore(HOT)
         self._sweep: asyncio.TimerHandle | None = None
         self._partings: set[asyncio.Future[Any]] = set()
-        self._is_cut_off = False
+        self._is_cut_off = self._is_closed = False
         self._run = Transactions(PINNED).fetch if address.is_pooled else _autocommitted
 
     async def fetch(self, statement: str, arguments: Sequence[object]) -> list[Any]:
         """Run one statement. A server that stays silent loses the connection: asking it to cancel could hang as well."""
         async with self._free:
-            return await self._fetch(await self._take(), statement, arguments)
+            return await self._fetch(self._idle_one() or await self._connect(), statement, arguments)
+
+    async def read(self, statement: str, arguments: Sequence[object]) -> list[Any]:
+        """Run one that changes nothing; once more if it finds that the server has gone from a connection that lay idle."""
+        async with self._free:
+            idle = self._idle_one()
+            if idle is not None:
+                try:
+                    return await self._fetch(idle, statement, arguments)
+                except Exception:
+                    if not idle.is_closed():
+                        raise
+            return await self._fetch(await self._connect(), statement, arguments)
 
     async def _fetch(self, connection: Any, statement: str, arguments: Sequence[object]) -> list[Any]:
         self._busy.add(connection)
@@ -98,16 +109,22 @@ class HotConnections:
             connection.terminate()
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._sweep is not None:
             self._sweep.cancel()
         self._let_go(before=math.inf)
         await asyncio.gather(*self._partings)
 
-    async def _take(self) -> Any:
+    def _idle_one(self) -> Any:
         while self._idle:
             connection, _ = self._idle.pop()
             if not connection.is_closed():
                 return connection
+        return None
+
+    async def _connect(self) -> Any:
+        if self._is_closed:
+            raise closed()
         if self._is_cut_off:
             raise UnreachableError("The client was closed before the database answered.", is_final=True)
         return await connect_postgres(self._address, timeout=self._timeout, settings=PINNED, command_timeout=None)
@@ -119,6 +136,9 @@ class HotConnections:
 
     def _put_back(self, connection: Any) -> None:
         if connection.is_closed():
+            return
+        if self._is_closed:
+            connection.terminate()
             return
         loop = asyncio.get_running_loop()
         self._idle.append((connection, loop.time()))
@@ -202,13 +222,6 @@ class Connections(NamedTuple):
     def is_limited(self) -> bool:
         """Whether the server ends a statement before the client stops waiting for it."""
         return 0 < self.statement_ms <= CLIENT_SECONDS * 1000
-
-
-async def read_connections(database: Database) -> Connections:
-    """Ask a PostgreSQL server."""
-    [question] = settings("postgresql", "connections")
-    async with database.reading() as connection:
-        return Connections._make((await connection.exec_driver_sql(question)).one())
 
 
 def role_setting(url: str) -> str:

@@ -14,11 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Float
 
 from forge_tools.records import TERMINAL, CallFigures, ExecutionStatus, Grouping, Selection, Times
+from forge_tools.storage.connection.database import prepare
 from forge_tools.storage.functions import from_now, hour_of, is_granted, seconds_between
 from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live, queued_within
-from forge_tools.storage.models import rollup_figures, rollup_hours
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.statements import prepare
+from forge_tools.storage.tables import rollup_figures, rollup_hours
 
 PERCENTILES = (50, 95, 99)
 FAILED = (ExecutionStatus.FAILED, ExecutionStatus.TIMED_OUT, ExecutionStatus.EXPIRED, ExecutionStatus.LOST)

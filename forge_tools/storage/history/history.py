@@ -42,8 +42,8 @@ from forge_tools.storage.history.pages import (
     read_page,
 )
 from forge_tools.storage.history.view import tool_executions
-from forge_tools.storage.models import execution_attempts, execution_events
 from forge_tools.storage.rows import record_of
+from forge_tools.storage.tables import execution_attempts, execution_events
 
 LEAST_PREFIX = 8
 

@@ -42,13 +42,12 @@ from forge_tools.records import (
 )
 from forge_tools.records.places import HOST_PREFIX
 from forge_tools.records.tools import tool_key
-from forge_tools.storage.columns import Moment
-from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import database_now, from_now, seconds_between
 from forge_tools.storage.history.figures import FAILED, summed
-from forge_tools.storage.models import execution_attempts, execution_queue, executions, tools, workers
 from forge_tools.storage.queue.workers import is_alive, read_workers
-from forge_tools.storage.statements import prepare, sqlite_statement
+from forge_tools.storage.statements import sqlite_statement
+from forge_tools.storage.tables import Moment, execution_attempts, execution_queue, executions, tools, workers
 
 live, ended = execution_queue.c, execution_attempts.c
 QUEUED = live.status == ExecutionStatus.QUEUED.value

@@ -22,12 +22,12 @@ from forge_tools.records import (
     id_time,
     is_id,
 )
-from forge_tools.storage.connection.database import Database
+from forge_tools.storage.connection.database import Database, prepare
 from forge_tools.storage.functions import seen_last
 from forge_tools.storage.history.view import asked, conditions, id_bounds, joined, last, live
-from forge_tools.storage.models import DEFAULT_QUEUE, execution_attempts, execution_events, execution_queue, executions
+from forge_tools.storage.models import DEFAULT_QUEUE
 from forge_tools.storage.rows import clean, record_of
-from forge_tools.storage.statements import prepare
+from forge_tools.storage.tables import execution_attempts, execution_events, execution_queue, executions
 
 R = TypeVar("R", ExecutionRecord, AttemptRecord, EventRecord)
 Order = tuple[ColumnElement[Any], ...]

@@ -19,7 +19,6 @@ from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.records import ExecutionStatus, Grouping, Selection, id_floor, id_time, is_id, new_id
-from forge_tools.storage.columns import in_form
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import database_now, from_now
 from forge_tools.storage.history.figures import (
@@ -37,8 +36,8 @@ from forge_tools.storage.history.figures import (
     open_up,
 )
 from forge_tools.storage.history.view import asked, id_bounds, queued_within
-from forge_tools.storage.models import execution_queue, executions, rollup_figures, rollup_hours
 from forge_tools.storage.rows import MAX_SKEW
+from forge_tools.storage.tables import execution_queue, executions, in_form, rollup_figures, rollup_hours
 
 SETTLED_SECONDS = 300.0
 """How long an hour has to be over before it is counted: all that was queued in it has been committed by then."""

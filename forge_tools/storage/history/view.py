@@ -8,8 +8,8 @@ from sqlalchemy import ColumnElement, Select, Text, and_, case, cast, func, lite
 from sqlalchemy.sql.ddl import CreateView
 
 from forge_tools.records import TERMINAL, ExecutionStatus, Selection, id_floor
-from forge_tools.storage.models import execution_attempts, execution_queue, executions
 from forge_tools.storage.rows import MAX_SKEW, clean
+from forge_tools.storage.tables import execution_attempts, execution_queue, executions
 
 asked, live, last = executions.alias("e"), execution_queue.alias("q"), execution_attempts.alias("a")
 """The parts of the join: what was asked; where it is until it ends; its final attempt once it has ended."""

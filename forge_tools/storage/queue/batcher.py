@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from forge_tools.errors import DatabaseUnavailableError, ForgeError, StorageError
 from forge_tools.storage.connection.deadline import SENT, answered_within
+from forge_tools.storage.connection.drivers import closed
 from forge_tools.storage.connection.faults import ConflictError, RefusedError, UnreachableError
 
 Row = TypeVar("Row")
@@ -96,7 +97,7 @@ class Batcher(Generic[Row, Result]):
     def put(self, rows: Sequence[Row]) -> "asyncio.Future[list[Result | ForgeError]]":
         """Queue `rows` under one future. Cancelling a waiter does not stop the flush."""
         if self._closed:
-            raise StorageError("The Store is closed; open another one.")
+            raise closed()
         call: _Call[Result] = _Call(asyncio.get_running_loop().create_future(), [], len(rows))
         if not rows:
             call.future.set_result([])

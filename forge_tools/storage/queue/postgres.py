@@ -16,7 +16,9 @@ from forge_tools.records import (
     Wakeup,
 )
 from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.faults import UnreachableError, translated
+from forge_tools.storage.connection.deadline import answered_within
+from forge_tools.storage.connection.drivers import Owner
+from forge_tools.storage.connection.faults import UnreachableError, translated, unreachable
 from forge_tools.storage.connection.pool import HotConnections
 from forge_tools.storage.heartbeat import OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.rows import (
@@ -50,7 +52,12 @@ KEY_TAKEN = StorageError(
 class PostgresHotPath:
     """Each call is one round trip and one transaction."""
 
-    def __init__(self, address: Address, *, connect_timeout: float) -> None:
+    write_lock = None
+    """The server has its own."""
+
+    def __init__(self, address: Address, owner: Owner, *, connect_timeout: float, deadline: float | None) -> None:
+        self.guard = owner.guard
+        self._deadline = deadline
         self._connections = HotConnections(address, connect_timeout)
         self._cut_off: set[Scope] = set()
         self._address = address
@@ -114,6 +121,17 @@ class PostgresHotPath:
         for ord_, *values in await self._run("results", ids=ids):
             found[ord_ - 1] = stored_result(ids[ord_ - 1], values)
         return found
+
+    async def read(self, name: str, **values: object) -> list[Any]:
+        self.guard()
+        statement = postgres_statement(name)
+        try:
+            async with answered_within(self._deadline):
+                with translated(self._address.shown):
+                    return await self._connections.read(statement.text, statement.arguments(values))
+        except TimeoutError as error:
+            said = f"no answer within {self._deadline:g} s"
+            raise unreachable(self._address.shown, said, maybe_committed=False) from error
 
     async def beat(self, rows: Sequence[Heartbeat]) -> list[Answers | StorageError]:
         return [answers_of(row, await self._run("heartbeat", **heartbeat_values(row), overlap=OVERLAP)) for row in rows]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forge_tools.errors import ForgeError, StorageError
 from forge_tools.records import (
@@ -23,7 +23,7 @@ from forge_tools.records import (
     Wakeup,
 )
 from forge_tools.storage.connection.address import Address
-from forge_tools.storage.connection.database import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, forge_now
+from forge_tools.storage.connection.drivers import BUSY_SECONDS, READ_TEXT, SQLITE_SETUP, Owner, closed, forge_now
 from forge_tools.storage.connection.faults import translated
 from forge_tools.storage.heartbeat import EVER, OVERLAP, Answers, Heartbeat, answers_of, heartbeat_values, scope_values
 from forge_tools.storage.models import NOBODY
@@ -53,7 +53,8 @@ Clock = Callable[[float], str]
 class SqliteHotPath:
     """Every write of this process goes through one thread, and takes turns with SQLAlchemy's on `write_lock`."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, owner: Owner) -> None:
+        self.guard = owner.guard
         self.write_lock = asyncio.Lock()
         self._writer = _Thread(address, "forge-sqlite-writer")
         self._reader = _Thread(address, "forge-sqlite-reader")
@@ -83,6 +84,10 @@ class SqliteHotPath:
     async def results(self, ids: Sequence[str]) -> list[StoredResult | None]:
         return await self._reader.run(partial(_results, ids))
 
+    async def read(self, name: str, **values: object) -> list[Any]:
+        self.guard()
+        return await self._reader.run(lambda connection: _run(connection, name, now=forge_now(), **values).fetchall())
+
     def cut_off(self) -> None:
         """Nothing to do: nobody waits for a file that does not answer."""
 
@@ -108,11 +113,15 @@ class _Thread:
         self._address = address
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._is_closed:
+            raise closed()
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     async def close(self) -> None:
+        self._is_closed = True
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown()
 

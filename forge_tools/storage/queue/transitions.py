@@ -23,22 +23,23 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.errors import ErrorCode, ExecutionNotFoundError
-from forge_tools.records import ExecutionStatus, Loss, Outcome, Wakeup, moment
+from forge_tools.records import ExecutionStatus, Loss, Outcome, Wakeup, is_id, moment
 from forge_tools.records.places import serving_command
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import any_of, from_now, is_granted, seconds_between
-from forge_tools.storage.models import (
-    NOBODY,
+from forge_tools.storage.models import NOBODY
+from forge_tools.storage.queue.workers import hosted_keys, is_alive
+from forge_tools.storage.rows import clean
+from forge_tools.storage.tables import (
     execution_attempts,
     execution_events,
     execution_queue,
     executions,
+    idempotency_keys,
     workers,
 )
-from forge_tools.storage.queue.workers import hosted_keys, is_alive
-from forge_tools.storage.rows import clean
 
-live = execution_queue.c
+live, kept = execution_queue.c, idempotency_keys.c
 QUEUED, RUNNING = ExecutionStatus.QUEUED.value, ExecutionStatus.RUNNING.value
 AWAITING = ExecutionStatus.AWAITING_APPROVAL.value
 
@@ -52,115 +53,149 @@ LEAST_LEAD = 5.0
 Cancellation = Literal["cancelled", "requested", "over"]
 
 
-def no_such_execution(execution_id: str) -> ExecutionNotFoundError:
+class Transitions:
+    """What moves an execution from outside its body."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._may_only_ask: bool | None = None
+
+    async def cancel(self, execution_id: str, *, actor: str, reason: str = "") -> Cancellation:
+        """End a queued execution, or ask the owner of a running one to stop it.
+
+        Raises:
+            ExecutionNotFoundError: no execution has that id.
+        """
+        if not is_id(execution_id):
+            raise _no_such_execution(execution_id)
+        if self._may_only_ask is None:
+            self._may_only_ask = await self._is_told_to_ask()
+        cancel = self._ask_to_cancel if self._may_only_ask else self._cancel
+        return await cancel(execution_id, clean(actor), clean(reason))
+
+    async def sweep(self, limit: int = 500) -> list[str]:
+        """End executions that nobody will run: expired, cancelled while they wait, attempts used up. Returns their ids.
+
+        Nothing is ever queued again without attempts left; an execution that had none from the start is ended, too.
+        """
+
+        async def work(connection: AsyncConnection) -> list[str]:
+            rows = await _lock(connection, _is_over(limit), limit=limit)
+            ids = [row.id for row in rows]
+            await _end(connection, [_unclaimable(row) for row in rows], ids)
+            return ids
+
+        return await self._database.write(work)
+
+    async def recover(self, instance: str, reason: str, beat: int | None = None) -> tuple[list[str], list[str]]:
+        """Take the running executions of a dead worker instance from it; returns the ids queued again, and those lost.
+
+        It counts as stopped until its next heartbeat. One with a heartbeat since `beat`, the last one that its judge saw, is left
+        alone. An execution may be what killed it: those of the async lane that were present at two deaths go on in the process lane,
+        each alone in a child, if somebody serves them there.
+        """
+        detail = {"reason": clean(reason), "worker": instance}
+
+        async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
+            if beat is not None and await _beat(connection, instance) != beat:
+                return [], []
+            rows = await _lock(connection, (live.owner == instance) & (live.status == RUNNING))
+            silence = await _silence(connection, instance, clean(reason))
+            losses = {row.id: _loss(row, silence) for row in rows}
+            is_it = (workers.c.id == instance) & workers.c.stopped_at.is_(None)
+            await connection.execute(update(workers).where(is_it).values(stopped_at=from_now(0.0)))
+            again = [row for row in rows if losses[row.id].may_run_again]
+            lost = [row for row in rows if not losses[row.id].may_run_again]
+            await _end(connection, [_lost(row, losses[row.id]) for row in rows], [row.id for row in lost])
+            await _requeue(connection, again, detail)
+            await _add_events(connection, lost, "lost", "recovery", detail)
+            return [row.id for row in again], [row.id for row in lost]
+
+        return await self._database.write(work)
+
+    async def settle(self, outcome: Outcome) -> bool:
+        """End an execution that cannot be finished because somebody else has written an attempt of that number."""
+
+        async def work(connection: AsyncConnection) -> bool:
+            is_its_own = (live.id == outcome.id) & (live.attempt == outcome.attempt) & (live.token == outcome.token)
+            rows = await _lock(connection, is_its_own & (live.status == RUNNING))
+            error = f"Attempt {outcome.attempt} ended, but somebody else had written a row of that number; its result is not kept."
+            ended = {"attempt": outcome.attempt}
+            ends = [_attempt(row, ExecutionStatus.FAILED, ErrorCode.UNSTORABLE, error) | ended for row in rows]
+            await _end(connection, ends, [row.id for row in rows])
+            return bool(rows)
+
+        return await self._database.write(work)
+
+    async def follow_clock(self, step: float) -> int:
+        """Keep what is queued as far from its deadlines as it was before the database's clock was set by `step` seconds.
+
+        Set forward, nothing expires that had time left; set back, nothing due waits for the old time to come again. Rows from before
+        are told by when they came, or come back, into the queue. Returns how many rows moved.
+        """
+        return await self._database.execute(_forward(step) if step > 0 else _back(step))
+
+    async def listeners(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """(channel, id) of whoever has to be notified about `ids`: the worker instance that runs one, else its submitter."""
+        asked = executions.c
+        channel = case((live.status == RUNNING, live.owner), else_=asked.reply_to).label("channel")
+        joined = executions.outerjoin(execution_queue, live.id == asked.id)
+        query = (
+            select(channel, asked.id)
+            .select_from(joined)
+            .where(asked.id.in_([id_ for id_ in ids if is_id(id_)]), channel.is_not(None))
+        )
+        return [(row.channel, row.id) for row in await self._database.rows(query)]
+
+    async def cancels(self, instance: str) -> list[Wakeup]:
+        """What a worker instance runs and was asked to cancel."""
+        is_asked = live.cancel_requested_at.is_not(None)
+        query = select(live.id, live.attempt).where(is_asked, live.owner == instance, live.status == RUNNING)
+        return [Wakeup(row.id, row.attempt) for row in await self._database.rows(query)]
+
+    async def purge_keys(self, most: int = 500) -> int:
+        """Delete at most so many idempotency keys that have expired; returns how many went."""
+        overdue = select(kept.execution_id).where(_is_spent()).order_by(kept.expires_at).limit(most)
+        gone = delete(idempotency_keys).where(kept.execution_id.in_(overdue.with_for_update(skip_locked=True)))
+        return await self._database.execute(gone)
+
+    async def _is_told_to_ask(self) -> bool:
+        """Whether this is a client whose role may not write to the queue (deploy/postgres/roles.sql)."""
+        return not await self._database.scalar(select(is_granted(execution_queue.name, "DELETE")))
+
+    async def _ask_to_cancel(self, execution_id: str, actor: str, reason: str) -> Cancellation:
+        """Do what `_cancel` does, through the function that such a role may call."""
+        asked = select(func.forge_cancel(cast(execution_id, executions.c.id.type), actor, reason))
+        answer: Any = await self._database.write(lambda connection: connection.scalar(asked))
+        if answer == "unknown":
+            raise _no_such_execution(execution_id)
+        told: Cancellation = answer
+        return told
+
+    async def _cancel(self, execution_id: str, actor: str, reason: str) -> Cancellation:
+        """End an execution that is queued; ask the owner of one that runs."""
+
+        async def work(connection: AsyncConnection) -> Cancellation:
+            row = next(iter(await _lock(connection, live.id == execution_id)), None)
+            if row is None:
+                if await connection.scalar(select(executions.c.id).where(executions.c.id == execution_id)) is None:
+                    raise _no_such_execution(execution_id)
+                return "over"
+            await _add_events(connection, [row], "cancel", actor, {"reason": reason})
+            if row.status == RUNNING:  # its owner's next heartbeat finds it
+                asked = func.coalesce(live.cancel_requested_at, from_now(0.0))
+                await connection.execute(
+                    update(execution_queue).where(live.id == row.id).values(cancel_requested_at=asked)
+                )
+                return "requested"
+            await _end(connection, [_cancelled(row, actor, reason)], [row.id])
+            return "cancelled"
+
+        return await self._database.write(work)
+
+
+def _no_such_execution(execution_id: str) -> ExecutionNotFoundError:
     return ExecutionNotFoundError(f"No execution has the id {execution_id[:60]}.")
-
-
-async def may_only_ask(database: Database) -> bool:
-    """Whether this is a client whose role may not write to the queue (deploy/postgres/roles.sql)."""
-    return not await database.scalar(select(is_granted(execution_queue.name, "DELETE")))
-
-
-async def ask_to_cancel(database: Database, execution_id: str, actor: str, reason: str) -> Cancellation:
-    """Do what `cancel` does, through the function that such a role may call."""
-    asked = select(func.forge_cancel(cast(execution_id, executions.c.id.type), actor, reason))
-    answer: Any = await database.write(lambda connection: connection.scalar(asked))
-    if answer == "unknown":
-        raise no_such_execution(execution_id)
-    told: Cancellation = answer
-    return told
-
-
-async def cancel(database: Database, execution_id: str, actor: str, reason: str) -> Cancellation:
-    """End an execution that is queued; ask the owner of one that runs."""
-
-    async def work(connection: AsyncConnection) -> Cancellation:
-        row = next(iter(await _lock(connection, live.id == execution_id)), None)
-        if row is None:
-            if await connection.scalar(select(executions.c.id).where(executions.c.id == execution_id)) is None:
-                raise no_such_execution(execution_id)
-            return "over"
-        await _add_events(connection, [row], "cancel", actor, {"reason": reason})
-        if row.status == RUNNING:  # its owner's next heartbeat finds it
-            asked = func.coalesce(live.cancel_requested_at, from_now(0.0))
-            await connection.execute(update(execution_queue).where(live.id == row.id).values(cancel_requested_at=asked))
-            return "requested"
-        await _end(connection, [_cancelled(row, actor, reason)], [row.id])
-        return "cancelled"
-
-    return await database.write(work)
-
-
-async def sweep(database: Database, limit: int) -> list[str]:
-    """End executions that wait for a claim or an approval that will not come.
-
-    Nothing is ever queued again without attempts left; an execution that had none from the start is ended, too.
-    """
-
-    async def work(connection: AsyncConnection) -> list[str]:
-        rows = await _lock(connection, _is_over(limit), limit=limit)
-        ids = [row.id for row in rows]
-        await _end(connection, [_unclaimable(row) for row in rows], ids)
-        return ids
-
-    return await database.write(work)
-
-
-async def recover(database: Database, instance: str, reason: str, beat: int | None) -> tuple[list[str], list[str]]:
-    """Take the running executions of a worker instance from it, and count it as stopped until its next heartbeat.
-
-    Nothing happens if `beat` is given and is no longer its beat. One of the executions may be what killed it: those of the
-    async lane that were present at two deaths go on in the process lane, each alone in a child, if somebody serves them there.
-    """
-    detail = {"reason": clean(reason), "worker": instance}
-
-    async def work(connection: AsyncConnection) -> tuple[list[str], list[str]]:
-        if beat is not None and await _beat(connection, instance) != beat:
-            return [], []
-        rows = await _lock(connection, (live.owner == instance) & (live.status == RUNNING))
-        silence = await _silence(connection, instance, clean(reason))
-        losses = {row.id: _loss(row, silence) for row in rows}
-        is_it = (workers.c.id == instance) & workers.c.stopped_at.is_(None)
-        await connection.execute(update(workers).where(is_it).values(stopped_at=from_now(0.0)))
-        again = [row for row in rows if losses[row.id].may_run_again]
-        lost = [row for row in rows if not losses[row.id].may_run_again]
-        await _end(connection, [_lost(row, losses[row.id]) for row in rows], [row.id for row in lost])
-        await _requeue(connection, again, detail)
-        await _add_events(connection, lost, "lost", "recovery", detail)
-        return [row.id for row in again], [row.id for row in lost]
-
-    return await database.write(work)
-
-
-async def settle(database: Database, outcome: Outcome) -> bool:
-    """End an execution that cannot be finished because somebody else has written an attempt of that number."""
-
-    async def work(connection: AsyncConnection) -> bool:
-        is_its_own = (live.id == outcome.id) & (live.attempt == outcome.attempt) & (live.token == outcome.token)
-        rows = await _lock(connection, is_its_own & (live.status == RUNNING))
-        error = f"Attempt {outcome.attempt} ended, but somebody else had written a row of that number; its result is not kept."
-        ended = {"attempt": outcome.attempt}
-        ends = [_attempt(row, ExecutionStatus.FAILED, ErrorCode.UNSTORABLE, error) | ended for row in rows]
-        await _end(connection, ends, [row.id for row in rows])
-        return bool(rows)
-
-    return await database.write(work)
-
-
-async def listeners(database: Database, ids: Sequence[str]) -> list[tuple[str, str]]:
-    """(channel, id) of those of `ids` that run, or whose submitter can be notified."""
-    asked = executions.c
-    channel = case((live.status == RUNNING, live.owner), else_=asked.reply_to).label("channel")
-    joined = executions.outerjoin(execution_queue, live.id == asked.id)
-    query = select(channel, asked.id).select_from(joined).where(asked.id.in_(ids), channel.is_not(None))
-    return [(row.channel, row.id) for row in await database.rows(query)]
-
-
-async def cancels(database: Database, instance: str) -> list[Wakeup]:
-    """The running executions of a worker instance that somebody asked to cancel."""
-    is_asked = live.cancel_requested_at.is_not(None)
-    query = select(live.id, live.attempt).where(is_asked, live.owner == instance, live.status == RUNNING)
-    return [Wakeup(row.id, row.attempt) for row in await database.rows(query)]
 
 
 _ADD_ATTEMPTS = insert(execution_attempts).values(completed_at=from_now(0.0))
@@ -366,14 +401,6 @@ _came_in = _expires_in - live.expires_in
 _waiting = update(execution_queue).where(live.status.in_([QUEUED, AWAITING]))
 
 
-async def follow_clock(database: Database, step: float) -> int:
-    """Move deadlines along with a clock that was set by `step` seconds.
-
-    Rows from before are told by when they came, or come back, into the queue.
-    """
-    return await database.execute(_forward(step) if step > 0 else _back(step))
-
-
 def _forward(step: float) -> Update:
     was_due = live.not_before <= from_now(-step)
     due = case((was_due, live.not_before), else_=_moved(step))
@@ -388,3 +415,15 @@ def _back(step: float) -> Update:
 
 def _moved(step: float) -> from_now:
     return from_now(seconds_between(from_now(0.0), live.not_before) + step)
+
+
+def _is_spent() -> ColumnElement[bool]:
+    """Whether its execution has been over for as long as the key was to hold."""
+    ended = execution_attempts.c
+    is_under_way = exists().where(execution_queue.c.id == kept.execution_id)
+    ended_lately = exists().where(
+        ended.execution_id == kept.execution_id,
+        ended.final,
+        seconds_between(ended.completed_at, from_now(0.0)) < kept.ttl,
+    )
+    return (kept.expires_at <= from_now(0.0)) & ~or_(is_under_way, ended_lately)

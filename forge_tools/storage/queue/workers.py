@@ -1,11 +1,8 @@
 """Worker instances: which live, what they serve, and the leases that only one of them holds."""
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Row, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,11 +10,12 @@ from forge_tools.errors import ForgeError
 from forge_tools.records import ServerState, WorkerRecord
 from forge_tools.records.tools import tool_key
 from forge_tools.storage.connection.database import Database
+from forge_tools.storage.directory import servers_of
 from forge_tools.storage.functions import from_now, seconds_between
 from forge_tools.storage.heartbeat import Answers, Heartbeat
-from forge_tools.storage.models import execution_queue, leases, workers
 from forge_tools.storage.queue.batcher import Batcher, Limits
 from forge_tools.storage.rows import record_of
+from forge_tools.storage.tables import execution_queue, leases, workers
 
 LONGEST_LEASES = 4
 """Workers may be configured with leases of different lengths, but hardly by more than this factor."""
@@ -86,17 +84,6 @@ class Workers:
         conditions = () if seen_within is None else (beat_within(seen_within),)
         async with self._database.reading() as connection:
             return await read_workers(connection, *conditions)
-
-    async def live_queues(self, within: float) -> Counter[tuple[str, str]]:
-        """How many instances serve each (queue, lane): those that have not stopped and were seen `within` seconds."""
-        query = select(known.id, known.queues, known.lane).where(is_alive(within))
-        return Counter((queue, row.lane) for row in await self._database.rows(query) for queue in row.queues)
-
-    async def servers(self, within: float) -> tuple[ServerState, ...]:
-        """The MCP servers of instances that have not stopped and were seen `within` seconds."""
-        query = select(known.id, known.hostname, known.servers).where(is_alive(within)).order_by(known.id)
-        rows = await self._database.rows(query)
-        return tuple(state for row in rows for state in _servers(row.hostname, row.servers))
 
     async def silence_of(self, hostname: str, lane: str) -> float | None:
         """Seconds since the last heartbeat of a worker of that lane on a host, stopped or not; None if there was none."""
@@ -176,16 +163,9 @@ def _worker(row: Row[Any]) -> WorkerRecord:
         row,
         queues=tuple(row.queues),
         silent_seconds=max(0.0, row.silent_seconds),
-        servers=tuple(_servers(row.hostname, row.servers)),
+        servers=tuple(servers_of(row.hostname, row.servers)),
     )
 
 
 def _told(state: ServerState) -> dict[str, Any]:
     return state.model_dump(mode="json", exclude_defaults=True)
-
-
-def _servers(hostname: str, states: Sequence[Any]) -> Iterator[ServerState]:
-    """The states that this version can read; newer code may have written others."""
-    for told in states:
-        with suppress(ValidationError):
-            yield ServerState.model_validate(told).model_copy(update={"hostname": hostname})

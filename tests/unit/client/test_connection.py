@@ -28,7 +28,7 @@ def test_one_that_is_not_connected_says_so(use: Callable[[Connection], object]) 
 async def test_where_it_was_connected_it_may_be_used(connection: Connection) -> None:
     connection.require_owner()
 
-    assert await connection.store.catalogue.specs()
+    assert (await connection.store.directories.read()).enabled
 
 
 async def test_another_event_loop_is_refused(connection: Connection) -> None:

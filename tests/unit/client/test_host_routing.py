@@ -30,7 +30,7 @@ from forge_tools.records import (
 from forge_tools.records.places import host_queue
 from forge_tools.storage import open_store
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import executions, workers
+from forge_tools.storage.tables import executions, workers
 from tests.unit.client.conftest import ECHO, publish
 
 CONTEXT = ExecutionContext(working_dir=".")
@@ -226,7 +226,7 @@ async def test_the_catalogue_keeps_what_names_a_host(settings: Settings) -> None
     await publish(settings, PEEK, ECHO)
 
     async with await open_store(settings.database) as store:
-        kept = {spec.name: spec for spec in await store.catalogue.specs()}
+        kept = {spec.name: spec for spec in (await store.directories.read()).enabled}
 
     assert [parameter.names_host for parameter in kept["Peek"].parameters] == [True, False]
     assert not kept["Echo"].parameters[0].names_host

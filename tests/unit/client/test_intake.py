@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from forge_tools.records import (
     ExecutionContext,
     ExecutionStatus,
     RetryPolicy,
-    SealingKey,
     ToolCategory,
     ToolParameter,
     ToolSpec,
 )
-from forge_tools.secrecy import KeyFolder, Opener, key_id
+from forge_tools.secrecy import KeyFolder, Opener
 
 GREET = ToolSpec(
     name="Greet",
@@ -83,7 +81,7 @@ def test_a_call_without_a_context_gets_the_plain_one() -> None:
 def test_sensitive_values_are_sealed_for_workers_before_anything_is_stored(tmp_path: Path) -> None:
     keys = KeyFolder(tmp_path)
     public = keys.new()
-    snapshot = Snapshot([GREET], sealing_key=SealingKey(key_id(public), public, datetime.now(UTC)))
+    snapshot = Snapshot([GREET], encryption_key=public)
 
     one = Intake(Settings.load(), "submitter").prepare(
         Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT), snapshot

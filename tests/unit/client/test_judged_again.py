@@ -12,11 +12,11 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.client.submissions import PART
 from forge_tools.config import Settings
 from forge_tools.errors import DatabaseUnavailableError, ErrorCode, ExecutionNotFoundError, ForgeError
-from forge_tools.records import ExecutionContext, LinkedExecution, NewExecution, ToolParameter, ToolSpec
+from forge_tools.records import ExecutionContext, LinkedExecution, NewExecution, ToolParameter
 from forge_tools.storage import open_store
-from forge_tools.storage.catalogue import Catalogue
-from forge_tools.storage.models import executions
+from forge_tools.storage.directory import Directory
 from forge_tools.storage.queue.queue import Answer, ExecutionQueue
+from forge_tools.storage.tables import executions
 from tests.contract.calls import statuses
 from tests.unit.client.conftest import ECHO, publish
 
@@ -300,15 +300,16 @@ async def test_a_call_that_is_cancelled_in_the_turn_in_which_it_is_told_to_be_ju
 async def test_an_answer_that_was_asked_for_earlier_does_not_replace_one_that_was_asked_for_later(
     settings: Settings, client: ExecutorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, go_on = Catalogue.read, asyncio.Event()
+    directories, go_on = client._connection.store.directories, asyncio.Event()
+    read = directories.read
 
-    async def slow(catalogue: Catalogue) -> tuple[list[ToolSpec], list[ToolSpec]]:
-        answer = await read(catalogue)
+    async def slow(within: float) -> Directory:
+        answer = await read(within)
         await go_on.wait()
         return answer
 
     with monkeypatch.context() as patched:
-        patched.setattr(Catalogue, "read", slow)
+        patched.setattr(directories, "read", slow)
         earlier = asyncio.ensure_future(client.catalogue.refresh())
         await asyncio.sleep(0.2)
     await client.catalogue.disable("Echo")

@@ -1,7 +1,6 @@
 """Secrets in the metadata of a call's context: sealed like parameters, and shown by no refusal."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ from forge_tools.client.call import Call
 from forge_tools.client.catalogue import Snapshot
 from forge_tools.client.intake import Accepted, Intake
 from forge_tools.config import Settings
-from forge_tools.records import SealingKey, ToolCategory, ToolParameter, ToolResult, ToolSpec
-from forge_tools.secrecy import KeyFolder, Opener, key_id
+from forge_tools.records import ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.secrecy import KeyFolder, Opener
 from tests.unit.client.test_intake import CONTEXT, GREET, rejected
 
 PLAIN = ToolSpec(
@@ -25,8 +24,7 @@ PLAIN = ToolSpec(
 
 def sealing(keys: KeyFolder, call: Call) -> Accepted:
     public = keys.new()
-    key = SealingKey(key_id(public), public, datetime.now(UTC))
-    prepared = Intake(Settings.load(), "submitter").prepare(call, Snapshot([GREET, PLAIN], sealing_key=key))
+    prepared = Intake(Settings.load(), "submitter").prepare(call, Snapshot([GREET, PLAIN], encryption_key=public))
     assert isinstance(prepared, Accepted), prepared
     return prepared
 

@@ -100,7 +100,10 @@ async def test_it_is_written_with_its_waiting_calls_moved_and_other_workers_lear
     assert (here.banned, elsewhere.banned) == ({"Grep"}, {"Grep"})
     assert elsewhere.tools.scope.tool_keys == ("Read@2",)
     assert [wakeup.id for wakeup in await store.queue.due(scope(lane="process"), 9)] == [waiting]
-    assert {spec.name: spec.lane for spec in await store.catalogue.specs()} == {"Grep": "process", "Read": "async"}
+    assert {spec.name: spec.lane for spec in (await store.directories.read()).enabled} == {
+        "Grep": "process",
+        "Read": "async",
+    }
 
 
 async def test_a_worker_with_another_definition_keeps_its_own(store: Store) -> None:

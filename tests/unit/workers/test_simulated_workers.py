@@ -56,7 +56,7 @@ def test_a_cancel_whose_notification_was_lost_is_seen_with_a_heartbeat(play: Pla
         one.lane.hangs = True
         call = await submitted(simulation.store)
         await asyncio.sleep(3 * HEARTBEAT)
-        await simulation.store.queue.cancel(call, actor="ann")
+        await simulation.store.transitions.cancel(call, actor="ann")
         await asyncio.sleep(3 * HEARTBEAT)
         assert one.lane.running() == []
         assert (await statuses(simulation.store, [call]))[call] == ExecutionStatus.CANCELLED

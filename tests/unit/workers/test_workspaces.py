@@ -18,7 +18,7 @@ from forge_tools.records import ExecutionStatus, NamedWorkspace, Wakeup, WorkerR
 from forge_tools.sandbox.configured import root_of, workspaces_of
 from forge_tools.sandbox.reach import Reach
 from forge_tools.storage.functions import from_now
-from forge_tools.storage.models import executions, workers
+from forge_tools.storage.tables import executions, workers
 from tests.contract.calls import statuses
 from tests.migrated import migrated
 from tests.unit.workers.engines import begun, setup_of, take

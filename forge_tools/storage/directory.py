@@ -1,0 +1,116 @@
+"""What a client has to know before it calls, read in one statement: tools, workspaces, the key to encrypt with, who serves what."""
+
+import base64
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+from pydantic import ValidationError
+
+from forge_tools.records import ServerState, ToolSpec, WorkspacePlaces
+from forge_tools.storage.rows import clean, spec_of
+from forge_tools.validation import decode_json
+
+logger = logging.getLogger(__name__)
+
+
+LIVE_SECONDS = 60.0
+"""A worker instance silent for longer is not asked what it hosts."""
+
+
+class Reads(Protocol):
+    """The statements of one database that change nothing."""
+
+    async def read(self, name: str, **values: object) -> Sequence[Sequence[Any]]: ...
+
+
+class PublicKey(NamedTuple):
+    """The public half of a key that clients encrypt with."""
+
+    id: str
+    public: bytes
+
+
+class Directory(NamedTuple):
+    """Tools are in order of name, each in the definition that counts: the pinned one, else the one seen last; demoted ones have lane `process`.
+
+    `servers` are the MCP servers that live workers host, `queues` how many of those serve each (queue, lane).
+    """
+
+    enabled: list[ToolSpec]
+    disabled: list[ToolSpec]
+    places: WorkspacePlaces
+    encryption_key: PublicKey | None
+    """The newest that is not retired."""
+    servers: tuple[ServerState, ...]
+    queues: Counter[tuple[str, str]]
+
+
+class Definitions:
+    """Reads definitions of tools, and warns once of each that this code cannot read."""
+
+    def __init__(self) -> None:
+        self._unreadable: set[str] = set()
+
+    def read(self, name: str, version: str, digest: str, spec: Any, *, is_demoted: bool = False) -> ToolSpec | None:
+        """None if newer code published it."""
+        try:
+            return spec_of(spec, digest, is_demoted=is_demoted)
+        except ValidationError as error:
+            if digest not in self._unreadable:
+                self._unreadable.add(digest)
+                first = error.errors(include_url=False, include_input=False)[0]
+                logger.warning(
+                    "Tool '%s' %s (%s) is left out: this version of forge-tools cannot read its definition (%s: %s). "
+                    "Newer code published it; install that here, too.",
+                    *(name, version, digest, ".".join(map(str, first["loc"])) or "spec", first["msg"]),
+                )
+            return None
+
+
+class Directories:
+    """Reads the directory of a database, and what only some calls have to know beside it."""
+
+    def __init__(self, reads: Reads, definitions: Definitions) -> None:
+        self._reads = reads
+        self._definitions = definitions
+
+    async def read(self, within: float = LIVE_SECONDS) -> Directory:
+        """A worker lives that has not stopped and was seen `within` seconds; the hosts of a workspace with a live one come first."""
+        [[said]] = await self._reads.read("directory", within=within)
+        told = json.loads(said)
+        enabled, disabled = list[ToolSpec](), list[ToolSpec]()
+        for name, version, digest, is_enabled, is_demoted, spec in told["tools"] or ():
+            found = self._definitions.read(name, version, digest, decode_json(spec), is_demoted=bool(is_demoted))
+            if found is not None:
+                (enabled if is_enabled else disabled).append(found)
+        hosts: dict[str, str | None] = {}
+        for name, hostname, is_shared in told["workspaces"] or ():
+            hosts.setdefault(name, None if is_shared else hostname)
+        workers = [
+            (host, lane, decode_json(queues), decode_json(states))
+            for host, lane, queues, states in told["workers"] or ()
+        ]
+        return Directory(
+            enabled,
+            disabled,
+            WorkspacePlaces(hosts=hosts, has_sessions=bool(told["has_sessions"])),
+            PublicKey(told["key"][0], base64.b64decode(told["key"][1])) if told["key"] else None,
+            tuple(state for host, _, _, states in workers for state in servers_of(host, states)),
+            Counter((queue, lane) for _, lane, queues, _ in workers for queue in queues),
+        )
+
+    async def workspace_of(self, session_id: str) -> str | None:
+        """The workspace that a session was bound to, if any."""
+        rows = await self._reads.read("workspace_of_session", session_id=clean(session_id))
+        return rows[0][0] if rows else None
+
+
+def servers_of(hostname: str, states: Sequence[Any]) -> Iterator[ServerState]:
+    """The states that this version can read; newer code may have written others."""
+    for told in states:
+        with suppress(ValidationError):
+            yield ServerState.model_validate(told).model_copy(update={"hostname": hostname})

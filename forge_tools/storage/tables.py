@@ -1,0 +1,197 @@
+"""The tables as SQLAlchemy has them, made from `models.py`; and the types of their columns."""
+
+import json
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Dialect,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.event import listens_for
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from forge_tools.storage import columns, models
+from forge_tools.validation import decode_json
+
+metadata = MetaData()
+
+_MAKING = Lock()  # migrations run on threads of their own
+
+
+@listens_for(Table, "before_create")
+def _make_strict(made: Table, *_: object, **__: object) -> None:
+    """Make tables STRICT on SQLite, with the CHECKs of their columns; only a process that creates tables pays for that."""
+    if made.metadata is not metadata:
+        return
+    with _MAKING:
+        if made.dialect_options["sqlite"]["strict"]:
+            return
+        made.dialect_options["sqlite"]["strict"] = True
+        for dialect in ("sqlite", "postgresql"):
+            for column, rule in rules(made, dialect):
+                made.append_constraint(
+                    CheckConstraint(rule, name=check_name(made.name, column)).ddl_if(dialect=dialect)
+                )
+
+
+def rules(of: Table, dialect: str) -> Iterator[tuple[str, str]]:
+    """(column, rule) for the columns of a table that have a CHECK."""
+    for column in of.c:
+        if rule := getattr(column.info["kind"], dialect):
+            said = rule.format(column.name)
+            yield column.name, f"{column.name} IS NULL OR {said}" if column.nullable else said
+
+
+def check_name(table: str, column: str) -> str:
+    """The name of the CHECK of a column, which error messages show."""
+    return f"{table}_{column}_check"
+
+
+class _Flag(Boolean):
+    pass
+
+
+class _LargeCount(BigInteger):
+    pass
+
+
+class Real(Float[float]):
+    """A finite number."""
+
+
+@compiles(_Flag, "sqlite")
+@compiles(_LargeCount, "sqlite")
+def _as_integer(*_: object, **__: object) -> str:
+    return "INTEGER"  # STRICT tables know no BOOLEAN and no BIGINT
+
+
+@compiles(Real, "sqlite")
+def _as_real(*_: object, **__: object) -> str:
+    return "REAL"
+
+
+Identifier = Text().with_variant(postgresql.UUID(as_uuid=False), "postgresql")
+
+
+class MomentText(TypeDecorator[datetime]):
+    """An aware UTC time as text in `MOMENT_FORMAT`."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.astimezone(UTC).strftime(columns.MOMENT_FORMAT)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else datetime.fromisoformat(value).replace(tzinfo=UTC)
+
+
+Moment = MomentText().with_variant(postgresql.TIMESTAMP(timezone=True), "postgresql")
+
+
+class Json(TypeDecorator[Any]):
+    """JSON kept as the text it came in. SQLite's own JSON type has numeric affinity and would turn `1.0` into `1`."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else json.dumps(value)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        return decode_json
+
+
+class _Numbers(Json):
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
+        return value
+
+
+JsonText = Json().with_variant(JSON(none_as_null=True), "postgresql")
+Numbers = _Numbers().with_variant(ARRAY(Float(53)), "postgresql")
+"""It binds what `in_form` makes."""
+
+
+def in_form(numbers: Sequence[float], dialect: str) -> Sequence[float] | str:
+    """Numbers in ascending order, as a column of `Numbers` takes them; sorting many takes long, so it is done before they are bound."""
+    ranked = sorted(numbers)
+    return array("d", ranked) if dialect == "postgresql" else json.dumps(ranked, separators=(",", ":"))
+
+
+_TYPES: dict[str, TypeEngine[Any]] = {
+    "bytes": LargeBinary(),
+    "flag": _Flag(),
+    "integer": Integer(),
+    "count": Integer(),
+    "large_count": _LargeCount(),
+    "real": Real(),
+    "seconds": Real(),
+    "identifier": Identifier,
+    "moment": Moment,
+    "json": JsonText,
+    "json_object": JsonText,
+    "json_list": JsonText,
+    "numbers": Numbers,
+}
+"""By the names of kinds; all others are texts."""
+
+
+def _table(of: columns.Relation) -> Table:
+    table = Table(of.name, metadata, *map(_column, of.columns.values()), **of.options)
+    for index in of.indexes:
+        where = None if index.where is None else text(index.where)
+        options: dict[str, Any] = {"postgresql_where": where, "sqlite_where": where}
+        if index.method is not None:
+            options["postgresql_using"] = index.method
+        Index(index.name, *(table.c[name] for name in index.columns), unique=index.unique, **options)
+    return table
+
+
+def _column(of: columns.Column) -> Column[Any]:
+    options: dict[str, Any] = {"primary_key": True} if of.primary_key else {"nullable": of.nullable}
+    counting: Literal["auto", False] = "auto" if of.autoincrement else False
+    return Column(of.name, _TYPES.get(of.kind.name, Text()), info={"kind": of.kind}, autoincrement=counting, **options)
+
+
+executions = _table(models.executions)
+execution_queue = _table(models.execution_queue)
+execution_attempts = _table(models.execution_attempts)
+execution_events = _table(models.execution_events)
+tools = _table(models.tools)
+workers = _table(models.workers)
+leases = _table(models.leases)
+idempotency_keys = _table(models.idempotency_keys)
+execution_reports = _table(models.execution_reports)
+rollup_hours = _table(models.rollup_hours)
+rollup_figures = _table(models.rollup_figures)
+artifacts = _table(models.artifacts)
+artifact_parts = _table(models.artifact_parts)
+artifact_owners = _table(models.artifact_owners)
+sealing_keys = _table(models.sealing_keys)
+workspaces = _table(models.workspaces)
+session_workspaces = _table(models.session_workspaces)
+shells = _table(models.shells)
+audit_batches = _table(models.audit_batches)
+audit_executions = _table(models.audit_executions)
+audit_events = _table(models.audit_events)
