@@ -20,10 +20,7 @@ class Kind(NamedTuple):
     array: str = "text"
     sqlite: str | None = None
     postgresql: str | None = None
-
-    @property
-    def is_json(self) -> bool:
-        return self.name.startswith("json")
+    is_json: bool = False
 
 
 def choice(choices: Iterable[str]) -> Kind:
@@ -61,16 +58,18 @@ Moment = Kind(
     postgresql="{0} BETWEEN '0001-01-02 00:00:00+00' AND '9999-12-30 00:00:00+00'",  # Python knows no others
 )
 """An aware UTC time: `timestamptz` on PostgreSQL, text in `MOMENT_FORMAT` on SQLite."""
-JsonText = Kind("json", sqlite="json_valid({0})")
+JsonText = Kind("json", sqlite="json_valid({0})", is_json=True)
 JsonObject = Kind(
     "json_object",
     sqlite="json_valid({0}) AND json_type({0}) = 'object'",
     postgresql="json_typeof({0}) = 'object'",
+    is_json=True,
 )
 JsonList = Kind(
     "json_list",
     sqlite="json_valid({0}) AND json_type({0}) = 'array'",
     postgresql="json_typeof({0}) = 'array'",
+    is_json=True,
 )
 """Any JSON, an object, an array: `json` on PostgreSQL, since `jsonb` refuses NUL."""
 Numbers = Kind("numbers", sqlite=JsonList.sqlite)
@@ -85,17 +84,14 @@ class Column(NamedTuple):
     autoincrement: bool = True
 
 
-class Index:
+class Index(NamedTuple):
     """`where` leaves rows out, spelled as in the statements that use it; `method` is PostgreSQL's."""
 
-    def __init__(
-        self, name: str, *columns: str, unique: bool = False, where: str | None = None, method: str | None = None
-    ) -> None:
-        self.name = name
-        self.columns = columns
-        self.unique = unique
-        self.where = where
-        self.method = method
+    name: str
+    columns: tuple[str, ...]
+    unique: bool = False
+    where: str | None = None
+    method: str | None = None
 
 
 class Relation:

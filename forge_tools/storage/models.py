@@ -65,12 +65,12 @@ executions = Relation(
     Column("replay_of", Identifier),
     Column("submitted_by", Text),
     Column("queued_at", Moment, nullable=False),
-    Index("executions_queued_at", "queued_at", method="brin"),
-    Index("executions_by_tool", "tool", "id"),
-    Index("executions_by_agent", "agent_id", "id"),
-    Index("executions_by_session", "session_id", "id"),
-    Index("executions_by_category", "category", "id"),
-    Index("executions_by_queue", "queue", "id", where=f"queue != '{DEFAULT_QUEUE}'"),
+    Index("executions_queued_at", ("queued_at",), method="brin"),
+    Index("executions_by_tool", ("tool", "id")),
+    Index("executions_by_agent", ("agent_id", "id")),
+    Index("executions_by_session", ("session_id", "id")),
+    Index("executions_by_category", ("category", "id")),
+    Index("executions_by_queue", ("queue", "id"), where=f"queue != '{DEFAULT_QUEUE}'"),
 )
 """What was asked, inserted once. `parameters` is what people may see; the values of `sealed_names` are encrypted in
 the queue, and go with the row there. Ids are in the order of time, so each index ends with them."""
@@ -96,10 +96,10 @@ execution_queue = Relation(
     Column("cancel_requested_at", Moment),
     Column("sealed", Text),
     Column("reply_key", Text),
-    Index("execution_queue_due", "lane", "tool_key", "queue", "not_before"),
-    Index("execution_queue_expiry", "expires_at"),
-    Index("execution_queue_cancels", "id", where="cancel_requested_at IS NOT NULL"),
-    Index("execution_queue_hopeless", "id", where="max_attempts < 1"),
+    Index("execution_queue_due", ("lane", "tool_key", "queue", "not_before")),
+    Index("execution_queue_expiry", ("expires_at",)),
+    Index("execution_queue_cancels", ("id",), where="cancel_requested_at IS NOT NULL"),
+    Index("execution_queue_hopeless", ("id",), where="max_attempts < 1"),
     postgresql_with={"fillfactor": 70, "autovacuum_vacuum_scale_factor": 0.05},
     sqlite_with_rowid=False,
 )
@@ -127,10 +127,10 @@ execution_attempts = Relation(
     Column("error_details", JsonText),
     Column("diagnosis", JsonText),
     Column("metadata", JsonObject, nullable=False),
-    Index("execution_attempts_completed", "completed_at"),
-    Index("execution_attempts_notable", "status", "execution_id", where="status != 'succeeded'"),
-    Index("execution_attempts_failures", "execution_id", where="status != 'succeeded'"),
-    Index("execution_attempts_by_code", "error_code", "execution_id", where="error_code IS NOT NULL"),
+    Index("execution_attempts_completed", ("completed_at",)),
+    Index("execution_attempts_notable", ("status", "execution_id"), where="status != 'succeeded'"),
+    Index("execution_attempts_failures", ("execution_id",), where="status != 'succeeded'"),
+    Index("execution_attempts_by_code", ("error_code", "execution_id"), where="error_code IS NOT NULL"),
 )
 """One row a body start, inserted when it ends; or the end of an execution that never started one (`started_at` NULL).
 
@@ -146,9 +146,9 @@ execution_events = Relation(
     Column("actor", Text, nullable=False),
     Column("detail", JsonObject, nullable=False),
     Column("token", Identifier),
-    Index("execution_events_once", "execution_id", "kind", "token", unique=True),
-    Index("execution_events_by_time", "at", "id"),
-    Index("execution_events_by_kind", "kind", "at", "id"),
+    Index("execution_events_once", ("execution_id", "kind", "token"), unique=True),
+    Index("execution_events_by_time", ("at", "id")),
+    Index("execution_events_by_kind", ("kind", "at", "id")),
     sqlite_autoincrement=True,  # a number that was pruned is given to no other event
 )
 """What was done to an execution, by whom and why. A token makes a repeated write of one event harmless."""
@@ -169,10 +169,10 @@ tools = Relation(
     Column("demoted_at", Moment),
     Column("demoted_reason", Text),
     Column("pinned_at", Moment),
-    Index("tools_default", "name", unique=True, where="is_default"),
-    Index("tools_demoted", "name", where="demoted_at IS NOT NULL"),
-    Index("tools_disabled", "name", where="enabled = false"),
-    Index("tools_pinned", "name", unique=True, where="pinned_at IS NOT NULL"),
+    Index("tools_default", ("name",), unique=True, where="is_default"),
+    Index("tools_demoted", ("name",), where="demoted_at IS NOT NULL"),
+    Index("tools_disabled", ("name",), where="enabled = false"),
+    Index("tools_pinned", ("name",), unique=True, where="pinned_at IS NOT NULL"),
 )
 """The catalogue: every definition of a tool ever published. A demoted one runs in the process lane, whatever it declares.
 
@@ -197,7 +197,7 @@ workers = Relation(
     Column("beat", LargeCount, nullable=False),
     Column("unfit", Text),
     Column("dropped_messages", LargeCount, nullable=False),
-    Index("workers_not_stopped", "id", where="stopped_at IS NULL"),
+    Index("workers_not_stopped", ("id",), where="stopped_at IS NULL"),
     postgresql_with={"fillfactor": 50},
 )
 """One row a worker instance (one start of a worker process); `tools` maps each name it hosts to `version digest`, `servers` is how its MCP servers
@@ -220,8 +220,8 @@ idempotency_keys = Relation(
     Column("ttl", Seconds, nullable=False),
     Column("claimed_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
-    Index("idempotency_keys_execution", "execution_id", unique=True),
-    Index("idempotency_keys_expiry", "expires_at"),
+    Index("idempotency_keys_execution", ("execution_id",), unique=True),
+    Index("idempotency_keys_expiry", ("expires_at",)),
 )
 """Which execution a key stands for, inserted and deleted, never changed.
 
@@ -288,7 +288,7 @@ artifacts = Relation(
     Column("is_whole", Flag, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment, nullable=False),
-    Index("artifacts_expiry", "expires_at"),
+    Index("artifacts_expiry", ("expires_at",)),
 )
 """One row for the same bytes, whoever kept them; nobody sees it before it `is_whole`."""
 
@@ -313,8 +313,8 @@ artifact_owners = Relation(
     Column("execution_id", Text),
     Column("size", LargeCount, nullable=False),
     Column("kept_at", Moment, nullable=False),
-    Index("artifact_owners_session", "session_key", "kept_at"),
-    Index("artifact_owners_execution", "execution_id"),
+    Index("artifact_owners_session", ("session_key", "kept_at")),
+    Index("artifact_owners_execution", ("execution_id",)),
 )
 """The sessions that kept it, which alone may read it. The key is a digest: a session's id may be of any length."""
 
@@ -365,9 +365,9 @@ shells = Relation(
     Column("size", LargeCount, nullable=False),
     Column("ended_at", Moment),
     Column("updated_at", Moment, nullable=False),
-    Index("shells_of_session", "session_id", method="hash"),
-    Index("shells_of_nobody", "started_at", where="session_id IS NULL"),
-    Index("shells_running", "hostname", where="status = 'running'"),
+    Index("shells_of_session", ("session_id",), method="hash"),
+    Index("shells_of_nobody", ("started_at",), where="session_id IS NULL"),
+    Index("shells_running", ("hostname",), where="status = 'running'"),
 )
 """Shells that outlive a call, as their hosts last saw them. Callers choose a session's id: a hash has room for any.
 
@@ -406,7 +406,7 @@ audit_executions = Relation(
     Column("batch", LargeCount, nullable=False),
     Column("hashes", Bytes, nullable=False),
     Column("pruned_by", LargeCount),
-    Index("audit_executions_batch", "batch"),
+    Index("audit_executions_batch", ("batch",)),
 )
 """The hash of an execution's row, then the number and the hash of each of its attempts."""
 
@@ -416,6 +416,8 @@ audit_events = Relation(
     Column("batch", LargeCount, nullable=False),
     Column("hashes", Bytes, nullable=False),
     Column("pruned_by", LargeCount),
-    Index("audit_events_batch", "batch"),
+    Index("audit_events_batch", ("batch",)),
 )
 """Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""
+
+RELATIONS = tuple(one for one in vars().copy().values() if isinstance(one, Relation))

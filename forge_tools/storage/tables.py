@@ -32,7 +32,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from forge_tools.storage import columns, models
 from forge_tools.validation import decode_json
 
-metadata = MetaData()
+_metadata = MetaData()
 
 _MAKING = Lock()  # migrations run on threads of their own
 
@@ -40,7 +40,7 @@ _MAKING = Lock()  # migrations run on threads of their own
 @listens_for(Table, "before_create")
 def _make_strict(made: Table, *_: object, **__: object) -> None:
     """Make tables STRICT on SQLite, with the CHECKs of their columns; only a process that creates tables pays for that."""
-    if made.metadata is not metadata:
+    if made.metadata is not _metadata:
         return
     with _MAKING:
         if made.dialect_options["sqlite"]["strict"]:
@@ -156,42 +156,59 @@ _TYPES: dict[str, TypeEngine[Any]] = {
 }
 """By the names of kinds; all others are texts."""
 
+_TEXT = Text()
+
+
+metadata: MetaData
+"""Of all tables."""
+
+executions: Table
+execution_queue: Table
+execution_attempts: Table
+execution_events: Table
+tools: Table
+workers: Table
+leases: Table
+idempotency_keys: Table
+execution_reports: Table
+rollup_hours: Table
+rollup_figures: Table
+artifacts: Table
+artifact_parts: Table
+artifact_owners: Table
+sealing_keys: Table
+workspaces: Table
+session_workspaces: Table
+shells: Table
+audit_batches: Table
+audit_executions: Table
+audit_events: Table
+
+
+def __getattr__(name: str) -> MetaData | Table:
+    """Make a table when it is first asked for, and all of them for `metadata`: most processes need a few."""
+    if name not in __annotations__ or name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with _MAKING:
+        for relation in models.RELATIONS if name == "metadata" else (getattr(models, name),):
+            if relation.name not in _metadata.tables:
+                _table(relation)
+    globals()[name] = found = _metadata if name == "metadata" else _metadata.tables[name]
+    return found
+
 
 def _table(of: columns.Relation) -> Table:
-    table = Table(of.name, metadata, *map(_column, of.columns.values()), **of.options)
+    made = []
+    for name, kind, nullable, is_key, autoincrement in of.columns.values():
+        counting: Literal["auto", False] = "auto" if autoincrement else False
+        options: dict[str, Any] = {"primary_key": True} if is_key else {"nullable": nullable}
+        type_ = _TYPES.get(kind.name, _TEXT)
+        made.append(Column(name, type_, info={"kind": kind}, autoincrement=counting, **options))
+    table = Table(of.name, _metadata, *made, **of.options)
     for index in of.indexes:
         where = None if index.where is None else text(index.where)
-        options: dict[str, Any] = {"postgresql_where": where, "sqlite_where": where}
+        options = {"postgresql_where": where, "sqlite_where": where}
         if index.method is not None:
             options["postgresql_using"] = index.method
         Index(index.name, *(table.c[name] for name in index.columns), unique=index.unique, **options)
     return table
-
-
-def _column(of: columns.Column) -> Column[Any]:
-    options: dict[str, Any] = {"primary_key": True} if of.primary_key else {"nullable": of.nullable}
-    counting: Literal["auto", False] = "auto" if of.autoincrement else False
-    return Column(of.name, _TYPES.get(of.kind.name, Text()), info={"kind": of.kind}, autoincrement=counting, **options)
-
-
-executions = _table(models.executions)
-execution_queue = _table(models.execution_queue)
-execution_attempts = _table(models.execution_attempts)
-execution_events = _table(models.execution_events)
-tools = _table(models.tools)
-workers = _table(models.workers)
-leases = _table(models.leases)
-idempotency_keys = _table(models.idempotency_keys)
-execution_reports = _table(models.execution_reports)
-rollup_hours = _table(models.rollup_hours)
-rollup_figures = _table(models.rollup_figures)
-artifacts = _table(models.artifacts)
-artifact_parts = _table(models.artifact_parts)
-artifact_owners = _table(models.artifact_owners)
-sealing_keys = _table(models.sealing_keys)
-workspaces = _table(models.workspaces)
-session_workspaces = _table(models.session_workspaces)
-shells = _table(models.shells)
-audit_batches = _table(models.audit_batches)
-audit_executions = _table(models.audit_executions)
-audit_events = _table(models.audit_events)
