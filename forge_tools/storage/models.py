@@ -240,7 +240,7 @@ execution_reports = Relation(
     Column("total", Real),
     Column("text", Text),
     Column("left_out", LargeCount, nullable=False),
-    Column("stream", Choice(get_args(Stream)), nullable=False),
+    Column("stream", choice(get_args(Stream)), nullable=False),
     Column("level", Count),
     postgresql_with={"fillfactor": 80},
     sqlite_with_rowid=False,
