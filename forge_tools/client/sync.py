@@ -200,6 +200,7 @@ class SyncHandle(Face[Handle]):
     result = _blocking(Handle.result)
     record = _blocking(Handle.record)
     status = _blocking(Handle.status)
+    diagnosis = _blocking(Handle.diagnosis)
     cancel = _blocking(Handle.cancel)
 
     def events(self, after: str | None = None) -> Iterator[CallEvent]:

@@ -60,7 +60,7 @@ def reply(execution_id: str, key: str = KEY, **changes: object) -> bytes:
         "output": '"carried"',
         "error": None,
     }
-    told |= {"error_code": None, "error_details": None, "metadata": "{}"} | changes
+    told |= {"error_code": None, "error_details": None, "metadata": "{}", "diagnosis": None} | changes
     text = json.dumps([told[name] for name in RESULT]).encode()
     return execution_id.encode() + REPLY_MARK + (encrypted_reply(key, execution_id, text) or b"")
 

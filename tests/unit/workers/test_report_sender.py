@@ -40,7 +40,7 @@ async def run(bench: Bench, child: Speaker) -> None:
 
 
 def reported(*told: Any, **of: Any) -> dict[str, Any]:
-    return {"id": ID, "attempt": 1, "told": told, **of}
+    return {"id": ID, "attempt": 1, "told": [[*one, "output", None] for one in told], **of}
 
 
 async def test_what_was_told_before_the_outcome_comes_before_it(bench: Bench, child: Speaker, desk: Desk) -> None:
