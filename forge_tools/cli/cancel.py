@@ -3,10 +3,11 @@
 from contextlib import suppress
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from forge_tools.cli.database import whoami, with_store
 from forge_tools.cli.face import App, Face
+from forge_tools.cli.ids import IdArgument
 from forge_tools.client.calls import tell_of_cancel
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
@@ -25,7 +26,7 @@ _SAID = {
 @app.command()
 def cancel(
     face: Face,
-    execution_id: Annotated[str, Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    execution_id: IdArgument,
     reason: Annotated[str, Option(help="Why; kept with the execution.")] = "",
 ) -> None:
     """Cancel an execution. One that waits never starts; one that runs is stopped, its processes too."""

@@ -195,7 +195,8 @@ class App(typer.Typer):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **options)
+        plain: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False, "add_completion": False}
+        super().__init__(**plain | options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
         register = super().command(name, **options)

@@ -14,7 +14,7 @@ from typer import Option
 from forge_tools.cli.database import with_history
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import ALL, Chosen, again, filtered
-from forge_tools.cli.text import WIDE, as_json, compact, flexible, from_here, number, one_line, table, took
+from forge_tools.cli.text import WIDE, as_json, compact, flexible, from_here, listed, number, one_line, took
 from forge_tools.errors import ErrorCode
 from forge_tools.records import (
     TERMINAL,
@@ -137,7 +137,7 @@ def rows_table(of: Rows, records: Sequence[Any], width: int) -> Table:
     """A line a row; what went wrong gets the room that is left."""
     rows = LISTED[of]
     columns = rows.columns if width >= WIDE else rows.columns[: rows.narrow]
-    return table([title for title, _ in columns], ([say(one) for _, say in columns] for one in records))
+    return listed([title for title, _ in columns], [[say(one) for _, say in columns] for one in records], width)
 
 
 def document(record: Record) -> dict[str, Any]:

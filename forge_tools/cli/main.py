@@ -78,7 +78,7 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
-app = App(cls=Commands, no_args_is_help=True, epilog=EXIT_CODES)
+app = App(cls=Commands, no_args_is_help=True, epilog=EXIT_CODES, add_completion=True)
 
 
 @app.callback()

@@ -115,7 +115,10 @@ def _json(text: str, name: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else str(error)
-        raise ValueError(f"{name}: not JSON ({reason}). Text needs quotes: {name}:='\"text\"'.") from error
+        way_out = (
+            'Write it as --json \'{"key": "value"}\'' if name == "--json" else f"Text needs quotes: {name}:='\"text\"'"
+        )
+        raise ValueError(f"{name}: not JSON ({reason}). {way_out}.") from error
 
 
 def _integer(text: str) -> int:

@@ -7,6 +7,7 @@ from typer import Argument, Option
 import forge_tools
 from forge_tools.cli.database import whoami
 from forge_tools.cli.face import App, Face
+from forge_tools.cli.ids import IdArgument
 from forge_tools.cli.live import awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.run import left_alone, report
@@ -19,7 +20,7 @@ app = App()
 @app.command()
 def replay(
     face: Face,
-    execution_id: Annotated[str, Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    execution_id: IdArgument,
     words: Annotated[
         list[str] | None,
         Argument(metavar="KEY=VALUE", help="Parameters in place of its own; what was secret is to be given again."),

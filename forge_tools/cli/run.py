@@ -14,7 +14,7 @@ from forge_tools.cli.live import View, awaited, cancellable
 from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
-from forge_tools.errors import ErrorCode
+from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.records import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
 
 if TYPE_CHECKING:
@@ -39,13 +39,39 @@ class _Call:
         return parameters_of(self.words, self.whole, spec)
 
 
+def completed_tools(incomplete: str) -> list[tuple[str, str]]:
+    """The tools that workers have published, as a shell offers them."""
+    return [(spec.name, spec.description) for spec in _published() if spec.name.startswith(incomplete)]
+
+
+def completed_parameters(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The parameters of the tool that stands on the line already."""
+    spec = find_spec(_published(), context.params.get("name") or "")
+    words = [(f"{one.name}=", one.description) for one in (spec.declared if spec else ())]
+    return [(word, described) for word, described in words if word.startswith(incomplete)]
+
+
+def _published() -> list[ToolSpec]:
+    try:
+        found: list[ToolSpec] = import_module("forge_tools.cli.database").with_store(
+            lambda store: store.catalogue.specs()
+        )
+    except ForgeError:  # no database, nothing to offer
+        return []
+    return found
+
+
 @app.command()
 def run(  # noqa: PLR0913 one option each
     face: Face,
-    name: Annotated[str, Argument(help="The tool, or an alias of it.")],
+    name: Annotated[str, Argument(help="The tool, or an alias of it.", autocompletion=completed_tools)],
     words: Annotated[
         list[str] | None,
-        Argument(metavar="KEY=VALUE", help="Parameters. key:=JSON for any value, key=@FILE for a file's text."),
+        Argument(
+            metavar="KEY=VALUE",
+            help="Parameters. key:=JSON for any value, key=@FILE for a file's text.",
+            autocompletion=completed_parameters,
+        ),
     ] = None,
     *,
     json: Annotated[str | None, Option("--json", metavar="JSON|@FILE", help="All parameters as one object.")] = None,
@@ -150,7 +176,8 @@ def _print_failure(face: Face, result: ToolResult) -> None:
     for error in result.metadata.get("errors") or [result.error]:
         face.note(f"Error: {error}", style="red")
     if "hint" in result.metadata:
-        face.note(str(result.metadata["hint"]))
+        hint = str(result.metadata["hint"])
+        face.note(hint[:1].upper() + hint[1:], style="yellow")
     if result.error_code == ErrorCode.EXECUTION_ERROR and result.diagnosis is not None:
         face.note(from_here(result.diagnosis.summary))
     if "available" in result.metadata:

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from typer import Argument, Option
+from typer import Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import FAILED, App, Face
 from forge_tools.cli.history import document, explained, styled
+from forge_tools.cli.ids import IdArgument
 from forge_tools.cli.live import Lines, View, measured, watch
 from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_line, printable, took
 from forge_tools.cli.tools import known_format
@@ -67,7 +68,7 @@ class _Story:
 @app.command()
 def show(
     face: Face,
-    execution_id: Annotated[str, Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    execution_id: IdArgument,
     *,
     wait: Annotated[bool, Option("--wait", help="Wait until it is over.")] = False,
     timeout: Annotated[float | None, Option(min=0, help="Seconds to wait at most; it goes on.")] = None,

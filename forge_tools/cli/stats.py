@@ -11,7 +11,7 @@ from forge_tools.cli import attention
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
 from forge_tools.cli.filters import Chosen, filtered
-from forge_tools.cli.text import WIDE, age, flexible, number, table, took
+from forge_tools.cli.text import WIDE, age, flexible, listed, number, table, took
 from forge_tools.config import Settings
 from forge_tools.records import CallFigures, Grouping, QueueDepth, StuckCalls, WorkerRecord
 from forge_tools.storage import Store
@@ -67,7 +67,7 @@ def figures_table(figures: Sequence[CallFigures], by: Grouping = Grouping.TOOL, 
     waits = ("p50", "p95", "p99") if width >= WIDE else ("p95",) if by is Grouping.HOUR else ("p50", "p95")
     names = ("calls", "ok", "failed", "p50", "p95", "p99", f"wait {waits[0]}", *waits[1:])
     key = by.value if by is Grouping.HOUR else flexible(by.value)
-    return table([key, *map(number, names)], (_figures(one, waits) for one in figures))
+    return listed([key, *map(number, names)], [_figures(one, waits) for one in figures], width)
 
 
 def _figures(one: CallFigures, waits: Sequence[str]) -> list[str]:

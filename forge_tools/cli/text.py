@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,9 @@ from typing import Any
 from rich import box
 from rich.table import Column, Table
 from rich.text import Text
+
+NARROW = 70
+"""Columns of a terminal below which rows are shown as facts, one below the other: columns would lose what identifies a row."""
 
 WIDE = 100
 """Columns of a terminal from which there is room for everything."""
@@ -57,6 +60,18 @@ def table(columns: Iterable[str | Column], rows: Iterable[Iterable[str | Text]])
     made = Table(*headers, header_style="bold", border_style="dim", **form)
     for row in rows:
         made.add_row(*cells(row))
+    return made
+
+
+def listed(columns: Sequence[str | Column], rows: Iterable[Iterable[str | Text]], width: int) -> Table:
+    """Build a table; on a narrow terminal, in which its columns would be cut, a block of facts for each row."""
+    if width >= NARROW:
+        return table(columns, rows)
+    titles = [one if isinstance(one, str) else str(one.header) for one in columns]
+    made = Table.grid()
+    for row in rows:
+        made.add_row(facts((title, one) for title, one in zip(titles, row, strict=True) if str(one) not in {"", "-"}))
+        made.add_row("")
     return made
 
 

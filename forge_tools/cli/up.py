@@ -27,7 +27,7 @@ from forge_tools.config import Settings, marker_of
 from forge_tools.embedded import EmbeddedStack, ProcessStatus, StackStatus, WorkerPlan, forget
 from forge_tools.errors import ForgeError, StackError
 from forge_tools.plugins import load_project
-from forge_tools.records import ExecutionRecord, ExecutionStatus, ShellStatus
+from forge_tools.records import ExecutionRecord, ExecutionStatus, ShellStatus, ToolSpec
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.shells.host import survey
 from forge_tools.signals import heeded
@@ -63,9 +63,10 @@ def up(
         _forget(face, settings)
         return
     references = tuple(tools or ())
-    if references or settings.tools:
-        load_project(settings, references)  # a reference that is wrong ends here, not in three logs
-    stack = AnnouncedStack(face, settings, references, concurrency)
+    own = (
+        load_project(settings, references) if references or settings.tools else []
+    )  # what is wrong ends here, not in three logs
+    stack = AnnouncedStack(face, settings, references, concurrency, own=[tool.spec for tool in own])
     stack.run(stack.announce)
 
 
@@ -99,8 +100,17 @@ def worker_of(plan: WorkerPlan) -> list[str]:
 class AnnouncedStack(EmbeddedStack):
     """A stack that says what it does."""
 
-    def __init__(self, face: Face, settings: Settings, tools: tuple[str, ...], concurrency: int | None) -> None:
+    def __init__(
+        self,
+        face: Face,
+        settings: Settings,
+        tools: tuple[str, ...],
+        concurrency: int | None,
+        *,
+        own: Sequence[ToolSpec] = (),
+    ) -> None:
         super().__init__(settings, worker_of, tools=tools, concurrency=concurrency)
+        self._own = own
         self._face = face
         self._is_up = False
 
@@ -110,7 +120,7 @@ class AnnouncedStack(EmbeddedStack):
         if self._face.is_json:
             self._face.document(stack_document(status))
         else:
-            _print_stack(self._face, self.settings, status)
+            _print_stack(self._face, self.settings, status, self._own)
         threading.Thread(target=self.await_workers, name="forge-ready", daemon=True).start()
 
     def stop(self) -> None:
@@ -189,7 +199,7 @@ def stack_document(status: StackStatus) -> dict[str, Any]:
     }
 
 
-def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
+def _print_stack(face: Face, settings: Settings, status: StackStatus, own: Sequence[ToolSpec]) -> None:
     face.say("forge-tools is up", style="bold")
     face.say()
     face.out.print(_overview(status))
@@ -199,6 +209,7 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
     face.say("\nTry, in another terminal:")
     for line in (
         "tools",
+        *(_example(spec) for spec in own[:1]),
         "run Bash command='uname -a'",
         "run Grep pattern=TODO output_mode=count",
         "history",
@@ -207,6 +218,11 @@ def _print_stack(face: Face, settings: Settings, status: StackStatus) -> None:
         face.say(f"  {program} {line}", style="cyan")
     way_out = "Ctrl-C" if heeded(signal.SIGINT) else f"kill {status.pid}"
     face.say(f"\n{way_out} stops everything. Starting the workers ...")
+
+
+def _example(spec: ToolSpec) -> str:
+    words = (f"{one.name}={'...' if one.type == 'string' else one.type}" for one in spec.declared if one.required)
+    return " ".join(["run", spec.name, *words])
 
 
 def _overview(status: StackStatus) -> Table:

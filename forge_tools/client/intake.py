@@ -29,9 +29,10 @@ from forge_tools.records import (
 )
 from forge_tools.records.places import host_queue
 from forge_tools.secrecy import LEAST_IN_FAILURES, Concealment, Patterns, scrubber_of
-from forge_tools.validation import Validator, clean_text, encode_json, shown
+from forge_tools.validation import Validator, clean_text, encode_json, shown, suggestion
 
 MAX_NAME = 200
+SHOWN_TOOLS = 20
 MAX_ATTEMPTS = 100
 LONGEST_SECONDS = 10 * 365 * 86_400.0
 """Ten years; what no clock or database column can hold is refused here."""
@@ -112,9 +113,8 @@ class Intake:
             error = f"Tool disabled: {disabled.name}. It was switched off; use another tool, or ask an operator for it."
             return self._reject(call, error, ErrorCode.TOOL_DISABLED, disabled)
         if spec is None:
-            known = ", ".join(spec.name for spec in snapshot.specs[:20]) or "none; is a worker running?"
             error = f"Unknown tool: {clean_text(call.name)[:MAX_NAME]}{told_of(call.name, snapshot.servers)}"
-            return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, available=known)
+            return self._reject(call, error, ErrorCode.TOOL_NOT_FOUND, **_known(call.name, snapshot))
         try:
             return self._accept(call, self._plan(spec, snapshot), snapshot)
         except InvalidCallError as error:
@@ -319,6 +319,15 @@ def _plain_context(limit: int, **fields: Any) -> str:
 def _handle_among(parameters: Mapping[str, Any], names: Sequence[str]) -> str | None:
     """The first that names a host; a value that names none is for the tool to answer."""
     return next((parameters[name] for name in names if host_of(parameters.get(name))), None)
+
+
+def _known(name: str, snapshot: Snapshot) -> dict[str, Any]:
+    """What there is in place of a tool that there is not."""
+    names = [spec.name for spec in snapshot.specs]
+    more = f" and {len(names) - SHOWN_TOOLS} more" if len(names) > SHOWN_TOOLS else ""
+    known: dict[str, Any] = {"available": (", ".join(names[:SHOWN_TOOLS]) or "none; is a worker running?") + more}
+    hint = suggestion(name, names).strip(" ()")
+    return {**known, "hint": hint} if hint else known
 
 
 def _checked_queue(queue: object) -> str:

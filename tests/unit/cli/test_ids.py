@@ -1,0 +1,62 @@
+"""How executions are named on the command line, what shells complete, and rows on narrow terminals."""
+
+from pathlib import Path
+
+import pytest
+
+from forge_tools.client import SyncExecutorClient
+from forge_tools.config import Settings
+from forge_tools.records import ExecutionContext
+from tests.unit.cli.conftest import Command
+
+CONTEXT = ExecutionContext(working_dir=".")
+
+
+@pytest.fixture
+def ids(command: Command, tmp_path: Path) -> list[str]:
+    """Three rejected calls, the oldest first: no worker is needed to have them on record."""
+    with SyncExecutorClient(Settings.load(broker_url="redis://127.0.0.1:1/0")) as client:
+        return [client.execute(name, CONTEXT).metadata["execution_id"] for name in ("One", "Two", "Three")]
+
+
+def test_the_last_one_the_one_before_and_the_end_of_an_id_are_understood(command: Command, ids: list[str]) -> None:
+    for given, meant in (("@last", ids[2]), ("@-1", ids[2]), ("@-3", ids[0]), (ids[1][-8:], ids[1]), (ids[1], ids[1])):
+        code, out, err = command("show", given)
+        assert (code, meant in out) == (0, True), (given, err)
+
+    code, _, err = command("show", "@-4")
+    assert (code, "There is no @-4: 3 executions are recorded." in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("forge-tools show @", "@last"), ("forge-tools hist", "history"), ("forge-tools cancel 0", None)],
+)
+def test_a_shell_is_offered_what_could_follow(
+    line: str, offered: str | None, command: Command, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_FORGE_TOOLS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+
+    _, out, _ = command()
+
+    assert (offered or ids[0]) in out.split()
+
+
+@pytest.mark.parametrize("width", [40, 60, 69, 80, 120])
+def test_no_width_loses_what_identifies_a_row(
+    width: int, command: Command, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for words in (("history",), ("stats",)):
+        _, out, _ = command(*words)
+        assert all(name in out for name in ("One", "Two", "Three")), out
+    _, out, _ = command("history")
+    assert all(id_[:23] in out for id_ in ids)
+
+
+def test_an_unknown_tool_is_told_with_what_is_meant(command: Command, ids: list[str]) -> None:
+    code, _, err = command("run", "--local", "grp", "pattern=x")
+    assert code == 1
+    assert "Did you mean 'Grep'?" in err
