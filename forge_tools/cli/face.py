@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -52,11 +53,22 @@ def exit_code(error: Exception) -> int:
     return next((code for kinds, code in _CODES.items() if isinstance(error, kinds)), FAILED)
 
 
+UNBOUNDED = 10_000
+"""Columns where nobody has to fit a screen: in a pipe or a file."""
+
+
 class Output(StrEnum):
     """Whom the output is for."""
 
     TEXT = "text"
     JSON = "json"
+
+
+def _console() -> Console:
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:
+        console.width = shutil.get_terminal_size((UNBOUNDED, 24)).columns  # COLUMNS, if that is set
+    return console
 
 
 @dataclass
@@ -65,7 +77,7 @@ class Face:
 
     output: Output = Output.TEXT
     is_debugging: bool = False
-    out: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=False))
+    out: Console = field(default_factory=_console)
     err: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
     _kept: TextIO | None = None
 
@@ -186,6 +198,9 @@ OutputOption = Annotated[
     Output | None, Option("--output", "-o", callback=_choose, help="For people (text, the default) or programs (json).")
 ]
 """It may stand before the name of a command or after."""
+
+
+WideOption = Annotated[bool, Option("--wide", help="All columns, however narrow the terminal is.")]
 
 
 class App(typer.Typer):

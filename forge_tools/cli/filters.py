@@ -92,7 +92,8 @@ def again(context: typer.Context, **others: str) -> str:
         name = str(option.name)
         value = others.get(name, context.params.get(name))
         if value is not None and value != option.get_default(context):
-            words += [next(word for word in option.opts if word.startswith("--")), _word(value)]
+            words.append(next(word for word in option.opts if word.startswith("--")))
+            words += [] if value is True else [_word(value)]
     return shlex.join(words)
 
 

@@ -12,9 +12,22 @@ from rich.text import Text
 from typer import Option
 
 from forge_tools.cli.database import with_history
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.filters import ALL, Chosen, again, filtered
-from forge_tools.cli.text import WIDE, as_json, compact, flexible, from_here, listed, number, one_line, took
+from forge_tools.cli.text import (
+    WIDE,
+    as_json,
+    as_text,
+    compact,
+    flexible,
+    from_here,
+    iso,
+    listed,
+    number,
+    one_line,
+    table,
+    took,
+)
 from forge_tools.errors import ErrorCode
 from forge_tools.records import (
     TERMINAL,
@@ -70,6 +83,10 @@ def history(
     of: OfOption = Rows.EXECUTIONS,
     chosen: Chosen,
     limit: Annotated[int, Option(min=1, max=10_000, help="How many.")] = 50,
+    wide: WideOption = False,
+    columns: Annotated[
+        str | None, Option(metavar="A,B", help="Only these, by the names that they have as JSON.")
+    ] = None,
     before: Annotated[
         str | None, Option(metavar="ID", help="Only older ones: the next page, as the last line of this one says.")
     ] = None,
@@ -95,10 +112,13 @@ def history(
         for record in page:
             face.line({name: value for name, value in document(record).items() if name not in _LARGE})
         return
-    if page and "error_text" in chosen and of is not Rows.EVENTS:
+    if page and columns is not None:
+        face.out.print(_only(of, columns.split(","), page))
+    elif page and "error_text" in chosen and of is not Rows.EVENTS:
         for one in page:
             _print_failure(face, one)
     elif page:
+        face.out.width = UNBOUNDED if wide else face.out.width
         face.out.print(rows_table(of, page, face.out.width))
     else:
         _say_nothing(face, of, page.older, before, chosen)
@@ -112,6 +132,19 @@ def _print_failure(face: Face, one: ExecutionRecord | AttemptRecord) -> None:
     head = Text.assemble(f"{id_[:SHOWN_ID]}  {compact(at)}  ", (one_line(one.tool), "bold"), "  ", styled(one.status))
     face.out.print(head, soft_wrap=True)
     face.say(f"    {one_line(explained(one))}")
+
+
+def _only(of: Rows, names: Sequence[str], records: Sequence[Any]) -> Table:
+    for name in names:
+        if name not in LISTED[of].names:
+            hint = f"There are: {', '.join(LISTED[of].names)}."
+            raise typer.BadParameter(f"{name!r} is no column. {hint}", param_hint="--columns")
+    documents = map(document, records)
+    return table(names, ([_cell(one[name]) for name in names] for one in documents))
+
+
+def _cell(value: object) -> str:
+    return (iso(value) or "-") if isinstance(value, datetime | None) else as_text(value)
 
 
 def _say_nothing(face: Face, of: Rows, older: str | None, before: str | None, chosen: Chosen) -> None:

@@ -6,10 +6,11 @@ from contextlib import aclosing
 from typing import Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from forge_tools.cli.database import with_store
 from forge_tools.cli.face import App, Face
+from forge_tools.cli.ids import IdArgument
 from forge_tools.cli.live import Lines
 from forge_tools.cli.show import StoredCalls, as_logged, log_line, told_by
 from forge_tools.client.handle import follow as following
@@ -30,7 +31,7 @@ def _level(name: str | None) -> str | None:
 @app.command()
 def logs(
     face: Face,
-    execution_id: Annotated[str, Argument(metavar="ID", help="Its id, or a unique beginning of it.")],
+    execution_id: IdArgument,
     *,
     follow: Annotated[bool, Option("--follow", "-f", help="Go on until it is over.")] = False,
     level: Annotated[

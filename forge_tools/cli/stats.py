@@ -9,7 +9,7 @@ from typer import Option
 
 from forge_tools.cli import attention
 from forge_tools.cli.database import with_store
-from forge_tools.cli.face import App, Face
+from forge_tools.cli.face import UNBOUNDED, App, Face, WideOption
 from forge_tools.cli.filters import Chosen, filtered
 from forge_tools.cli.text import WIDE, age, flexible, listed, number, table, took
 from forge_tools.config import Settings
@@ -26,6 +26,7 @@ def stats(
     *,
     by: Annotated[Grouping, Option(help="What calls are told apart by.")] = Grouping.TOOL,
     chosen: Chosen,
+    wide: WideOption = False,
     from_rows: Annotated[
         bool, Option("--from-rows", help="Count every call anew, also in hours that are rolled up.")
     ] = False,
@@ -48,6 +49,8 @@ def stats(
         rows = {name: [asdict(one) | _derived(one) for one in some] for name, some in numbers.items()}
         face.document({"by": by.value, **rows})
     else:
+        if wide:
+            face.out.width = UNBOUNDED
         _print(face, by, **numbers)
 
 

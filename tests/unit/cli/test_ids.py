@@ -60,3 +60,20 @@ def test_an_unknown_tool_is_told_with_what_is_meant(command: Command, ids: list[
     code, _, err = command("run", "--local", "grp", "pattern=x")
     assert code == 1
     assert "Did you mean 'Grep'?" in err
+
+
+def test_columns_are_chosen_and_a_pipe_gets_them_whole(
+    command: Command, ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, _ = command("history", "--columns", "id,tool,error_code")
+    assert [line.split() for line in out.splitlines()][2:] == [
+        [id_, tool, "TOOL_NOT_FOUND"] for id_, tool in zip(ids[::-1], ("Three", "Two", "One"), strict=True)
+    ]
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert "Unknown tool: Three" in command("history")[1]
+    monkeypatch.setenv("COLUMNS", "50")
+    assert "Unknown tool: Three" in command("history", "--wide")[1]
+    assert "wait p50" in command("stats", "--wide")[1]
+
+    code, _, err = command("history", "--columns", "toll")
+    assert (code, "'toll' is no column. There are: id, tool" in " ".join(err.split())) == (2, True)
