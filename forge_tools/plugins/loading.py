@@ -240,7 +240,7 @@ def _returned(factory: Any, source: str) -> Any:
 
 def _reason(error: BaseException) -> str:
     what = error.msg if isinstance(error, SyntaxError) else error  # its file and line are said apart
-    return clean_text(f"{type(error).__name__}: {what}")[:300]
+    return clean_text(f"{type(error).__name__}: {what}")[:300].rstrip(".")  # which the sentence around it has
 
 
 def _no_tool(found: Any, what: str) -> str:
