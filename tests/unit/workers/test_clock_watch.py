@@ -24,7 +24,7 @@ class FakeStore:
     followed: list[float] = field(default_factory=list)
 
     @property
-    def queue(self) -> "FakeStore":
+    def transitions(self) -> "FakeStore":
         return self
 
     @property

@@ -20,7 +20,7 @@ ME = "me"
 
 @dataclass
 class FakeStore:
-    """The queue and the workers of a store, as far as recovery asks them; beats are moved by hand."""
+    """The transitions and the workers of a store, as far as recovery asks them; beats are moved by hand."""
 
     boots: dict[str, int] = field(default_factory=dict)
     owning: dict[str, int] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class FakeStore:
     recovering: Callable[[], object] = lambda: None
 
     @property
-    def queue(self) -> "FakeStore":
+    def transitions(self) -> "FakeStore":
         return self
 
     @property

@@ -97,7 +97,7 @@ async def test_spent_keys_are_dropped_in_small_batches_until_there_are_no_more(
         """As many spent keys as it takes more than one batch for."""
 
         @property
-        def queue(self) -> "Store":
+        def transitions(self) -> "Store":
             return self
 
         async def purge_keys(self, most: int) -> int:
