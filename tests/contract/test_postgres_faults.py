@@ -173,6 +173,13 @@ async def test_a_connection_that_fell_silent_in_its_pool_is_an_outage_and_its_st
         assert await store.workers.list() == []
 
 
+async def test_a_read_whose_idle_connection_has_gone_is_asked_again_on_a_new_one(store: Store, proxy: Proxy) -> None:
+    proxy.replies_to_lose = 1
+
+    assert (await store.directories.read()).enabled == []
+    assert proxy.lost.is_set()
+
+
 @pytest.mark.parametrize("fault", [{"parameters": "{broken"}, {"max_attempts": 2**40}, {"context": '"\0"'}])
 async def test_what_only_postgres_refuses_fails_alone_too(store: Store, fault: dict[str, Any]) -> None:
     fine, error, also_fine = await store.queue.submit_many([call(), call(**fault), call()])

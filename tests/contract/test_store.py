@@ -174,3 +174,11 @@ async def test_the_password_may_come_from_a_file_of_its_own(
 
     async with await open_store(Settings.load().database) as store:
         assert await store.history.list() == []
+
+
+async def test_a_closed_store_reads_nothing(migrated_url: str) -> None:
+    store = await open_store(migrated_url)
+    await store.close()
+
+    with pytest.raises(StorageError, match="The Store is closed"):
+        await store.directories.read()
