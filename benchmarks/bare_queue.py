@@ -52,7 +52,7 @@ CARRIED = (
     "idempotent",
     "reply_to",
     "options",
-    "sealed",
+    "encrypted",
 )
 """What a worker needs to run a call: the payload."""
 

@@ -133,9 +133,9 @@ class Settings(BaseSettings):
     drain: float = Field(default=LONGEST_DRAIN, ge=0)
     consumption_interval: float = Field(default=10.0, gt=0)
     result_notifications: bool = True
-    sealing_keys: str = ""
+    encryption_keys: str = ""
     secrets_dir: Path | None = None
-    seal_patterns: tuple[str, ...] = ()
+    encrypt_patterns: tuple[str, ...] = ()
     references_in: tuple[str, ...] = ()
     shells: str = ""
     shell_interval: float = Field(default=2.0, gt=0)
@@ -224,7 +224,7 @@ class Settings(BaseSettings):
             raise ValueError(f"give {MIN_DIGEST_KEY} characters or more that nobody can guess: openssl rand -hex 32")
         return key
 
-    @field_validator("seal_patterns")
+    @field_validator("encrypt_patterns")
     @classmethod
     def _patterns_compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in patterns:
@@ -325,8 +325,8 @@ class Settings(BaseSettings):
 
     @property
     def keys_folder(self) -> Path:
-        """Where workers have the keys that open what clients sealed."""
-        return Path(self.sealing_keys or self.home / "keys").resolve()
+        """Where workers have the keys that open what clients encrypted."""
+        return Path(self.encryption_keys or self.home / "keys").resolve()
 
     def working_dir(self, *, is_local: bool) -> str:
         """Where calls from here run: on one machine in the folder we are in; elsewhere a worker's own, since ours says nothing there."""

@@ -23,7 +23,7 @@ ForgeError
 ├── ExecutionNotFoundError
 ├── ArtifactNotFoundError       nothing is kept under that name, or no longer
 ├── ResultTimeoutError          the wait ended; the execution goes on
-├── SealingError                what is secret cannot be sealed, or not be opened here
+├── EncryptionError                what is secret cannot be encrypted, or not be opened here
 ├── SecretNotFoundError         a worker does not have the secret that a call names
 ├── StackError                  the embedded stack cannot start or be reached
 └── SandboxError                a path, command or URL a tool may not touch
@@ -59,7 +59,7 @@ class ErrorCode(StrEnum):
     WORKSPACE_NOT_HERE = "WORKSPACE_NOT_HERE"
     IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
     SHELL_HOST_UNAVAILABLE = "SHELL_HOST_UNAVAILABLE"
-    SEALING_FAILED = "SEALING_FAILED"
+    ENCRYPTION_FAILED = "ENCRYPTION_FAILED"
     SECRET_NOT_FOUND = "SECRET_NOT_FOUND"  # noqa: S105  a code, and no password
 
 
@@ -238,10 +238,10 @@ class ResultTimeoutError(ForgeError, TimeoutError):
     retryable = True
 
 
-class SealingError(ForgeError):
-    """What is secret in a call cannot be sealed, or not be opened here; nothing has run."""
+class EncryptionError(ForgeError):
+    """What is secret in a call cannot be encrypted, or not be opened here; nothing has run."""
 
-    code = ErrorCode.SEALING_FAILED
+    code = ErrorCode.ENCRYPTION_FAILED
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from forge_tools.errors import ForgeError
 from forge_tools.records import Wakeup
 from forge_tools.sandbox.processes.endings import end
-from forge_tools.sandbox.processes.environment import boot_mark
+from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import open_store
 from workers.lifeline import Lifeline
 from workers.outcomes import ends_of_cut, stopped
@@ -219,7 +219,7 @@ def end_process(worker_id: str) -> NoReturn:
     """End what the tools of this process left running, and then this process, whatever its threads do."""
     try:
         with suppress(OSError):
-            end(boot_mark(worker_id))
+            end(instance_mark(worker_id))
     finally:
         os._exit(os.EX_TEMPFAIL)
 

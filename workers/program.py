@@ -19,7 +19,7 @@ from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.processes.endings import end
-from forge_tools.sandbox.processes.environment import boot_mark, mark_worker
+from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
 from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
         if setup.servers is not None:
             setup.servers.close()
         SPAWNER.close()
-        end(boot_mark(setup.worker_id), started=orphans())
+        end(instance_mark(setup.worker_id), started=orphans())
 
 
 def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:

@@ -89,7 +89,7 @@ class Setup:
     def scope(self) -> Scope:
         """Who claims, and where; not yet what."""
         return Scope(
-            boot=self.worker_id,
+            instance=self.worker_id,
             hostname=self.settings.hostname,
             pid=os.getpid(),
             lane=self.post.lane,
@@ -115,7 +115,7 @@ class Worker:
 
     def __init__(self, setup: Setup, store: Store, engine: Supervisor) -> None:
         settings, scope = setup.settings, setup.scope()
-        self.id = scope.boot
+        self.id = scope.instance
         self.store = store
         self.activity = Activity()
         self.lease = Lease(settings.lease)

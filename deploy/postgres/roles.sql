@@ -48,14 +48,14 @@ END $$;
 DO $$
 DECLARE ours text[] := ARRAY['token', 'owner', 'worker_id', 'hostname', 'pid', 'started_at', 'cancel_requested_at'];
 BEGIN
-  PERFORM pg_temp.forge_grant('SELECT', 'execution_queue', ARRAY['token', 'sealed', 'reply_key'], 'forge_client, forge_auditor');
+  PERFORM pg_temp.forge_grant('SELECT', 'execution_queue', ARRAY['token', 'encrypted', 'reply_key'], 'forge_client, forge_auditor');
   PERFORM pg_temp.forge_grant('INSERT', 'executions', ARRAY['submitted_by'], 'forge_client');
   PERFORM pg_temp.forge_grant('INSERT', 'execution_queue', ours, 'forge_client');
   PERFORM pg_temp.forge_grant('INSERT', 'execution_attempts', ours, 'forge_client');
 END $$;
 
 GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions,
-  tools, workers, workspaces, session_workspaces, sealing_keys, shells, artifacts, artifact_parts, artifact_owners,
+  tools, workers, workspaces, session_workspaces, encryption_keys, shells, artifacts, artifact_parts, artifact_owners,
   idempotency_keys TO forge_client;
 GRANT INSERT (execution_id, at, kind, actor, detail, token) ON execution_events TO forge_client;
 GRANT INSERT, DELETE ON idempotency_keys TO forge_client;
@@ -65,7 +65,7 @@ GRANT INSERT, DELETE ON idempotency_keys TO forge_client;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO forge_worker;
 GRANT INSERT ON executions, execution_attempts, execution_events TO forge_worker;
 GRANT INSERT, UPDATE, DELETE ON execution_queue, execution_reports, tools, workers, leases, shells, workspaces,
-  session_workspaces, sealing_keys, artifacts, artifact_parts, artifact_owners, idempotency_keys, rollup_hours,
+  session_workspaces, encryption_keys, artifacts, artifact_parts, artifact_owners, idempotency_keys, rollup_hours,
   rollup_figures TO forge_worker;
 GRANT INSERT ON audit_batches, audit_executions, audit_events TO forge_worker;
 
@@ -79,10 +79,10 @@ GRANT UPDATE (pruned_by) ON audit_executions, audit_events TO forge_keeper;
 GRANT UPDATE (expires_at) ON artifacts TO forge_keeper;
 GRANT INSERT, UPDATE ON leases, rollup_hours TO forge_keeper;
 
--- What an auditor may do: read, but not what is sealed for workers.
+-- What an auditor may do: read, but not what is encrypted for workers.
 
 GRANT SELECT ON executions, execution_attempts, execution_events, execution_reports, tool_executions, tools, workers,
-  workspaces, session_workspaces, sealing_keys, shells, artifacts, artifact_owners, idempotency_keys, leases,
+  workspaces, session_workspaces, encryption_keys, shells, artifacts, artifact_owners, idempotency_keys, leases,
   audit_batches, audit_executions, audit_events, rollup_hours, rollup_figures TO forge_auditor;
 
 DO $$
@@ -94,14 +94,14 @@ END $$;
 -- A client's calls are its own. These see rows that the same statement has inserted, which a plain subquery does not.
 
 CREATE OR REPLACE FUNCTION forge_may_enqueue(
-  id_ uuid, tool_key_ text, queue_ text, lane_ text, max_attempts_ int, idempotent_ bool, expires_in_ float8, sealed_ text
+  id_ uuid, tool_key_ text, queue_ text, lane_ text, max_attempts_ int, idempotent_ bool, expires_in_ float8, encrypted_ text
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = public, pg_temp AS $$
 BEGIN
   RETURN EXISTS (
       SELECT FROM executions e WHERE e.id = id_ AND e.submitted_by = session_user AND e.queued_at = now()
         AND (e.tool_key, e.queue, e.lane, e.max_attempts, e.idempotent, e.expires_in)
           = (tool_key_, queue_, lane_, max_attempts_, idempotent_, expires_in_)
-        AND (sealed_ IS NULL OR e.sealed_names IS NOT NULL))
+        AND (encrypted_ IS NULL OR e.encrypted_names IS NOT NULL))
     AND NOT EXISTS (SELECT FROM execution_attempts a WHERE a.execution_id = id_);
 END $$;
 
@@ -179,7 +179,7 @@ CREATE POLICY client_reads ON execution_queue FOR SELECT TO forge_client
   USING (EXISTS (SELECT FROM executions e WHERE e.id = execution_queue.id));
 CREATE POLICY client_writes ON execution_queue FOR INSERT TO forge_client WITH CHECK (
   status = 'queued' AND attempt = 0 AND not_before >= now() AND expires_at <= now() + make_interval(secs => expires_in)
-  AND forge_may_enqueue(id, tool_key, queue, lane, max_attempts, idempotent, expires_in, sealed));
+  AND forge_may_enqueue(id, tool_key, queue, lane, max_attempts, idempotent, expires_in, encrypted));
 
 CREATE POLICY client_reads ON execution_attempts FOR SELECT TO forge_client
   USING (EXISTS (SELECT FROM executions e WHERE e.id = execution_id));

@@ -230,18 +230,18 @@ async def check_keys(store: Store, settings: Settings) -> list[Finding]:
     """Check what encrypts secrets, what identifies repeated calls, and what history is signed with."""
     held = KeyFolder(settings.keys_folder).ids()
     return [
-        _sealing((await store.directories.read()).encryption_key, held, settings.keys_folder),
+        _encrypting((await store.directories.read()).encryption_key, held, settings.keys_folder),
         *_digests(store.dialect, settings),
         *_signature(await store.audit.head(), settings),
     ]
 
 
-def _sealing(key: PublicKey | None, held: list[str], folder: Path) -> Finding:
+def _encrypting(key: PublicKey | None, held: list[str], folder: Path) -> Finding:
     if key is None:
         return note(
             "secrets",
             "no key to encrypt them with: calls with a secret parameter are refused",
-            "Where workers read it (FORGE_SEALING_KEYS): forge-tools keys new",
+            "Where workers read it (FORGE_ENCRYPTION_KEYS): forge-tools keys new",
         )
     where = (
         f"decrypted with {folder}"

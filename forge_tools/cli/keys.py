@@ -13,7 +13,7 @@ from forge_tools.cli.face import App, Face
 from forge_tools.cli.text import number, table
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import SealingKey
+from forge_tools.records import EncryptionKey
 from forge_tools.secrecy import KeyFolder, key_id
 from forge_tools.storage import Store
 
@@ -28,7 +28,7 @@ app = App(no_args_is_help=True)
 
 @app.callback()
 def _keys() -> None:
-    """Make, list and retire the keys that secrets are encrypted with. Private halves are files in FORGE_SEALING_KEYS."""
+    """Make, list and retire the keys that secrets are encrypted with. Private halves are files in FORGE_ENCRYPTION_KEYS."""
 
 
 @app.command()
@@ -122,14 +122,14 @@ async def _forget(store: Store, id: str, *, is_patient: bool) -> None:
     await store.encryption_keys.forget(id)
 
 
-async def _find(store: Store, id: str) -> SealingKey:
+async def _find(store: Store, id: str) -> EncryptionKey:
     keys = {key.id: key for key in await store.encryption_keys.list()}
     if not _ID.fullmatch(id) or id not in keys:
         raise ConfigurationError(f"There is no key {id[:40]!r}. There are: {', '.join(keys) or 'none'}.")
     return keys[id]
 
 
-def _facts(key: SealingKey, held: Sequence[str]) -> dict[str, Any]:
+def _facts(key: EncryptionKey, held: Sequence[str]) -> dict[str, Any]:
     return {
         "id": key.id,
         "created_at": key.created_at.isoformat(),
@@ -139,6 +139,6 @@ def _facts(key: SealingKey, held: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _row(key: SealingKey, held: Sequence[str]) -> list[str]:
+def _row(key: EncryptionKey, held: Sequence[str]) -> list[str]:
     retired = "in use" if key.retired_at is None else f"{key.retired_at:%Y-%m-%d %H:%M}"
     return [key.id, f"{key.created_at:%Y-%m-%d %H:%M}", retired, f"{key.live:,}", "yes" if key.id in held else "no"]

@@ -18,7 +18,7 @@ from forge_tools.records import (
 )
 from forge_tools.records.places import host_queue
 from forge_tools.schemas import render, require_format
-from forge_tools.secrecy import Sealer
+from forge_tools.secrecy import Encryptor
 from forge_tools.storage import ToolChangedError
 from forge_tools.storage.directory import Directory
 from forge_tools.validation import Validator, shown, suggestion
@@ -65,9 +65,9 @@ class Snapshot:
         return cls(specs, found.places, found.disabled, key, found.servers)
 
     @cached_property
-    def sealer(self) -> Sealer | None:
-        """What seals secrets for the workers; None where nobody made a key."""
-        return None if self._encryption_key is None else Sealer(self._encryption_key)
+    def encryptor(self) -> Encryptor | None:
+        """What encrypts secrets for the workers; None where nobody made a key."""
+        return None if self._encryption_key is None else Encryptor(self._encryption_key)
 
     def after(self, changed: ToolChangedError) -> Self:
         """The same with what an insert said of a tool."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from forge_tools.client.call import Call
 from forge_tools.client.catalogue import REFRESH_INTERVAL, Snapshot
 from forge_tools.config import Settings
-from forge_tools.errors import ErrorCode, InvalidCallError, SealingError
+from forge_tools.errors import EncryptionError, ErrorCode, InvalidCallError
 from forge_tools.records import (
     REDACTED,
     ExecutionContext,
@@ -37,10 +37,10 @@ MAX_ATTEMPTS = 100
 LONGEST_SECONDS = 10 * 365 * 86_400.0
 """Ten years; what no clock or database column can hold is refused here."""
 KEY_SECONDS = 60.0
-"""A key may have been retired since it was read, and be forgotten soon; so may clients seal with it no longer than this."""
+"""A key may have been retired since it was read, and be forgotten soon; so may clients encrypt with it no longer than this."""
 
 NO_KEY = (
-    "{tool} takes a secret ({names}), and the database has no key to seal it with. Make one where the workers read it: "
+    "{tool} takes a secret ({names}), and the database has no key to encrypt it with. Make one where the workers read it: "
     "forge-tools keys new. Or give the secret by reference: secret://NAME"
 )
 
@@ -101,7 +101,7 @@ class Intake:
         self._ladder = settings.ladder
         self._submitter = submitter
         self._reply_key = reply_key
-        self._patterns = Patterns.of(settings.seal_patterns)
+        self._patterns = Patterns.of(settings.encrypt_patterns)
         self._plans: dict[str, _Plan] = {}
 
     def prepare(self, call: Call, snapshot: Snapshot) -> Accepted | Rejected:
@@ -120,7 +120,7 @@ class Intake:
         except InvalidCallError as error:
             required = [parameter.name for parameter in spec.declared if parameter.required]
             return self._reject(call, error.message, error.code, spec, errors=error.details, required=required)
-        except SealingError as error:
+        except EncryptionError as error:
             return self._reject(call, error.message, error.code, spec)
 
     def refuse(self, call: Call, error: str, code: str, snapshot: Snapshot, **metadata: Any) -> Rejected:
@@ -170,7 +170,7 @@ class Intake:
             limit, metadata = self._settings.max_parameter_bytes, context.metadata
             encode_json(metadata, "context.metadata", limit)  # what JSON cannot carry is not looked into
             concealment = plan.concealment or Concealment(plan.spec)
-            parted = _sealed(concealment, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
+            parted = _encrypted(concealment, parameters, metadata, execution_id=id_, snapshot=snapshot, limit=limit)
             if parted is not None:
                 asked, context = parted[0], context.model_copy(update={"metadata": parted[1]})
         repetition = {} if call.retry is None and call.max_attempts is None else _asked(call, plan.spec)
@@ -184,7 +184,7 @@ class Intake:
             **asked,
             context=_encode_context(context, self._settings.max_parameter_bytes),
         )
-        return Accepted(new, handle, inf if new.sealed is None else KEY_SECONDS)
+        return Accepted(new, handle, inf if new.encrypted is None else KEY_SECONDS)
 
     def _complete(self, given: dict[str, Any], validator: Validator) -> tuple[dict[str, Any], str]:
         """Check what was given, complete it, and encode it once: as the tool gets it."""
@@ -260,7 +260,7 @@ def without_texts(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sealed(
+def _encrypted(
     concealment: Concealment,
     parameters: Mapping[str, Any],
     metadata: Mapping[str, Any],
@@ -272,21 +272,21 @@ def _sealed(
     """What `NewExecution` has of parameters, and the metadata that people see; None where nothing is to be hidden.
 
     Raises:
-        SealingError: there is something to hide, and no key.
+        EncryptionError: there is something to hide, and no key.
         InvalidCallError: the values cannot be carried.
     """
     parts = concealment.part(parameters, metadata)
     if parts is None:
         return None
     tool = concealment.tool
-    sealer = snapshot.sealer
-    if sealer is None:
-        raise SealingError(NO_KEY.format(tool=tool, names=", ".join(parts.names)))
+    encryptor = snapshot.encryptor
+    if encryptor is None:
+        raise EncryptionError(NO_KEY.format(tool=tool, names=", ".join(parts.names)))
     shown = encode_json(parts.shown, "parameters", limit)
     asked = {
         "parameters": shown,
-        "sealed": sealer.seal(parts.sealed, execution_id=execution_id, tool=tool, shown=shown),
-        "sealed_names": parts.names,
+        "encrypted": encryptor.encrypt(parts.encrypted, execution_id=execution_id, tool=tool, shown=shown),
+        "encrypted_names": parts.names,
     }
     return asked, parts.shown_metadata
 

@@ -1,4 +1,4 @@
-"""Gives a stack a key that secrets are sealed with, unless there is one."""
+"""Gives a stack a key that secrets are encrypted with, unless there is one."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from forge_tools.storage import open_store
 
 
 def ensure_key(settings: Settings) -> None:
-    """Make and publish a key where clients have none to seal with, or this stack's workers do not hold it."""
+    """Make and publish a key where clients have none to encrypt with, or this stack's workers do not hold it."""
     with ThreadPoolExecutor(1) as thread:  # whoever starts a stack may have a loop that runs
         thread.submit(lambda: asyncio.run(_ensure_key(settings))).result()
 

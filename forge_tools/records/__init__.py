@@ -11,6 +11,7 @@ from forge_tools.records.calls import (
     wrong_call,
 )
 from forge_tools.records.diagnosis import Diagnosis, Frame, Raised
+from forge_tools.records.encryption import EncryptionKey
 from forge_tools.records.events import CallEvent, Ended, Note, Position, Sight, StateChange
 from forge_tools.records.history import (
     Attempt,
@@ -34,7 +35,6 @@ from forge_tools.records.queue import TERMINAL, Claim, ExecutionStatus, Kept, Ne
 from forge_tools.records.redaction import REDACTED, REFERENCE, is_reference, is_secret_name, secrets_in, without_secrets
 from forge_tools.records.reports import NewReport, Output, Progress, Report, Reporter, Stream, Told
 from forge_tools.records.scope import SCOPE, CallScope, scope_for
-from forge_tools.records.sealing import SealingKey
 from forge_tools.records.selection import Grouping, Selection
 from forge_tools.records.servers import ServerState, told_of
 from forge_tools.records.shells import ShellRecord, ShellStatus, host_of, shell_id
@@ -60,6 +60,7 @@ __all__ = [
     "Claim",
     "DemotedTool",
     "Diagnosis",
+    "EncryptionKey",
     "Ended",
     "Event",
     "EventRecord",
@@ -96,7 +97,6 @@ __all__ = [
     "RetryPolicy",
     "Schema",
     "Scope",
-    "SealingKey",
     "Selection",
     "ServerState",
     "ShellRecord",

@@ -204,7 +204,7 @@ class StuckCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """One boot of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock.
+    """One instance of a worker process. `beat` only grows; `silent_seconds` is how long it has not, by the database's clock.
 
     One that leaves when what it runs has ended serves no `queues`. `unfit` says why it claims nothing, or left. `servers` are the
     MCP servers that it hosts. Of its `concurrency` places so many were `answering` at the last beat: a child that does not

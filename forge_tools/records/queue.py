@@ -61,7 +61,7 @@ class Asked:
 class NewExecution(Asked):
     """A call as it is inserted. `parameters`, `context` and `options` are JSON texts; times are seconds from now.
 
-    `parameters` is what people may see: the values of those in `sealed_names` are in `sealed`, which only workers open.
+    `parameters` is what people may see: the values of those in `encrypted_names` are in `encrypted`, which only workers open.
 
     `reply_to` is the client to be notified, `reply_key` what its result may be encrypted with on that way.
     `issued_at` is the Unix time inside the id; the database refuses ids an hour off its own clock.
@@ -71,9 +71,9 @@ class NewExecution(Asked):
     parameters: str
     context: str
     options: str = "{}"
-    sealed: str | None = None
+    encrypted: str | None = None
     reply_key: str | None = field(default=None, repr=False)
-    sealed_names: tuple[str, ...] = ()
+    encrypted_names: tuple[str, ...] = ()
     idempotent: bool = False
     expires_in: float = 600.0
     delay: float = 0.0
@@ -85,7 +85,7 @@ class NewExecution(Asked):
 
     @property
     def size(self) -> int:
-        return len(self.parameters) + len(self.context) + len(self.options) + len(self.sealed or "")
+        return len(self.parameters) + len(self.context) + len(self.options) + len(self.encrypted or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ class Wakeup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a worker may claim: its boot, lane, queues and the tool keys it hosts."""
+    """What a worker may claim: its instance, lane, queues and the tool keys it hosts."""
 
-    boot: str
+    instance: str
     hostname: str
     pid: int
     lane: Lane
@@ -112,7 +112,7 @@ class Scope:
 class Claim:
     """An execution this worker now owns. `attempt` counts this body start; `token` fences every later write.
 
-    `options` is a JSON text; `started_at` is the Unix time of the claim by the database's clock. `sealed` is what the row
+    `options` is a JSON text; `started_at` is the Unix time of the claim by the database's clock. `encrypted` is what the row
     hides; once it is opened, `parameters` has it, and `secrets` are the texts to be kept out of all that the call leaves.
     """
 
@@ -129,7 +129,7 @@ class Claim:
     reply_to: str | None
     options: str = "{}"
     started_at: float | None = None
-    sealed: str | None = None
+    encrypted: str | None = None
     reply_key: str | None = field(default=None, repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
 

@@ -36,7 +36,7 @@ class ToolParameter(BaseModel):
 
     `items` and `properties` are JSON Schema fragments and are validated at every depth; `keywords` are whatever else JSON
     Schema can say of a value, such as `pattern` or `anyOf`. The type `any` is left out of schemas. `aliases` are accepted
-    in calls and never shown in schemas. `sensitive` values are sealed, and shown as `[redacted]` wherever people look; None
+    in calls and never shown in schemas. `sensitive` values are encrypted, and shown as `[redacted]` wherever people look; None
     leaves that to the name, such as `password` or `api_key`. Where `names_host`, the value is a handle such as a shell's id,
     and the call goes to the host it names.
     """

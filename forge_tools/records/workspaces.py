@@ -19,9 +19,9 @@ class NamedWorkspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceRecord(NamedWorkspace):
-    """A workspace as one boot announced it. It is not `is_live` once that boot has stopped, or is silent for too long."""
+    """A workspace as one instance announced it. It is not `is_live` once that instance has stopped, or is silent for too long."""
 
-    boot: str
+    instance: str
     hostname: str
     is_live: bool
     has_stopped: bool

@@ -1,4 +1,4 @@
-"""Keeps secrets secret: what of a call is hidden, how it is sealed for the workers, and how texts are rid of it.
+"""Keeps secrets secret: what of a call is hidden, how it is encrypted for the workers, and how texts are rid of it.
 
 What may live here knows records and errors alone: no call is run, no row read, no tool known.
 
@@ -11,12 +11,12 @@ TYPE_CHECKING = False  # to import typing takes milliseconds
 
 if TYPE_CHECKING:
     from forge_tools.secrecy.concealing import Concealed, Concealment, Opened, as_shown
+    from forge_tools.secrecy.encryption import Encryptor, Opener
     from forge_tools.secrecy.keys import KeyFolder, key_id
     from forge_tools.secrecy.patterns import WELL_KNOWN, Patterns
     from forge_tools.secrecy.references import SCHEME, SecretSource
     from forge_tools.secrecy.replies import decrypted_reply, encrypted_reply, new_reply_key
     from forge_tools.secrecy.scrubbing import CONCEALED, LEAST_IN_FAILURES, Scrubber, leaves, scrubbed, scrubber_of
-    from forge_tools.secrecy.sealing import Opener, Sealer
 
 __all__ = [
     "CONCEALED",
@@ -25,12 +25,12 @@ __all__ = [
     "WELL_KNOWN",
     "Concealed",
     "Concealment",
+    "Encryptor",
     "KeyFolder",
     "Opened",
     "Opener",
     "Patterns",
     "Scrubber",
-    "Sealer",
     "SecretSource",
     "as_shown",
     "decrypted_reply",
@@ -47,7 +47,7 @@ _OWNERS = {
     **dict.fromkeys(("KeyFolder", "key_id"), "keys"),
     **dict.fromkeys(("WELL_KNOWN", "Patterns"), "patterns"),
     **dict.fromkeys(("SCHEME", "SecretSource"), "references"),
-    **dict.fromkeys(("Opener", "Sealer"), "sealing"),
+    **dict.fromkeys(("Opener", "Encryptor"), "encryption"),
     **dict.fromkeys(("decrypted_reply", "encrypted_reply", "new_reply_key"), "replies"),
 }
 """Which module has the names that are not of `scrubbing`."""

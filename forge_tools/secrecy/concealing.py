@@ -31,8 +31,8 @@ class Concealed(NamedTuple):
         return (*self.hidden, *self.quoting, *(("context.metadata",) if self.metadata else ()))
 
     @property
-    def sealed(self) -> dict[str, Any]:
-        """What is to be sealed."""
+    def encrypted(self) -> dict[str, Any]:
+        """What is to be encrypted."""
         parts = {"hidden": self.hidden, "quoting": self.quoting, "found": self.found, "metadata": self.metadata}
         return {name: part for name, part in parts.items() if part}
 
@@ -91,11 +91,11 @@ class Concealment:
         return parts.shown, context.model_copy(update={"metadata": parts.shown_metadata})
 
     @staticmethod
-    def join(shown: Mapping[str, Any], sealed: Mapping[str, Any]) -> Opened:
+    def join(shown: Mapping[str, Any], encrypted: Mapping[str, Any]) -> Opened:
         """Put together what was parted."""
-        hidden, quoting = sealed.get("hidden", {}), sealed.get("quoting", {})
-        secrets = (*leaves(hidden), *leaves(sealed.get("found", [])))
-        return Opened({**shown, **hidden, **quoting}, secrets, dict(sealed.get("metadata", {})))
+        hidden, quoting = encrypted.get("hidden", {}), encrypted.get("quoting", {})
+        secrets = (*leaves(hidden), *leaves(encrypted.get("found", [])))
+        return Opened({**shown, **hidden, **quoting}, secrets, dict(encrypted.get("metadata", {})))
 
 
 def as_shown(spec: ToolSpec, parameters: Mapping[str, Any], patterns: Patterns | None = None) -> dict[str, Any]:

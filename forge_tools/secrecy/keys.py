@@ -48,7 +48,7 @@ class KeyFolder:
         except OSError as error:
             raise ConfigurationError(
                 f"No key can be kept in {self.folder}: {error.strerror}. Name a folder that you may write to: "
-                "FORGE_SEALING_KEYS."
+                "FORGE_ENCRYPTION_KEYS."
             ) from error
         return public
 

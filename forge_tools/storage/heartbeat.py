@@ -116,7 +116,7 @@ _UNASKED = {"asks_due": False, "banned": (), "asks_unchained": False, "chained_e
 def scope_values(scope: Scope) -> dict[str, Any]:
     """Who asks, as parameters."""
     return {
-        "boot": scope.boot,
+        "instance": scope.instance,
         "hostname": scope.hostname,
         "pid": scope.pid,
         "lane": scope.lane,
@@ -139,7 +139,7 @@ def answers_of(heartbeat: Heartbeat, rows: Sequence[Sequence[Any]]) -> Answers |
         not rows
     ):  # no beat was taken, so the worker must not count as acknowledged: whatever it runs is taken for ownerless
         return StorageError(
-            f"Worker {heartbeat.scope.boot} has no row in the table `workers` any more, so it starts no call. Restart it."
+            f"Worker {heartbeat.scope.instance} has no row in the table `workers` any more, so it starts no call. Restart it."
         )
     found = json.loads(rows[0][0])
     return Answers({question.name: found[question.name] for question in heartbeat.questions})

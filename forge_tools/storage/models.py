@@ -45,7 +45,7 @@ executions = Relation(
     Column("tool_digest", Text, nullable=False),
     Column("category", Text, nullable=False),
     Column("parameters", JsonObject, nullable=False),
-    Column("sealed_names", JsonList),
+    Column("encrypted_names", JsonList),
     Column("context", JsonObject, nullable=False),
     Column("options", JsonObject, nullable=False),
     Column("agent_id", Text),
@@ -72,7 +72,7 @@ executions = Relation(
     Index("executions_by_category", ("category", "id")),
     Index("executions_by_queue", ("queue", "id"), where=f"queue != '{DEFAULT_QUEUE}'"),
 )
-"""What was asked, inserted once. `parameters` is what people may see; the values of `sealed_names` are encrypted in
+"""What was asked, inserted once. `parameters` is what people may see; the values of `encrypted_names` are encrypted in
 the queue, and go with the row there. Ids are in the order of time, so each index ends with them."""
 
 execution_queue = Relation(
@@ -94,7 +94,7 @@ execution_queue = Relation(
     Column("expires_in", Seconds, nullable=False),
     Column("started_at", Moment),
     Column("cancel_requested_at", Moment),
-    Column("sealed", Text),
+    Column("encrypted", Text),
     Column("reply_key", Text),
     Index("execution_queue_due", ("lane", "tool_key", "queue", "not_before")),
     Index("execution_queue_expiry", ("expires_at",)),
@@ -318,8 +318,8 @@ artifact_owners = Relation(
 )
 """The sessions that kept it, which alone may read it. The key is a digest: a session's id may be of any length."""
 
-sealing_keys = Relation(
-    "sealing_keys",
+encryption_keys = Relation(
+    "encryption_keys",
     Column("id", Text, primary_key=True),
     Column("public", PublicKey, nullable=False),
     Column("created_at", Moment, nullable=False),
@@ -330,13 +330,13 @@ sealing_keys = Relation(
 workspaces = Relation(
     "workspaces",
     Column("name", Text, primary_key=True),
-    Column("boot", Text, primary_key=True),
+    Column("instance", Text, primary_key=True),
     Column("hostname", Text, nullable=False),
     Column("shared", Flag, nullable=False),
     Column("roots", JsonList, nullable=False),
     Column("announced_at", Moment, nullable=False),
 )
-"""What each worker instance (`boot`) has by name; whether it lives, `workers` tells."""
+"""What each worker instance (`instance`) has by name; whether it lives, `workers` tells."""
 
 session_workspaces = Relation(
     "session_workspaces",
@@ -394,7 +394,7 @@ audit_batches = Relation(
     Column("hash", Text, nullable=False),
     Column("signature", Text),
 )
-"""One row a batch: what it covers (`kind` seal) or what was deleted (`kind` prune), never changed.
+"""One row a batch: what it covers (`kind` encrypt) or what was deleted (`kind` prune), never changed.
 
 `root` is the hash over its lines, `hash` that over all its columns before it, `previous` the `hash` of the batch before.
 `frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
@@ -418,6 +418,6 @@ audit_events = Relation(
     Column("pruned_by", LargeCount),
     Index("audit_events_batch", ("batch",)),
 )
-"""Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""
+"""Events have entries of their own: one may be added to an execution that was encrypted long ago, such as a late finish."""
 
 RELATIONS = tuple(one for one in vars().copy().values() if isinstance(one, Relation))

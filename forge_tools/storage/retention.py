@@ -378,7 +378,7 @@ def _kinds(shells_kept: float) -> Iterator[_Kind]:
     is_needless = or_(
         seconds_between(worker.stopped_at, oldest) > ENDING_SECONDS, worker.stopped_at < from_now(-INSTANCE_SECONDS)
     )
-    yield _Kind(worker.id, has_stopped & is_needless & worker.id.not_in(owners), named_by=workspaces.c.boot)
+    yield _Kind(worker.id, has_stopped & is_needless & worker.id.not_in(owners), named_by=workspaces.c.instance)
     has_ended = shell.status != ShellStatus.RUNNING.value
     yield _Kind(shell.id, has_ended & (shell.updated_at < from_now(-max(KEPT_SECONDS, shells_kept))))
     # Without its binding, a session that goes on would work elsewhere, and nobody would be told.

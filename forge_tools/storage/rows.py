@@ -118,7 +118,9 @@ def record_of(kind: type[T], row: Any, **more: Any) -> T:
     return kind(**{name: getattr(row, name) for name in kind.__dataclass_fields__ if name not in more}, **more)
 
 
-def claim_of(ask: Ask, values: Sequence[Any], *, sealed: str | None, reply_key: str | None, started_at: float) -> Claim:
+def claim_of(
+    ask: Ask, values: Sequence[Any], *, encrypted: str | None, reply_key: str | None, started_at: float
+) -> Claim:
     """Build a claim from the values of `CLAIM` and what only its row in the queue has."""
     told: dict[str, Any] = dict(zip(CLAIM, values, strict=True))
     told["idempotent"] = bool(told["idempotent"])
@@ -127,7 +129,7 @@ def claim_of(ask: Ask, values: Sequence[Any], *, sealed: str | None, reply_key: 
         attempt=ask.attempt + 1,
         token=ask.token,
         started_at=started_at,
-        sealed=sealed,
+        encrypted=encrypted,
         reply_key=reply_key,
         **told,
     )

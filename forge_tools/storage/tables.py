@@ -176,7 +176,7 @@ rollup_figures: Table
 artifacts: Table
 artifact_parts: Table
 artifact_owners: Table
-sealing_keys: Table
+encryption_keys: Table
 workspaces: Table
 session_workspaces: Table
 shells: Table

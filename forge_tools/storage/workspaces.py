@@ -142,7 +142,7 @@ def _rows(within: float) -> Select[Any]:
     return (
         select(
             known.name,
-            known.boot,
+            known.instance,
             known.hostname,
             known.shared,
             known.roots,
@@ -153,8 +153,8 @@ def _rows(within: float) -> Select[Any]:
             workers.c.tools,
         )
         .select_from(workspaces)
-        .outerjoin(workers, workers.c.id == known.boot)
-        .order_by(known.name, known.announced_at.desc(), known.boot)
+        .outerjoin(workers, workers.c.id == known.instance)
+        .order_by(known.name, known.announced_at.desc(), known.instance)
     )
 
 
@@ -183,19 +183,25 @@ def _is_stale(instance: str, hostname: str, named: Sequence[NamedWorkspace], wit
 
     Shared workspaces of instances that stopped, or were found dead, are forgotten; one that is only silent may come back.
     """
-    has_owner = exists().where(workers.c.id == known.boot, is_alive(within))
-    is_recent = exists().where(workers.c.id == known.boot, beat_within(KEPT_SECONDS))
+    has_owner = exists().where(workers.c.id == known.instance, is_alive(within))
+    is_recent = exists().where(workers.c.id == known.instance, beat_within(KEPT_SECONDS))
     bound, shared = ([one.name for one in named if one.is_shared is kind] for kind in (False, True))
     elsewhere = (known.hostname != hostname) & or_(known.name.in_(bound), known.name.in_(shared) & ~known.shared)
-    has_stopped = ~exists().where(workers.c.id == known.boot, workers.c.stopped_at.is_(None))
+    has_stopped = ~exists().where(workers.c.id == known.instance, workers.c.stopped_at.is_(None))
     is_had_again = known.name.in_(shared) & known.shared & has_stopped
     return or_(
-        known.boot == instance, is_had_again, ~has_owner & or_(known.hostname == hostname, elsewhere, ~is_recent)
+        known.instance == instance, is_had_again, ~has_owner & or_(known.hostname == hostname, elsewhere, ~is_recent)
     )
 
 
 def _values(one: NamedWorkspace, instance: str, hostname: str) -> dict[str, Any]:
-    return {"name": one.name, "boot": instance, "hostname": hostname, "shared": one.is_shared, "roots": list(one.roots)}
+    return {
+        "name": one.name,
+        "instance": instance,
+        "hostname": hostname,
+        "shared": one.is_shared,
+        "roots": list(one.roots),
+    }
 
 
 def _record(row: Row[Any]) -> WorkspaceRecord:
@@ -237,7 +243,7 @@ async def move(
 
 def _host_for(claim: Claim, held: Any, scope: Scope, rows: Sequence[Row[Any]]) -> str | None:
     """A host with a live worker that has the workspace, preferably with the right lane and tool; calls are spread by their ids."""
-    living = [row for row in rows if row.is_live and row.boot != scope.boot]
+    living = [row for row in rows if row.is_live and row.instance != scope.instance]
     fitting = [row for row in living if row.lane == held.lane and claim.tool in row.tools]
     elsewhere = [row for row in living if row.hostname != scope.hostname]
     for choice in ([row for row in fitting if row.hostname != scope.hostname], fitting, elsewhere):
@@ -258,7 +264,7 @@ async def _note(connection: AsyncConnection, claim: Claim, name: str, scope: Sco
     event = {
         "execution_id": claim.id,
         "kind": KIND,
-        "actor": scope.boot,
+        "actor": scope.instance,
         "detail": {
             "reason": f"workspace {name} is not on host {scope.hostname}",
             "to": host,

@@ -21,7 +21,7 @@ SECONDS = 5.0
 CALLS = 80
 
 CONDEMNED_AFTER = 16.0
-"""Seconds in which a boot is surely found dead: the recoverer's own lease may have to run out first."""
+"""Seconds in which an instance is surely found dead: the recoverer's own lease may have to run out first."""
 
 CREW = (Post("async", "host-a", 50), Post("async", "host-b", 50))
 CHILDREN = Post("process", "host-a", 2)

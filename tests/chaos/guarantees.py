@@ -137,7 +137,7 @@ GUARANTEES = (
             "tests/integration/test_impostors.py::test_a_body_that_speaks_for_another_call_ends_itself_alone",
             "tests/integration/test_messages.py::test_nothing_but_ids_reaches_the_broker",
             "tests/integration/test_canaries.py::test_no_secret_is_in_any_byte_that_was_written",
-            "tests/integration/test_sealed_calls.py::test_a_secret_does_not_open_in_a_row_that_somebody_altered",
+            "tests/integration/test_encrypted_calls.py::test_a_secret_does_not_open_in_a_row_that_somebody_altered",
             "tests/integration/test_calls_on_workers.py::test_sensitive_parameters_are_redacted_wherever_people_look",
             "tests/integration/test_calls_on_workers.py::test_tools_in_a_process_do_not_see_the_database_url",
             "tests/unit/test_executor.py::test_secrets_stay_out_of_logs_records_and_errors",

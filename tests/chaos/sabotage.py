@@ -111,8 +111,10 @@ def heartbeat_rule() -> None:
 
     async def condemn_at_once(self: Recovery) -> list[str]:
         beats = await self._store.workers.beats()
-        for boot in [boot for boot, beat in beats.items() if boot != self._worker_id and seen.get(boot) == beat]:
-            await self._store.transitions.recover(boot, "no heartbeat at one look")
+        for instance in [
+            instance for instance, beat in beats.items() if instance != self._worker_id and seen.get(instance) == beat
+        ]:
+            await self._store.transitions.recover(instance, "no heartbeat at one look")
         seen.update(beats)
         return []
 
@@ -152,16 +154,16 @@ def _judge_by(clock: Callable[[Answers], float]) -> None:
     seen: dict[str, float] = {}
     condemning: set[asyncio.Task[None]] = set()
 
-    async def condemn(boot: str) -> None:
+    async def condemn(instance: str) -> None:
         async with await open_store(os.environ["FORGE_DATABASE_URL"]) as store:  # its pool may be silent
-            await store.transitions.recover(boot, "it was not seen")
+            await store.transitions.recover(instance, "it was not seen")
 
     def hear(self: Recovery, answers: Answers) -> None:
         now = clock(answers)
-        for boot in answers[BEATS].keys() - {self._worker_id}:
-            if now - seen.get(boot, now) > SHORT_LEASE["lease"]:
-                condemning.add(asyncio.create_task(condemn(boot)))
-            seen[boot] = now
+        for instance in answers[BEATS].keys() - {self._worker_id}:
+            if now - seen.get(instance, now) > SHORT_LEASE["lease"]:
+                condemning.add(asyncio.create_task(condemn(instance)))
+            seen[instance] = now
         hear_honestly(self, answers)
 
     Recovery.hear = hear  # type: ignore[method-assign]  # the sabotage

@@ -17,7 +17,9 @@ from forge_tools.storage.tables import execution_queue
 UNKNOWN = "01a00000-0000-7000-8000-00000000abcd"
 """An id that no execution has."""
 
-SCOPE = Scope(boot="boot-1", hostname="host-1", pid=11, lane="async", queues=("default",), tool_keys=("Grep@1",))
+SCOPE = Scope(
+    instance="instance-1", hostname="host-1", pid=11, lane="async", queues=("default",), tool_keys=("Grep@1",)
+)
 
 
 def call(**changes: Any) -> NewExecution:
@@ -48,7 +50,7 @@ def ended(claim: Claim, status: ExecutionStatus = ExecutionStatus.SUCCEEDED, **c
     return replace(Outcome(id=claim.id, attempt=claim.attempt, token=claim.token, status=status), **changes)
 
 
-def boot(name: str = "boot-1", **changes: Any) -> WorkerRecord:
+def instance(name: str = "instance-1", **changes: Any) -> WorkerRecord:
     plain = WorkerRecord(
         id=name, hostname="host-1", pid=11, lane="async", queues=("default",), concurrency=4, version="0.1.0"
     )
@@ -87,9 +89,9 @@ async def overdue(store: Store, execution_id: str) -> None:
     await store._database.write(lambda connection: connection.execute(statement))
 
 
-async def beat(store: Store, boot: str) -> list[Wakeup]:
-    """Say that a boot lives; what it runs and is to stop."""
-    return list((await store.workers.beat(Heartbeat(scope(boot=boot), (CANCELS,))))[CANCELS])
+async def beat(store: Store, instance: str) -> list[Wakeup]:
+    """Say that an instance lives; what it runs and is to stop."""
+    return list((await store.workers.beat(Heartbeat(scope(instance=instance), (CANCELS,))))[CANCELS])
 
 
 async def statuses(store: Store, ids: Sequence[str]) -> dict[str, ExecutionStatus]:

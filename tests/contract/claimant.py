@@ -10,7 +10,7 @@ from tests.waiting import within
 
 async def work(url: str, name: str) -> int:
     done = 0
-    mine = scope(boot=name)
+    mine = scope(instance=name)
     async with await open_store(url, patience=None) as store:
         time_left = within(60, "due calls do not end")
         while next(time_left) and (wakeups := await store.queue.due(mine, 8)):

@@ -121,8 +121,8 @@ async def test_batches_are_bounded_and_each_follows_the_one_before(store: Store,
 
 async def test_an_event_that_is_added_after_the_end_is_sealed_by_itself(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=2)
-    await store.transitions.recover(claim_boot := "boot-1", "dead")
-    assert claim_boot
+    await store.transitions.recover(claim_instance := "instance-1", "dead")
+    assert claim_instance
     again = await claimed(store, claim.id, 1)
     await store.queue.finish(ended(again))
     await seal_all(store)

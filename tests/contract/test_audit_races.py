@@ -112,7 +112,7 @@ async def test_a_chain_that_begins_while_something_is_pruned_has_a_checkpoint_of
 
 
 async def test_a_worker_says_that_a_batch_it_sealed_is_gone(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    chain = AuditChain(store, "boot-1", Settings(), None)
+    chain = AuditChain(store, "instance-1", Settings(), None)
     await past(store)
     assert await chain.append() == 3
     await forge(store, *(f"DELETE FROM {table}" for table in ("audit_batches", "audit_executions", "audit_events")))

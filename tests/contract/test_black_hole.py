@@ -35,7 +35,7 @@ async def client(proxy: Proxy, migrated_postgres: str, tmp_path: Path) -> AsyncI
     )
     await asyncio.to_thread(ensure_key, settings)
     async with await open_store(migrated_postgres) as store:
-        await store.catalogue.publish([ToolSpec(name="Noop", description="x", category=ToolCategory.OTHER)], "boot")
+        await store.catalogue.publish([ToolSpec(name="Noop", description="x", category=ToolCategory.OTHER)], "instance")
     async with ExecutorClient(settings) as opened:
         yield opened
         proxy.thaw()

@@ -7,7 +7,7 @@ import pytest
 from forge_tools.records import Wakeup
 from forge_tools.storage import Store, open_store
 from tests.clocks import SetClock, postgres_clock, sqlite_clock
-from tests.contract.calls import SCOPE, beat, boot, call, claimed, clock_of, ended, submitted
+from tests.contract.calls import SCOPE, beat, call, claimed, clock_of, ended, instance, submitted
 
 HOUR = 3590.0
 """Ids more than an hour off the database's clock are refused."""
@@ -49,13 +49,13 @@ async def test_a_lease_a_little_longer_than_ours_is_respected(store: Store) -> N
 async def test_who_was_seen_before_a_step_lives_once_it_beats_and_not_before(
     store: Store, set_clock: SetClock, step: float
 ) -> None:
-    for name in ("boot-1", "boot-2"):
-        await store.workers.register(boot(name, queues=(name,)))
+    for name in ("instance-1", "instance-2"):
+        await store.workers.register(instance(name, queues=(name,)))
     set_clock(step)
-    await beat(store, "boot-2")
+    await beat(store, "instance-2")
 
-    assert set((await store.directories.read(15)).queues) == {("boot-2", "async")}
-    assert [worker.id for worker in await store.workers.list(seen_within=15)] == ["boot-2"]
+    assert set((await store.directories.read(15)).queues) == {("instance-2", "async")}
+    assert [worker.id for worker in await store.workers.list(seen_within=15)] == ["instance-2"]
 
 
 async def test_what_waits_is_due_again_after_a_step_back_and_what_is_delayed_is_not(

@@ -11,7 +11,7 @@ from forge_tools.records import Wakeup
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.connection import pool
 from forge_tools.storage.connection.pool import MOST_OF_ONE
-from tests.contract.calls import SCOPE, beat, boot, call, submitted
+from tests.contract.calls import SCOPE, beat, call, instance, submitted
 from tests.waiting import reached
 
 OPEN = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'forge-tools'"
@@ -43,7 +43,7 @@ async def burst(store: Store) -> None:
             group.create_task(store.queue.claim([Wakeup(id_, 0)], SCOPE))
             group.create_task(store.queue.results([id_]))
             group.create_task(store.queue.due(SCOPE, 1))
-            group.create_task(beat(store, "boot-1"))
+            group.create_task(beat(store, "instance-1"))
             group.create_task(store.history.get(id_))
             group.create_task(store.history.figures())
 
@@ -56,7 +56,7 @@ async def test_an_idle_client_holds_one_connection(store: Store, watcher: Any) -
 
 
 async def test_a_burst_takes_a_bounded_number_and_gives_them_back(store: Store, watcher: Any) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     counts = []
     bursting = asyncio.create_task(burst(store))
     async with asyncio.timeout(100):
@@ -76,13 +76,13 @@ async def test_the_server_says_how_many_it_takes_and_has(store: Store, watcher: 
 
 
 async def test_a_worker_that_only_beats_keeps_a_second_one(store: Store, watcher: Any) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     await burst(store)
 
     async def beat_on() -> None:
         async with asyncio.timeout(100):
             while True:
-                await beat(store, "boot-1")
+                await beat(store, "instance-1")
                 await asyncio.sleep(WORKER_BEAT)
 
     beating = asyncio.create_task(beat_on())

@@ -1,4 +1,4 @@
-"""Keys that clients seal with: the newest that is not retired, kept as long as a call under way needs it."""
+"""Keys that clients encrypt with: the newest that is not retired, kept as long as a call under way needs it."""
 
 import secrets
 
@@ -42,9 +42,9 @@ async def test_publishing_again_changes_nothing(store: Store) -> None:
     assert await store.encryption_keys.list() == [key]
 
 
-async def test_a_key_is_needed_until_the_last_call_sealed_with_it_is_over(store: Store) -> None:
+async def test_a_key_is_needed_until_the_last_call_encrypted_with_it_is_over(store: Store) -> None:
     id_ = await published(store)
-    new = call(parameters='{"token":"[redacted]"}', sealed=f"1.{id_}.AAAA", sealed_names=("token",))
+    new = call(parameters='{"token":"[redacted]"}', encrypted=f"1.{id_}.AAAA", encrypted_names=("token",))
     await store.queue.submit(new)
     await store.queue.submit(call())
     assert [key.live for key in await store.encryption_keys.list()] == [1]
@@ -62,25 +62,27 @@ async def test_a_key_is_needed_until_the_last_call_sealed_with_it_is_over(store:
 
 
 async def test_each_of_many_calls_in_a_batch_keeps_its_own(store: Store) -> None:
-    news = [call(sealed=f"1.k.{n}" if n % 3 else None, sealed_names=("token",) if n % 3 else ()) for n in range(60)]
+    news = [
+        call(encrypted=f"1.k.{n}" if n % 3 else None, encrypted_names=("token",) if n % 3 else ()) for n in range(60)
+    ]
     await store.queue.submit_many(news)
     await store.queue.submit_many(news)  # as an outbox does that heard no answer
     for new in news:
-        assert (await claimed(store, new.id)).sealed == new.sealed
+        assert (await claimed(store, new.id)).encrypted == new.encrypted
 
 
-async def test_a_retry_gets_what_was_sealed_again_and_an_end_drops_it(store: Store) -> None:
-    new = call(sealed="1.k.AAAA", sealed_names=("token",), max_attempts=3, idempotent=True)
+async def test_a_retry_gets_what_was_encrypted_again_and_an_end_drops_it(store: Store) -> None:
+    new = call(encrypted="1.k.AAAA", encrypted_names=("token",), max_attempts=3, idempotent=True)
     await store.queue.submit(new)
     first = await claimed(store, new.id)
     failed = Outcome(id=new.id, attempt=1, token=first.token, status=ExecutionStatus.FAILED, retry_in=0.0)
     assert await store.queue.finish(failed)
-    assert (await claimed(store, new.id, attempt=1)).sealed == "1.k.AAAA"
+    assert (await claimed(store, new.id, attempt=1)).encrypted == "1.k.AAAA"
 
 
 async def test_a_late_resubmission_of_a_call_that_is_over_brings_nothing_back(store: Store) -> None:
     id_ = await published(store)
-    new = call(sealed=f"1.{id_}.AAAA", sealed_names=("token",))
+    new = call(encrypted=f"1.{id_}.AAAA", encrypted_names=("token",))
     await store.queue.submit(new)
     assert await store.transitions.cancel(new.id, actor="test") == "cancelled"
     await store.queue.submit(new)

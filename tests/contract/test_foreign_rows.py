@@ -14,7 +14,7 @@ from forge_tools.storage import Store, integrity, open_store
 from forge_tools.storage.connection.faults import RefusedError
 from forge_tools.storage.heartbeat import BEATS, CANCELS, DEMOTED, DISABLED, PINNED, Heartbeat
 from forge_tools.validation import Unreadable
-from tests.contract.calls import SCOPE, boot, ended, finished, overdue, running, scope, statuses, submitted
+from tests.contract.calls import SCOPE, ended, finished, instance, overdue, running, scope, statuses, submitted
 from tests.contract.sealed import forge, sealed_past, verified
 from tests.contract.test_catalogue import GREP
 from tests.services import admin
@@ -54,7 +54,7 @@ REFUSED = (
     *(("audit_batches", "sequence", value) for value in ("'nine'", BLOB, "-1")),
     *(("audit_executions", "hashes", value) for value in ("'short'", "7")),
     ("audit_executions", "batch", "'one'"),
-    *(("sealing_keys", "public", value) for value in ("'x'", "7", BLOB)),
+    *(("encryption_keys", "public", value) for value in ("'x'", "7", BLOB)),
 )
 """What SQLite would keep in tables of its usual kind, and no code of this package writes."""
 
@@ -67,7 +67,7 @@ REFUSED_ON_POSTGRES = (
     ("execution_attempts", "duration_ms", "'Infinity'"),
     ("execution_attempts", "completed_at", "'infinity'"),
     ("execution_events", "at", "'-infinity'"),
-    ("sealing_keys", "public", "'x'"),
+    ("encryption_keys", "public", "'x'"),
 )
 
 
@@ -79,8 +79,8 @@ async def fill(url: str) -> None:
     async with await open_store(url) as store:
         await sealed_past(store)
         await running(store)
-        await store.workers.register(boot("boot-2"))
-        await store.catalogue.publish([GREP], "boot-2")
+        await store.workers.register(instance("instance-2"))
+        await store.catalogue.publish([GREP], "instance-2")
         await store.encryption_keys.publish("k1", bytes(32))
 
 
@@ -190,13 +190,13 @@ async def test_a_result_that_is_no_json_says_so_and_no_other_waits(store: Store,
 async def test_a_text_that_is_no_utf8_is_shown_and_counted_and_stops_nobody(
     copied: Store, table: str, column: str
 ) -> None:
-    await copied.workers.register(boot("boot-1"))
+    await copied.workers.register(instance("instance-1"))
     await spoil(copied, table, column, NO_TEXT, "rowid = 1" if table != "execution_queue" else "true")
     questions = (BEATS, CANCELS, DEMOTED, DISABLED, PINNED)
-    answers = await copied.workers.beat(Heartbeat(scope(boot="boot-1"), questions))
+    answers = await copied.workers.beat(Heartbeat(scope(instance="instance-1"), questions))
     assert all(answers[question] is not None for question in questions)
-    assert answers[BEATS]["boot-1"]
-    assert "boot-1" in await copied.workers.beats()
+    assert answers[BEATS]["instance-1"]
+    assert "instance-1" in await copied.workers.beats()
     assert len(await pages(copied.history.pages(size=2))) == len(await copied.history.list()) == 4
     assert await copied.history.list_events()
     assert len(await copied.workers.list()) == 2

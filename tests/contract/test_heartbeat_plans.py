@@ -26,7 +26,7 @@ _FILL = f"""
 INSERT INTO execution_queue (id, tool_key, queue, lane, status, attempt, max_attempts, idempotent, owner,
                              not_before, expires_at, expires_in)
 SELECT gen_random_uuid(), CASE WHEN n % 3 = 0 THEN 'Tool1@1' ELSE 'Unhosted@1' END, 'default', 'async',
-       CASE WHEN n % 30 = 2 THEN 'running' ELSE 'queued' END, 0, 3, true, CASE WHEN n % 30 = 2 THEN 'boot-2' END,
+       CASE WHEN n % 30 = 2 THEN 'running' ELSE 'queued' END, 0, 3, true, CASE WHEN n % 30 = 2 THEN 'instance-2' END,
        now() + CASE WHEN n % 3 = 0 THEN interval '1 hour' ELSE interval '-1 minute' END,
        now() + CASE WHEN n % 30 = 2 THEN interval '-1 minute' ELSE interval '2 hours' END, 600
 FROM generate_series(1, {ROWS}) AS n

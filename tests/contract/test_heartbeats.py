@@ -32,7 +32,7 @@ from forge_tools.storage.heartbeat import (
     unchained,
 )
 from forge_tools.storage.tables import execution_queue, idempotency_keys
-from tests.contract.calls import SCOPE, beat, boot, clock_of, overdue, running, scope, submitted
+from tests.contract.calls import SCOPE, beat, clock_of, instance, overdue, running, scope, submitted
 from tests.contract.sealed import past, seal_all, sealed_past
 
 POOLED = True
@@ -41,9 +41,9 @@ GREP = ToolSpec(name="Grep", description="Search", category=ToolCategory.FILE, l
 
 
 @pytest.fixture(autouse=True)
-async def boots(store: Store) -> None:
-    for name in ("boot-1", "boot-2"):
-        await store.workers.register(boot(name))
+async def instances(store: Store) -> None:
+    for name in ("instance-1", "instance-2"):
+        await store.workers.register(instance(name))
 
 
 QUESTIONS = (NOW, BEATS, CANCELS, OVER, DEMOTED, DISABLED, PINNED, SPENT_KEYS)
@@ -56,12 +56,12 @@ async def seen(store: Store, *asked: Question[Any], scope: Scope = SCOPE, **fact
 
 
 async def test_an_idle_stack_shows_who_lives_what_time_it_is_and_nothing_to_do(store: Store) -> None:
-    await beat(store, "boot-2")
+    await beat(store, "instance-2")
     answers = await seen(store, DUE, MISPLACED)
     assert (answers[DUE], answers[OVER], answers[MISPLACED], answers[CANCELS], answers[DEMOTED]) == (
         False, False, False, (), frozenset()
     )  # fmt: skip
-    assert answers[BEATS]["boot-2"] == 1
+    assert answers[BEATS]["instance-2"] == 1
     assert answers[NOW] == pytest.approx(await clock_of(store), abs=5)
 
 
@@ -69,14 +69,14 @@ async def test_a_heartbeat_leaves_in_its_row_what_is_for_others_to_read(store: S
     before = {one.id: (one.answering, one.slots) for one in await store.workers.list()}
     await seen(store, dropped=7, answering=1)
     after = {one.id: (one.answering, one.slots, one.dropped_messages) for one in await store.workers.list()}
-    assert (before["boot-1"], after["boot-1"]) == ((None, 4), (1, 1, 7))
+    assert (before["instance-1"], after["instance-1"]) == ((None, 4), (1, 1, 7))
 
 
 async def test_boots_that_stopped_are_not_shown_until_they_beat_again(store: Store) -> None:
-    await store.workers.stop("boot-2")
-    assert set((await seen(store))[BEATS]) == {"boot-1"}
-    await beat(store, "boot-2")
-    assert set((await seen(store))[BEATS]) == {"boot-1", "boot-2"}
+    await store.workers.stop("instance-2")
+    assert set((await seen(store))[BEATS]) == {"instance-1"}
+    await beat(store, "instance-2")
+    assert set((await seen(store))[BEATS]) == {"instance-1", "instance-2"}
 
 
 async def test_what_can_be_claimed_is_shown_to_who_asks_for_it(store: Store) -> None:
@@ -118,7 +118,7 @@ async def test_a_cancel_that_meets_nobody_is_over(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=3)
     await store.transitions.cancel(claim.id, actor="ann")
     assert not (await seen(store))[OVER]
-    await store.transitions.recover("boot-1", "dead")
+    await store.transitions.recover("instance-1", "dead")
     answers = await seen(store, DUE)
     assert (answers[OVER], answers[DUE], answers[CANCELS]) == (True, False, ())
     assert await store.transitions.sweep() == [claim.id]
@@ -126,15 +126,15 @@ async def test_a_cancel_that_meets_nobody_is_over(store: Store) -> None:
 
 
 async def test_each_sees_its_own_cancels(store: Store) -> None:
-    mine, other = await running(store), await running(store, by=scope(boot="boot-2"))
+    mine, other = await running(store), await running(store, by=scope(instance="instance-2"))
     for claim in (mine, other):
         await store.transitions.cancel(claim.id, actor="ann")
     assert (await seen(store))[CANCELS] == (Wakeup(mine.id, 1),)
-    assert (await seen(store, scope=scope(boot="boot-2")))[CANCELS] == (Wakeup(other.id, 1),)
+    assert (await seen(store, scope=scope(instance="instance-2")))[CANCELS] == (Wakeup(other.id, 1),)
 
 
 async def test_demoted_tools_and_calls_of_them_that_still_came_are_shown(store: Store) -> None:
-    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.publish([GREP], "instance-1")
     await store.catalogue.demote(GREP, "held the event loop")
     await submitted(store)
     assert (await seen(store))[DEMOTED] == {("Grep", GREP.digest)}
@@ -145,9 +145,9 @@ async def test_demoted_tools_and_calls_of_them_that_still_came_are_shown(store: 
 
 
 async def test_a_boot_whose_row_is_gone_is_told_so_and_not_taken_for_acknowledged(store: Store) -> None:
-    with pytest.raises(StorageError, match="boot-9 has no row"):
-        await beat(store, "boot-9")
-    assert set((await seen(store))[BEATS]) == {"boot-1", "boot-2"}
+    with pytest.raises(StorageError, match="instance-9 has no row"):
+        await beat(store, "instance-9")
+    assert set((await seen(store))[BEATS]) == {"instance-1", "instance-2"}
 
 
 async def test_of_many_due_rows_those_due_longest_come_whatever_their_tool_or_queue(store: Store) -> None:
@@ -164,7 +164,7 @@ async def test_of_many_due_rows_those_due_longest_come_whatever_their_tool_or_qu
 
 
 async def test_tools_that_are_disabled_are_shown_to_everybody(store: Store) -> None:
-    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.publish([GREP], "instance-1")
     assert (await seen(store))[DISABLED] == frozenset()
 
     await store.catalogue.switch("Grep", is_enabled=False)
@@ -175,7 +175,7 @@ async def test_tools_that_are_disabled_are_shown_to_everybody(store: Store) -> N
 
 
 async def test_definitions_that_tools_are_pinned_to_are_shown_to_everybody(store: Store) -> None:
-    await store.catalogue.publish([GREP], "boot-1")
+    await store.catalogue.publish([GREP], "instance-1")
     assert (await seen(store))[PINNED] == frozenset()
 
     await store.catalogue.pin("Grep", GREP.digest)
@@ -198,7 +198,7 @@ async def test_whoever_asks_sees_whether_anything_waits_for_the_audit_chain(stor
     assert not await is_behind(store)
 
 
-async def test_what_ended_since_is_unsealed_also_if_the_clock_was_set_back(store: Store) -> None:
+async def test_what_ended_since_is_decrypted_also_if_the_clock_was_set_back(store: Store) -> None:
     await sealed_past(store)
     reach = await store.audit.reach()
     later = replace(reach, end=datetime.now(UTC) + timedelta(hours=1))
@@ -231,9 +231,9 @@ async def test_a_heartbeat_that_nobody_waits_for_any_more_does_not_revive_a_boot
     beating = asyncio.create_task(seen(store))
     await is_under_way.wait()
     beating.cancel()
-    stopping = asyncio.create_task(store.workers.stop(SCOPE.boot))
+    stopping = asyncio.create_task(store.workers.stop(SCOPE.instance))
     await asyncio.wait([stopping], timeout=0.2)
     may_go_on.set()
     await stopping
     await heartbeats.settle()
-    assert await store.workers.stopped({SCOPE.boot}) == {SCOPE.boot}
+    assert await store.workers.stopped({SCOPE.instance}) == {SCOPE.instance}

@@ -11,7 +11,7 @@ import pytest
 from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import Diagnosis, ExecutionStatus, Frame, Grouping, Outcome, Wakeup, new_id
 from forge_tools.storage import Store
-from tests.contract.calls import SCOPE, UNKNOWN, boot, call, claimed, ended, finished, running, submitted
+from tests.contract.calls import SCOPE, UNKNOWN, call, claimed, ended, finished, instance, running, submitted
 from tests.waiting import within
 
 
@@ -24,7 +24,7 @@ async def test_a_finished_call_tells_what_was_asked_and_what_came_of_it(store: S
     assert (record.status, record.attempt, record.output, record.metadata) == (
         ExecutionStatus.SUCCEEDED, 1, ["a"], {"n": 1}
     )  # fmt: skip
-    assert (record.worker_id, record.hostname, record.duration_ms) == ("boot-1", "host-1", 3.0)
+    assert (record.worker_id, record.hostname, record.duration_ms) == ("instance-1", "host-1", 3.0)
     assert (record.timeout, record.timeout_source, record.soft_time_limit, record.time_limit) == (5.0, "tool", 6.0, 7.0)
     assert record.started_at is not None
     assert record.completed_at is not None
@@ -55,17 +55,17 @@ async def test_queued_and_running_calls_are_history_too(store: Store) -> None:
     assert (queued.status, queued.attempt, queued.started_at) == (ExecutionStatus.QUEUED, 0, None)
     claim = await running(store)
     seen = await store.history.get(claim.id)
-    assert (seen.status, seen.attempt, seen.worker_id) == (ExecutionStatus.RUNNING, 1, "boot-1")
+    assert (seen.status, seen.attempt, seen.worker_id) == (ExecutionStatus.RUNNING, 1, "instance-1")
     assert seen.completed_at is None
     assert seen.metadata == {}
 
 
 async def test_a_tool_gets_the_secret_that_history_does_not_show(store: Store) -> None:
     shown = '{"url":"u","token":"[redacted]"}'
-    new = call(parameters=shown, sealed="1.key.s3cret", sealed_names=("token",))
+    new = call(parameters=shown, encrypted="1.key.s3cret", encrypted_names=("token",))
     await store.queue.submit(new)
     claim = await claimed(store, new.id)
-    assert (claim.parameters, claim.sealed) == (shown, "1.key.s3cret")
+    assert (claim.parameters, claim.encrypted) == (shown, "1.key.s3cret")
     assert (await store.history.get(new.id)).parameters == {"url": "u", "token": "[redacted]"}
     [listed] = await store.history.list()
     assert "s3cret" not in repr(listed)
@@ -241,7 +241,7 @@ async def test_figures_of_a_period_leave_the_rest_out(store: Store) -> None:
 
 
 async def test_backlog_counts_what_waits_and_runs_per_queue_and_lane(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     await running(store)
     for changes in ({}, {"queue": "background"}, {"queue": "background"}):
         await submitted(store, **changes)

@@ -12,7 +12,7 @@ from forge_tools.storage.functions import from_now
 from forge_tools.storage.retention import BOUND_SECONDS, INSTANCE_SECONDS
 from forge_tools.storage.tables import execution_attempts, session_workspaces, shells, workers
 from forge_tools.storage.workspaces import KEPT_SECONDS
-from tests.contract.calls import boot, ended, running, scope, submitted
+from tests.contract.calls import ended, instance, running, scope, submitted
 from tests.contract.sealed import forge
 from tests.contract.test_shells import exited, lost, shell
 from workers.services.retention import Retention
@@ -34,11 +34,11 @@ async def aged(store: Store, key: Column[str], name: str, **moments: float) -> N
 
 
 async def stopped(store: Store, name: str, *, stopped: float, seen: float) -> None:
-    await store.workers.register(boot(name))
+    await store.workers.register(instance(name))
     await aged(store, workers.c.id, name, stopped_at=stopped, last_seen_at=seen)
 
 
-async def boots(store: Store) -> set[str]:
+async def instances(store: Store) -> set[str]:
     return {worker.id for worker in await store.workers.list()}
 
 
@@ -48,18 +48,18 @@ async def test_boots_that_stopped_long_ago_go_and_all_others_stay(store: Store) 
         await stopped(store, f"old-{number}", stopped=long, seen=long)
     await stopped(store, "lately", stopped=KEPT_SECONDS - DAY, seen=KEPT_SECONDS - DAY)
     await stopped(store, "found dead lately", stopped=60.0, seen=long)
-    await store.workers.register(boot("asleep"))
+    await store.workers.register(instance("asleep"))
     await aged(store, workers.c.id, "asleep", last_seen_at=long)
-    await store.workers.register(boot("alive"))
+    await store.workers.register(instance("alive"))
 
     assert await store.leftovers.clear() == 5
-    assert await boots(store) == {"lately", "found dead lately", "asleep", "alive"}
+    assert await instances(store) == {"lately", "found dead lately", "asleep", "alive"}
     assert await store.leftovers.clear() == 0
 
 
 async def test_a_boot_that_still_owns_a_call_stays_until_that_is_settled(store: Store) -> None:
-    await store.workers.register(boot("owner"))
-    await running(store, by=scope(boot="owner"))
+    await store.workers.register(instance("owner"))
+    await running(store, by=scope(instance="owner"))
     await aged(store, workers.c.id, "owner", stopped_at=2 * KEPT_SECONDS, last_seen_at=2 * KEPT_SECONDS)
 
     assert await store.leftovers.clear() == 0
@@ -67,7 +67,7 @@ async def test_a_boot_that_still_owns_a_call_stays_until_that_is_settled(store: 
     await store.transitions.recover("owner", "test", 0)
     await forge(store, "DELETE FROM execution_attempts")
     assert await store.leftovers.clear() == 1
-    assert await boots(store) == set()
+    assert await instances(store) == set()
 
 
 @pytest.mark.parametrize(("since", "stays"), [(DAY, True), (-2 * DAY, False)])
@@ -83,12 +83,12 @@ async def test_a_boot_stays_for_a_year_while_attempts_of_its_time_are_kept(
 
     await store.leftovers.clear()
 
-    assert await boots(store) == ({"old"} if stays else set())
+    assert await instances(store) == ({"old"} if stays else set())
 
 
 async def test_what_a_boot_announced_goes_with_it(store: Store) -> None:
     for name, host in (("gone", "a"), ("here", "b")):
-        await store.workers.register(boot(name, hostname=host))
+        await store.workers.register(instance(name, hostname=host))
         own = NamedWorkspace(name=f"of-{name}", is_shared=False, roots=("/srv",))
         await store.workspaces.announce(name, host, [own], within=15.0)
     await aged(store, workers.c.id, "gone", stopped_at=2 * KEPT_SECONDS, last_seen_at=2 * KEPT_SECONDS)
@@ -138,12 +138,12 @@ async def test_a_session_keeps_its_workspace_while_a_call_of_it_is_kept(store: S
 
 async def test_a_worker_clears_away_without_any_rule(store: Store) -> None:
     await stopped(store, "old", stopped=2 * KEPT_SECONDS, seen=2 * KEPT_SECONDS)
-    await Retention(store, "boot-1", Settings(), None).step()
-    assert await boots(store) == set()
+    await Retention(store, "instance-1", Settings(), None).step()
+    assert await instances(store) == set()
 
 
 async def test_nothing_is_written_where_nothing_is_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
 
     async def refused(*_: Any, **__: Any) -> None:
         raise AssertionError("a writer was disturbed")

@@ -12,7 +12,7 @@ from forge_tools.errors import ExecutionNotFoundError
 from forge_tools.records import AttemptRecord, EventRecord, ExecutionRecord, ExecutionStatus
 from forge_tools.storage import Store
 from forge_tools.storage.tables import execution_events
-from tests.contract.calls import boot, claimed, ended, finished, running, submitted
+from tests.contract.calls import claimed, ended, finished, instance, running, submitted
 from tests.waiting import within
 
 Record = ExecutionRecord | AttemptRecord | EventRecord
@@ -92,8 +92,8 @@ async def test_events_tell_to_what_they_happened(store: Store) -> None:
 async def test_filters_pick_events_by_kind_and_by_what_they_happened_to(store: Store, filters: dict[str, Any]) -> None:
     id_ = await cancelled(store, tool="Bash", category="execution", agent_id="a", session_id="s", queue="b")
     lost = await running(store)
-    await store.workers.register(boot())
-    await store.transitions.recover("boot-1", "it died")
+    await store.workers.register(instance())
+    await store.transitions.recover("instance-1", "it died")
     assert [(one.execution_id, one.kind) for one in await store.history.list_events(**filters)] == [(id_, "cancel")]
     assert [one.execution_id for one in await store.history.list_events(kind="lost", status="lost")] == [lost.id]
     assert await store.history.list_events(kind="lost", tool="Bash") == []

@@ -42,7 +42,7 @@ def _row(chance: random.Random) -> dict[str, Any]:
         "attempt": chance.choice([0, 0, 0, 3]),
         "max_attempts": 3,
         "idempotent": True,
-        "owner": chance.choice(["boot-1", "boot-2"]) if status == "running" else None,
+        "owner": chance.choice(["instance-1", "instance-2"]) if status == "running" else None,
         "not_before": from_now(chance.choice([-100.0, -50.0, -5.0, 60.0]) + chance.random()),
         "expires_at": from_now(chance.choice([-1.0, 600.0, 600.0, 600.0])),
         "expires_in": 600.0,

@@ -10,7 +10,7 @@ from forge_tools.records import ExecutionStatus, Overview, QueueLoad, StuckReaso
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_attempts, execution_queue, workers
-from tests.contract.calls import boot, claimed, ended, running, scope, submitted
+from tests.contract.calls import claimed, ended, instance, running, scope, submitted
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, lane="async")
 
@@ -36,8 +36,8 @@ async def write(store: Store, statement: Any) -> None:
 
 @pytest.fixture
 async def hosts(store: Store) -> None:
-    for name, queues in (("boot-1", ("default", "background")), ("boot-2", ("default", "host.host-1"))):
-        await store.workers.register(replace(boot(name, concurrency=4), queues=queues))
+    for name, queues in (("instance-1", ("default", "background")), ("instance-2", ("default", "host.host-1"))):
+        await store.workers.register(replace(instance(name, concurrency=4), queues=queues))
         await store.catalogue.publish([GREP], name)
 
 
@@ -50,9 +50,12 @@ async def test_nothing_is_to_be_seen_where_nothing_is(store: Store) -> None:
 async def test_workers_are_seen_with_what_they_run_until_they_stop(store: Store, hosts: None) -> None:
     await running(store)
     await running(store)
-    assert [(one.worker.id, one.running) for one in (await seen(store)).workers] == [("boot-1", 2), ("boot-2", 0)]
-    await store.workers.stop("boot-1")
-    assert [one.worker.id for one in (await seen(store)).workers] == ["boot-2"]
+    assert [(one.worker.id, one.running) for one in (await seen(store)).workers] == [
+        ("instance-1", 2),
+        ("instance-2", 0),
+    ]
+    await store.workers.stop("instance-1")
+    assert [one.worker.id for one in (await seen(store)).workers] == ["instance-2"]
 
 
 async def test_a_queue_is_seen_with_what_waits_what_comes_later_and_who_serves_it(store: Store, hosts: None) -> None:
@@ -131,14 +134,14 @@ async def test_a_tool_that_blocked_is_seen_while_a_worker_hosts_that_definition(
     await store.catalogue.demote(GREP, "held the event loop")
     [found] = (await seen(store)).demoted
     assert (found.tool, found.version, found.reason) == ("Grep", "1.0.0", "held the event loop")
-    for name in ("boot-1", "boot-2"):
+    for name in ("instance-1", "instance-2"):
         await store.catalogue.publish([GREP.model_copy(update={"version": "1.1.0"})], name)
     assert (await seen(store)).demoted == ()
 
 
 async def test_many_calls_that_run_are_counted_once_each(store: Store, hosts: None) -> None:
     ids = [await submitted(store) for _ in range(20)]
-    await store.queue.claim([Wakeup(id_, 0) for id_ in ids[:15]], scope(boot="boot-2"))
+    await store.queue.claim([Wakeup(id_, 0) for id_ in ids[:15]], scope(instance="instance-2"))
     found = await seen(store)
-    assert {one.worker.id: one.running for one in found.workers} == {"boot-1": 0, "boot-2": 15}
+    assert {one.worker.id: one.running for one in found.workers} == {"instance-1": 0, "instance-2": 15}
     assert [(one.waiting, one.running, one.free) for one in found.queues if one.queue == "default"] == [(5, 15, 4)]

@@ -21,7 +21,7 @@ from forge_tools.storage import Store, migrate, open_store
 from forge_tools.storage.connection.pool import knows_names, role_setting
 from tests import pooler as poolers
 from tests.conftest import started
-from tests.contract.calls import SCOPE, beat, boot, call, ended, scope, statuses, submitted
+from tests.contract.calls import SCOPE, beat, call, ended, instance, scope, statuses, submitted
 from tests.pooler import SERVERS, Pooler
 from tests.server_process import ServiceMissingError
 from tests.services import GivenPostgres, PostgresServer, Services
@@ -65,7 +65,7 @@ def test_a_run_that_asks_for_a_pooler_where_there_is_none_says_what_to_install(m
 
 async def to_its_end(store: Store, name: str) -> list[str]:
     """Submit, claim and finish calls of this client's own, one after another, reading in between."""
-    mine = scope(boot=name, tool_keys=(f"{name}@1",))
+    mine = scope(instance=name, tool_keys=(f"{name}@1",))
     ids = []
     for _ in range(10):
         new = call(tool_key=f"{name}@1")
@@ -83,8 +83,8 @@ async def test_many_clients_share_two_servers_and_none_meets_what_another_prepar
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(await open_store(url, patience=30)) for _ in range(CLIENTS)]
         for n, one in enumerate(stores):
-            await one.workers.register(boot(f"boot-{n}"))
-        done = await asyncio.gather(*(to_its_end(one, f"boot-{n}") for n, one in enumerate(stores)))
+            await one.workers.register(instance(f"instance-{n}"))
+        done = await asyncio.gather(*(to_its_end(one, f"instance-{n}") for n, one in enumerate(stores)))
         ids = [id_ for some in done for id_ in some]
         found = await statuses(stores[0], ids)
     assert Counter(found.values()) == {ExecutionStatus.SUCCEEDED: 10 * CLIENTS}
@@ -145,8 +145,8 @@ async def test_what_happens_while_the_pooler_restarts_happens_once(
 async def test_a_pooler_in_session_mode_is_used_the_same_way(own_pooler: Any, migrated_postgres: str) -> None:
     pooler = own_pooler("session", default_pool_size=10)
     async with await open_store(pooler.url(migrated_postgres)) as store:
-        await store.workers.register(boot())
-        assert len(await to_its_end(store, "boot-1")) == 10
+        await store.workers.register(instance())
+        assert len(await to_its_end(store, "instance-1")) == 10
         assert {scans for _, scans in (await servers_seen(store)).values()} == {"on"}
 
 

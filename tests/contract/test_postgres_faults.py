@@ -20,7 +20,7 @@ from forge_tools.storage.connection import database, pool
 from forge_tools.storage.heartbeat import scope_values
 from forge_tools.storage.rows import OUTCOME
 from forge_tools.storage.statements import postgres_statement
-from tests.contract.calls import SCOPE, beat, boot, call, claimed, ended, finished, running, statuses, submitted
+from tests.contract.calls import SCOPE, beat, call, claimed, ended, finished, instance, running, statuses, submitted
 from tests.contract.proxy import Proxy
 from tests.contract.statements import blocked_statements
 from tests.waiting import reached
@@ -43,8 +43,8 @@ async def proxy(migrated_postgres: str) -> AsyncIterator[Proxy]:
 async def store(proxy: Proxy) -> AsyncIterator[Store]:
     """A Store behind the proxy whose statements are all prepared, so that the next reply is that of a commit."""
     async with await open_store(proxy.url, patience=2.0) as opened:
-        await opened.workers.register(boot())
-        await beat(opened, "boot-1")
+        await opened.workers.register(instance())
+        await beat(opened, "instance-1")
         await finished(opened, [await submitted(opened)])
         await opened.queue.results([])
         yield opened
@@ -117,7 +117,7 @@ async def test_a_submit_whose_outcome_stays_unknown_says_so_with_its_id(store: S
 async def test_a_database_that_went_away_fails_soon_and_hides_its_password(store: Store, proxy: Proxy) -> None:
     await proxy.go_away()
     began = time.monotonic()
-    for attempt in (store.queue.results([call().id]), store.history.list(), beat(store, "boot-1")):
+    for attempt in (store.queue.results([call().id]), store.history.list(), beat(store, "instance-1")):
         with pytest.raises(DatabaseUnavailableError, match=r"cannot be used.*FORGE_DATABASE_URL") as caught:
             await attempt
         assert str(proxy.port) in str(caught.value)

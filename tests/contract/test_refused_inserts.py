@@ -7,7 +7,7 @@ import pytest
 from forge_tools.errors import ForgeError
 from forge_tools.records import LinkedExecution, NewExecution, ToolCategory, ToolParameter, ToolSpec, Wakeup
 from forge_tools.storage import Store, ToolChangedError
-from tests.contract.calls import SCOPE, boot, call, statuses
+from tests.contract.calls import SCOPE, call, instance, statuses
 
 FIRST = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE)
 PATTERN = ToolParameter(name="pattern", type="string", description="What.")
@@ -36,8 +36,8 @@ async def stored(store: Store, rows: Sequence[NewExecution]) -> list[bool]:
 
 
 async def test_only_calls_by_the_definition_that_counts_are_stored(store: Store, insert: Insert) -> None:
-    await store.catalogue.publish([FIRST], "boot-1")
-    await store.catalogue.publish([SECOND], "boot-1")
+    await store.catalogue.publish([FIRST], "instance-1")
+    await store.catalogue.publish([SECOND], "instance-1")
     rows = [by(SECOND), by(FIRST), by(SECOND)]
 
     answers = await insert(store, rows)
@@ -52,7 +52,7 @@ async def test_only_calls_by_the_definition_that_counts_are_stored(store: Store,
 
 async def test_a_pinned_definition_is_the_one_that_counts(store: Store, insert: Insert) -> None:
     for spec in (FIRST, SECOND):
-        await store.catalogue.publish([spec], "boot-1")
+        await store.catalogue.publish([spec], "instance-1")
     await store.catalogue.pin("Grep", FIRST.digest)
     rows = [by(FIRST), by(SECOND)]
     await insert(store, rows)
@@ -64,7 +64,7 @@ async def test_a_pinned_definition_is_the_one_that_counts(store: Store, insert: 
 
 
 async def test_a_disabled_tool_is_refused_with_its_definition(store: Store, insert: Insert) -> None:
-    await store.catalogue.publish([FIRST], "boot-1")
+    await store.catalogue.publish([FIRST], "instance-1")
     await store.catalogue.switch("Grep", is_enabled=False)
 
     [refused] = await insert(store, [by(FIRST)])
@@ -76,10 +76,10 @@ async def test_a_disabled_tool_is_refused_with_its_definition(store: Store, inse
 async def test_what_was_stored_before_its_tool_changed_is_not_refused_when_it_is_repeated(
     store: Store, insert: Insert
 ) -> None:
-    await store.catalogue.publish([FIRST], "boot-1")
+    await store.catalogue.publish([FIRST], "instance-1")
     row = by(FIRST)
     await insert(store, [row])
-    await store.catalogue.publish([SECOND], "boot-1")
+    await store.catalogue.publish([SECOND], "instance-1")
 
     assert list(await insert(store, [row])) == [None]
 
@@ -89,7 +89,7 @@ async def test_a_tool_that_nobody_published_is_not_judged(store: Store, insert: 
 
 
 async def test_a_definition_of_newer_code_refuses_without_being_read(store: Store, insert: Insert) -> None:
-    await store.catalogue.publish([FIRST], "boot-1")
+    await store.catalogue.publish([FIRST], "instance-1")
     await store._database.write(
         lambda connection: connection.exec_driver_sql("UPDATE tools SET spec = '{\"name\": 7}', digest = 'newer'")
     )
@@ -103,11 +103,11 @@ async def test_a_definition_of_newer_code_refuses_without_being_read(store: Stor
 async def test_queued_calls_run_when_every_worker_was_replaced_by_another_digest_of_the_same_major(
     store: Store,
 ) -> None:
-    await store.workers.register(boot("boot-1"))
-    await store.catalogue.publish([FIRST], "boot-1")
+    await store.workers.register(instance("instance-1"))
+    await store.catalogue.publish([FIRST], "instance-1")
     rows = [by(FIRST) for _ in range(200)]
     await store.queue.submit_many(rows)
-    await store.catalogue.publish([SECOND], "boot-2")
+    await store.catalogue.publish([SECOND], "instance-2")
 
     claims = await store.queue.claim([Wakeup(row.id, 0) for row in rows], SCOPE)
 

@@ -96,7 +96,7 @@ async def test_writing_again_changes_nothing_and_an_older_one_does_not_come_back
 async def test_an_attempt_that_is_no_longer_its_workers_writes_nothing(store: Store) -> None:
     first = await running(store, idempotent=True, max_attempts=2)
     await store.reports.add([report(first, 1, text="of the first")])
-    await store.transitions.recover("boot-1", "gone")
+    await store.transitions.recover("instance-1", "gone")
     second = await claimed(store, first.id, attempt=1)
 
     await store.reports.add([report(first, 2, text="too late"), report(second, 1, text="of the second")])

@@ -251,7 +251,7 @@ async def test_a_worker_prunes_by_the_rules_of_the_settings(store: Store) -> Non
     await past(store)
     rules = (RetentionRule(days=1e-9, status="failed"), RetentionRule(days=1e-9, tool="Grep"))
     settings = Settings(retention=rules)
-    assert await Retention(store, "boot-1", settings, None).prune() == 3
+    assert await Retention(store, "instance-1", settings, None).prune() == 3
 
 
 def test_the_pace_follows_what_transactions_take_and_rests_longer_beside_live_calls() -> None:

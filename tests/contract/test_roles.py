@@ -15,7 +15,7 @@ from forge_tools.records import ExecutionStatus, Outcome, Wakeup, new_id
 from forge_tools.records.audit import Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
-from tests.contract.calls import SCOPE, beat, boot, call, ended, statuses
+from tests.contract.calls import SCOPE, beat, call, ended, instance, statuses
 from tests.contract.sealed import seal_all, verified
 from tests.contract.test_retention import everything
 from tests.contract.test_rollups import HOUR, OLD, put_back, rolled_hours
@@ -109,8 +109,8 @@ async def test_a_client_submits_a_worker_runs_and_the_client_reads_what_came_of_
 ) -> None:
     new = call()
     await alice.queue.submit(new)
-    await walter.workers.register(boot())
-    assert await beat(walter, "boot-1") == []
+    await walter.workers.register(instance())
+    assert await beat(walter, "instance-1") == []
     assert await walter.queue.due(SCOPE, 5) == [Wakeup(new.id, 0)]
     await worked_off(walter, new.id, output='"done"')
     [result] = await alice.queue.results([new.id])
@@ -177,8 +177,8 @@ HOSTILE = [
     "UPDATE tools SET enabled = false",
     "UPDATE workers SET beat = 0",
     "INSERT INTO leases VALUES ('recovery', 'mallory', now() + interval '1 hour')",
-    "UPDATE sealing_keys SET public = 'mine'",
-    "INSERT INTO sealing_keys (id, public, created_at) VALUES ('m', 'mine', now())",
+    "UPDATE encryption_keys SET public = 'mine'",
+    "INSERT INTO encryption_keys (id, public, created_at) VALUES ('m', 'mine', now())",
     "DELETE FROM session_workspaces",
     # read what is for workers
     "SELECT sealed FROM execution_queue",

@@ -14,7 +14,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.shells import MOST_LISTED
 from forge_tools.storage.tables import workers
-from tests.contract.calls import beat, boot
+from tests.contract.calls import beat, instance
 
 START = datetime(2026, 5, 17, 9, 30, 0, 123456, tzinfo=UTC)
 
@@ -47,9 +47,9 @@ def lost(of: ShellRecord) -> ShellRecord:
     return replace(of, status=ShellStatus.LOST)
 
 
-async def silent_for(store: Store, seconds: float, *boots: str) -> None:
+async def silent_for(store: Store, seconds: float, *instances: str) -> None:
     """Let workers have been silent, without waiting for it."""
-    statement = update(workers).where(workers.c.id.in_(boots)).values(last_seen_at=from_now(-seconds))
+    statement = update(workers).where(workers.c.id.in_(instances)).values(last_seen_at=from_now(-seconds))
     await store._database.write(lambda connection: connection.execute(statement))
 
 
@@ -148,7 +148,7 @@ async def test_only_what_was_said_to_run_becomes_lost(store: Store) -> None:
 async def test_shells_of_a_host_without_a_worker_are_lost_after_a_while(store: Store) -> None:
     hosts = ("alive", "stopped", "silent", "never")
     for name in hosts[:3]:
-        await store.workers.register(boot(name, hostname=name))
+        await store.workers.register(instance(name, hostname=name))
     await store.workers.stop("stopped")
     await silent_for(store, 400, "silent")
     await store.shells.record_many([shell(1, host) for host in hosts] + [exited(shell(2, "silent"))])
@@ -164,7 +164,7 @@ async def test_shells_of_a_host_without_a_worker_are_lost_after_a_while(store: S
 
 async def test_a_host_with_one_live_worker_among_dead_ones_keeps_its_shells(store: Store) -> None:
     for name in ("old", "new"):
-        await store.workers.register(boot(name))
+        await store.workers.register(instance(name))
     await silent_for(store, 4000, "old")
     await store.shells.record(shell())
 
@@ -174,8 +174,8 @@ async def test_a_host_with_one_live_worker_among_dead_ones_keeps_its_shells(stor
 
 async def test_the_silence_of_a_host_is_that_of_the_worker_seen_last_in_that_lane(store: Store) -> None:
     for name in ("one", "two"):
-        await store.workers.register(boot(name))
-    await store.workers.register(boot("other", lane="process"))
+        await store.workers.register(instance(name))
+    await store.workers.register(instance("other", lane="process"))
     await store.workers.stop("one")
     await silent_for(store, 100, "one")
     await silent_for(store, 200, "two")

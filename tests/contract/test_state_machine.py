@@ -32,7 +32,7 @@ from forge_tools.records import (
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_attempts, execution_queue, executions
-from tests.contract.calls import beat, boot, call, ended, scope
+from tests.contract.calls import beat, call, ended, instance, scope
 
 LATER = 3600.0
 QUEUED, RUNNING = ExecutionStatus.QUEUED, ExecutionStatus.RUNNING
@@ -41,9 +41,9 @@ EXPIRED, REJECTED = ExecutionStatus.EXPIRED, ExecutionStatus.REJECTED
 SUCCEEDED, FAILED, LOST = ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED, ExecutionStatus.LOST
 
 SPEC = ToolSpec(name="Grep", description="Search", category=ToolCategory.FILE)
-BOOTS = ("boot-1", "boot-2")
+BOOTS = ("instance-1", "instance-2")
 SCOPES = [
-    scope(boot=name, lane=lane, queues=queues)
+    scope(instance=name, lane=lane, queues=queues)
     for name in BOOTS
     for lane in ("async", "process")
     for queues in (("default",), ("default", "background"))
@@ -121,9 +121,9 @@ class Life:
         is_mine = self.lane == by.lane and self.new.queue in by.queues
         return is_free and is_mine and self.attempt < self.new.max_attempts
 
-    def host(self, name: str = "boot-1") -> Scope:
+    def host(self, name: str = "instance-1") -> Scope:
         """A worker that may run it."""
-        return scope(boot=name, lane=self.lane, queues=(self.new.queue,))
+        return scope(instance=name, lane=self.lane, queues=(self.new.queue,))
 
     def start(self, claim: Claim, owner: str) -> None:
         self.status, self.attempt, self.owner = RUNNING, self.attempt + 1, owner
@@ -177,7 +177,7 @@ class Life:
         self.wait(is_due=True)
         self.lane = (
             "process" if is_suspect and self.new.queue == "default" else self.lane
-        )  # served there by the third boot
+        )  # served there by the third instance
         return "requeued"
 
     def sweep(self) -> bool:
@@ -240,7 +240,7 @@ class Lives(RuleBasedStateMachine):
         won = self.run(self.store.queue.claim([Wakeup(id_, attempt)] * 2, by))
         assert len(won) == self.lives[id_].can_be_claimed(by)
         for claim in won:
-            self.lives[id_].start(claim, by.boot)
+            self.lives[id_].start(claim, by.instance)
             assert claim.attempt == self.lives[id_].attempt
 
     def finish_the_last_claim(self, id_: str, how: int) -> None:
@@ -267,7 +267,7 @@ class Lives(RuleBasedStateMachine):
     def recover(self, id_: str, how: int) -> None:
         dead = self.lives[id_].owner or BOOTS[how % 2]
         owned = [id_ for id_, life in self.lives.items() if life.owner == dead]
-        self.run(beat(self.store, "boot-3"))  # so the host is there, and the dead one alone is not
+        self.run(beat(self.store, "instance-3"))  # so the host is there, and the dead one alone is not
         requeued, lost = self.run(self.store.transitions.recover(dead, "dead"))
         verdicts = {id_: self.lives[id_].lose_owner(self.beats) for id_ in owned}
         assert verdicts == dict.fromkeys(requeued, "requeued") | dict.fromkeys(lost, "lost")
@@ -376,6 +376,6 @@ def test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says
 async def register_boots(store: Store) -> None:
     """Besides the two a third one, to which recovery may move what ran in the async lane."""
     for name in BOOTS:
-        await store.workers.register(boot(name))
-    await store.workers.register(boot("boot-3", lane="process"))
-    await store.catalogue.publish([SPEC], "boot-3")
+        await store.workers.register(instance(name))
+    await store.workers.register(instance("instance-3", lane="process"))
+    await store.catalogue.publish([SPEC], "instance-3")

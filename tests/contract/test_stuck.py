@@ -9,16 +9,16 @@ from forge_tools.records import StuckCalls, StuckReason, ToolCategory, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, workers
-from tests.contract.calls import boot, running, scope, submitted
+from tests.contract.calls import instance, running, scope, submitted
 
 
 async def stuck(store: Store) -> list[StuckCalls]:
     return await store.overviews.stuck(lease=15, patience=10)
 
 
-async def served(store: Store, name: str = "boot-1", tool: str = "Grep", **changes: Any) -> None:
+async def served(store: Store, name: str = "instance-1", tool: str = "Grep", **changes: Any) -> None:
     """A live worker that hosts the tool."""
-    await store.workers.register(boot(name, **changes))
+    await store.workers.register(instance(name, **changes))
     await store.catalogue.publish([ToolSpec(name=tool, description="x", category=ToolCategory.FILE)], name)
 
 
@@ -44,9 +44,9 @@ async def test_a_call_that_runs_on_a_silent_worker_is_stuck(store: Store) -> Non
 @pytest.mark.parametrize("owner", ["stopped", "unknown"])
 async def test_a_call_whose_owner_stopped_or_has_no_row_is_stuck(store: Store, owner: str) -> None:
     await served(store)
-    await running(store, by=scope(boot="boot-1" if owner == "stopped" else "ghost"))
+    await running(store, by=scope(instance="instance-1" if owner == "stopped" else "ghost"))
     if owner == "stopped":
-        await store.workers.stop("boot-1")
+        await store.workers.stop("instance-1")
     assert [one.reason for one in await stuck(store)] == [StuckReason.OWNER_GONE]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from forge_tools.records import ToolCategory, ToolParameter, ToolSpec
 from forge_tools.storage import Store
-from tests.contract.calls import SCOPE, boot, ended
+from tests.contract.calls import SCOPE, ended, instance
 from tests.services import GivenValkey, ValkeyServer
 from tests.waiting import reached
 
@@ -41,8 +41,8 @@ print(json.dumps([*asyncio.run(main()), sorted(sys.modules)]))
 async def test_a_whole_call_loads_no_sqlalchemy(
     store: Store, migrated_url: str, valkey: ValkeyServer | GivenValkey
 ) -> None:
-    await store.workers.register(boot())
-    await store.catalogue.publish([GREP], "boot-1")
+    await store.workers.register(instance())
+    await store.catalogue.publish([GREP], "instance-1")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FORGE_", "COVERAGE"))}
     environment |= {"FORGE_DATABASE_URL": migrated_url, "FORGE_BROKER_URL": valkey.url}
     client = await asyncio.create_subprocess_exec(

@@ -10,7 +10,7 @@ from forge_tools.records import ExecutionStatus, StuckReason, ToolCategory, Tool
 from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, tools
-from tests.contract.calls import boot, ended, running, submitted
+from tests.contract.calls import ended, instance, running, submitted
 
 FIRST = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, aliases=("grep",), lane="async")
 SECOND = FIRST.model_copy(
@@ -21,7 +21,7 @@ THIRD = FIRST.model_copy(update={"version": "2.0.0"})
 
 async def published(store: Store, *specs: ToolSpec, **options: Any) -> None:
     for spec in specs:
-        await store.catalogue.publish([spec], "boot-1", **options)
+        await store.catalogue.publish([spec], "instance-1", **options)
 
 
 async def named(store: Store) -> list[str]:
@@ -53,11 +53,11 @@ async def test_the_definition_an_execution_named_is_found_however_many_came_afte
 
 
 async def test_what_a_worker_hosted_is_known_when_it_has_long_stopped(store: Store) -> None:
-    await store.workers.register(boot("boot-1"))
+    await store.workers.register(instance("instance-1"))
     await published(store, SECOND)
     claim = await running(store, tool_digest=SECOND.digest)
     await store.queue.finish(ended(claim, ExecutionStatus.SUCCEEDED))
-    await store.workers.stop("boot-1")
+    await store.workers.stop("instance-1")
     record = await store.history.get(claim.id)
 
     assert record.worker_id is not None
@@ -124,13 +124,13 @@ async def test_under_the_policy_pinned_the_first_definition_of_a_new_tool_is_it(
 async def test_a_worker_is_told_what_it_will_not_run(store: Store) -> None:
     await published(store, FIRST)
     await store.catalogue.pin("Grep", "1.0.0")
-    await store.workers.register(boot("boot-2"))
+    await store.workers.register(instance("instance-2"))
 
-    [warning] = await store.catalogue.publish([SECOND], "boot-2")
+    [warning] = await store.catalogue.publish([SECOND], "instance-2")
 
     assert f"'Grep' 1.1.0 ({SECOND.digest}) is hosted here, but pinned to 1.0.0" in warning
     assert f"tools pin Grep {SECOND.digest}" in warning
-    assert await store.catalogue.publish([FIRST], "boot-2") == []
+    assert await store.catalogue.publish([FIRST], "instance-2") == []
 
 
 async def test_a_digest_is_the_one_that_was_published_though_this_code_reckons_another(store: Store) -> None:
@@ -149,7 +149,7 @@ async def test_calls_that_only_another_version_could_run_say_what_they_need_and_
 ) -> None:
     await published(store, FIRST)
     await submitted(store, tool_digest=FIRST.digest)
-    await store.workers.register(boot("boot-1"))
+    await store.workers.register(instance("instance-1"))
     await published(store, hosted)
     if pin:
         await store.catalogue.pin("Grep", pin)

@@ -16,11 +16,11 @@ from tests.contract.calls import (
     SCOPE,
     UNKNOWN,
     beat,
-    boot,
     call,
     claimed,
     ended,
     finished,
+    instance,
     overdue,
     running,
     scope,
@@ -41,13 +41,13 @@ async def test_a_queued_call_is_cancelled_at_once(store: Store) -> None:
 
 
 async def test_a_running_call_is_asked_to_stop_and_its_owner_hears_until_it_ends(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     claim, other = await running(store), await running(store)
     assert await store.transitions.cancel(claim.id, actor="ann") == "requested"
-    assert await beat(store, "boot-1") == [Wakeup(claim.id, 1)]
-    assert await beat(store, "boot-1") == [Wakeup(claim.id, 1)]
+    assert await beat(store, "instance-1") == [Wakeup(claim.id, 1)]
+    assert await beat(store, "instance-1") == [Wakeup(claim.id, 1)]
     assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
-    assert await beat(store, "boot-1") == []
+    assert await beat(store, "instance-1") == []
     assert await statuses(store, [other.id]) == {other.id: ExecutionStatus.RUNNING}
 
 
@@ -106,17 +106,17 @@ async def test_a_sweep_takes_no_more_than_its_limit(store: Store) -> None:
 
 
 async def test_recovery_queues_idempotent_calls_again_and_says_the_others_are_lost(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     again = await running(store, idempotent=True, max_attempts=3)
     lost = await running(store)
-    assert await store.transitions.recover("boot-1", "silent for 15 s") == ([again.id], [lost.id])
+    assert await store.transitions.recover("instance-1", "silent for 15 s") == ([again.id], [lost.id])
     assert (await claimed(store, again.id, attempt=1)).attempt == 2
     [stored] = await store.queue.results([lost.id])
     assert (stored.status, stored.result.error_code) == (ExecutionStatus.LOST, "LOST")
     assert "unknown" in str(stored.result.error)
     [attempt] = await store.history.attempts(again.id)
     assert (attempt.status, attempt.worker_id, attempt.hostname, attempt.pid) == (
-        ExecutionStatus.LOST, "boot-1", "host-1", 11
+        ExecutionStatus.LOST, "instance-1", "host-1", 11
     )  # fmt: skip
     assert attempt.started_at is not None
     assert [event.kind for event in await store.history.events(again.id)] == ["requeue"]
@@ -125,27 +125,27 @@ async def test_recovery_queues_idempotent_calls_again_and_says_the_others_are_lo
 
 async def test_recovery_leaves_other_boots_and_repeats_harmlessly(store: Store) -> None:
     mine = await running(store)
-    theirs = await running(store, by=scope(boot="boot-2"))
-    assert await store.transitions.recover("boot-1", "dead") == ([], [mine.id])
-    assert await store.transitions.recover("boot-1", "dead") == ([], [])
+    theirs = await running(store, by=scope(instance="instance-2"))
+    assert await store.transitions.recover("instance-1", "dead") == ([], [mine.id])
+    assert await store.transitions.recover("instance-1", "dead") == ([], [])
     assert await store.queue.finish(ended(theirs))
 
 
 async def test_an_idempotent_call_without_attempts_left_is_lost(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=1)
-    assert await store.transitions.recover("boot-1", "dead") == ([], [claim.id])
+    assert await store.transitions.recover("instance-1", "dead") == ([], [claim.id])
 
 
 async def test_a_call_that_is_not_idempotent_never_runs_again_whatever_attempts_are_left(store: Store) -> None:
     claim = await running(store, idempotent=False, max_attempts=3)
-    assert await store.transitions.recover("boot-1", "dead") == ([], [claim.id])
+    assert await store.transitions.recover("instance-1", "dead") == ([], [claim.id])
     assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
 
 
 async def test_recovery_gives_a_long_running_call_its_waiting_time_again(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=2)
     await overdue(store, claim.id)
-    assert await store.transitions.recover("boot-1", "dead") == ([claim.id], [])
+    assert await store.transitions.recover("instance-1", "dead") == ([claim.id], [])
     assert await store.transitions.sweep() == []
     assert (await claimed(store, claim.id, attempt=1)).attempt == 2
 
@@ -153,7 +153,7 @@ async def test_recovery_gives_a_long_running_call_its_waiting_time_again(store: 
 async def test_the_finish_of_a_recovered_attempt_is_late(store: Store) -> None:
     requeued = await running(store, idempotent=True, max_attempts=3)
     lost = await running(store)
-    await store.transitions.recover("boot-1", "dead")
+    await store.transitions.recover("instance-1", "dead")
     assert await store.queue.finish_many([ended(requeued), ended(lost)]) == [False, False]
     assert not await store.queue.finish(ended(lost, ExecutionStatus.LOST))
     assert await statuses(store, [requeued.id, lost.id]) == {
@@ -166,7 +166,7 @@ async def test_the_finish_of_a_recovered_attempt_is_late(store: Store) -> None:
 async def test_a_recovered_call_whose_cancel_was_asked_ends_as_cancelled(store: Store) -> None:
     claim = await running(store, idempotent=True, max_attempts=3)
     await store.transitions.cancel(claim.id, actor="ann")
-    await store.transitions.recover("boot-1", "dead")
+    await store.transitions.recover("instance-1", "dead")
     assert await store.queue.claim([Wakeup(claim.id, 1)], SCOPE) == []
     assert await store.transitions.sweep() == [claim.id]
     assert await statuses(store, [claim.id]) == {claim.id: ExecutionStatus.CANCELLED}
@@ -177,12 +177,12 @@ async def test_a_recovered_call_whose_cancel_was_asked_ends_as_cancelled(store: 
 
 
 async def test_a_lost_call_says_what_is_known_and_what_to_do(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     claim = await running(store, max_attempts=2)
-    await store.transitions.recover("boot-1", "silent for 15 s")
+    await store.transitions.recover("instance-1", "silent for 15 s")
     error = (await store.history.get(claim.id)).error or ""
     started = datetime.fromtimestamp(claim.started_at or 0, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    assert error.startswith("Worker boot-1 on host-1 (process 11) died (its last heartbeat was at 20")
+    assert error.startswith("Worker instance-1 on host-1 (process 11) died (its last heartbeat was at 20")
     assert f"while the tool ran (started {started}, attempt 1 of 2)" in error
     assert "unknown. The tool is not idempotent, so it is not run again: check its effects before" in error
 
@@ -191,7 +191,7 @@ async def test_a_call_that_ended_its_workers_is_lost_after_its_attempts_and_list
     poison = await submitted(store, idempotent=True, max_attempts=3)
     for attempt in range(3):
         await claimed(store, poison, attempt)
-        await store.transitions.recover("boot-1", "dead")
+        await store.transitions.recover("instance-1", "dead")
     [record] = await store.history.list(status=ExecutionStatus.LOST)
     assert (record.id, record.attempt, record.error_code) == (poison, 3, "LOST")
     assert "(dead)" in (record.error or "")
@@ -200,21 +200,21 @@ async def test_a_call_that_ended_its_workers_is_lost_after_its_attempts_and_list
 
 
 async def test_what_was_present_at_the_first_death_of_an_async_worker_stays_in_its_lane(store: Store) -> None:
-    await host(store, "boot-2", lane="process", version="1.0.0")
+    await host(store, "instance-2", lane="process", version="1.0.0")
     claim = await running(store, idempotent=True, max_attempts=3)
-    await dies(store, "boot-1")
-    assert (await claimed(store, claim.id, 1, by=scope(boot="boot-3"))).attempt == 2
+    await dies(store, "instance-1")
+    assert (await claimed(store, claim.id, 1, by=scope(instance="instance-3"))).attempt == 2
 
 
 async def test_what_was_present_at_two_deaths_is_retried_alone_and_its_new_neighbours_are_not(store: Store) -> None:
-    await host(store, "boot-2", lane="process", version="1.4.0")
+    await host(store, "instance-2", lane="process", version="1.4.0")
     moved = await running(store, idempotent=True, max_attempts=3)
-    await dies(store, "boot-1")
-    await claimed(store, moved.id, 1, by=scope(boot="boot-3"))
-    stays = await running(store, by=scope(boot="boot-3"), idempotent=True, max_attempts=3)
-    await dies(store, "boot-3")
+    await dies(store, "instance-1")
+    await claimed(store, moved.id, 1, by=scope(instance="instance-3"))
+    stays = await running(store, by=scope(instance="instance-3"), idempotent=True, max_attempts=3)
+    await dies(store, "instance-3")
     assert [wakeup.id for wakeup in await store.queue.due(SCOPE, 10)] == [stays.id]
-    assert (await claimed(store, moved.id, 2, by=scope(boot="boot-2", lane="process"))).attempt == 3
+    assert (await claimed(store, moved.id, 2, by=scope(instance="instance-2", lane="process"))).attempt == 3
     assert [event.detail.get("lane") for event in await store.history.events(moved.id)] == [
         None, "process, to run alone"
     ]  # fmt: skip
@@ -222,18 +222,18 @@ async def test_what_was_present_at_two_deaths_is_retried_alone_and_its_new_neigh
 
 @pytest.mark.parametrize("neighbour", [{"hostname": "host-2"}, {"silent": 19.0}])
 async def test_a_host_that_vanished_makes_nobody_a_suspect(store: Store, neighbour: dict[str, Any]) -> None:
-    await host(store, "boot-2", lane="process", version="1.0.0", hostname="host-2")
-    await host(store, "boot-4", version="1.0.0", **neighbour)
+    await host(store, "instance-2", lane="process", version="1.0.0", hostname="host-2")
+    await host(store, "instance-4", version="1.0.0", **neighbour)
     assert (await twice_orphaned(store)).attempt == 3
 
 
 async def test_a_worker_that_only_froze_makes_nobody_a_suspect(store: Store) -> None:
-    await host(store, "boot-2", lane="process", version="1.0.0")
+    await host(store, "instance-2", lane="process", version="1.0.0")
     claim = await running(store, idempotent=True, max_attempts=3)
-    await dies(store, "boot-1")
-    await beat(store, "boot-1")
-    await claimed(store, claim.id, 1, by=scope(boot="boot-3"))
-    await dies(store, "boot-3")
+    await dies(store, "instance-1")
+    await beat(store, "instance-1")
+    await claimed(store, claim.id, 1, by=scope(instance="instance-3"))
+    await dies(store, "instance-3")
     assert (await claimed(store, claim.id, 2)).attempt == 3
 
 
@@ -241,7 +241,7 @@ async def test_a_worker_that_only_froze_makes_nobody_a_suspect(store: Store) -> 
 async def test_a_suspect_that_nobody_serves_in_the_process_lane_stays_where_it_is(
     store: Store, other: dict[str, Any]
 ) -> None:
-    await host(store, "boot-2", **{"lane": "process", "version": "1.0.0"} | other)
+    await host(store, "instance-2", **{"lane": "process", "version": "1.0.0"} | other)
     claim = await twice_orphaned(store)
     assert all("lane" not in event.detail for event in await store.history.events(claim.id))
 
@@ -249,9 +249,9 @@ async def test_a_suspect_that_nobody_serves_in_the_process_lane_stays_where_it_i
 async def twice_orphaned(store: Store) -> Claim:
     """A call whose two workers died, claimed a third time in the async lane."""
     claim = await running(store, idempotent=True, max_attempts=3)
-    await dies(store, "boot-1")
-    await claimed(store, claim.id, 1, by=scope(boot="boot-3"))
-    await dies(store, "boot-3")
+    await dies(store, "instance-1")
+    await claimed(store, claim.id, 1, by=scope(instance="instance-3"))
+    await dies(store, "instance-3")
     return await claimed(store, claim.id, 2)
 
 
@@ -306,18 +306,18 @@ async def test_who_has_to_hear_of_a_cancel_is_the_worker_while_a_call_runs_and_e
     notified, silent = await submitted(store, reply_to="client-1"), await submitted(store)
     claim = await running(store)
     found = await store.transitions.listeners([notified, silent, claim.id, UNKNOWN, "nope"])
-    assert sorted(found) == sorted([("client-1", notified), ("boot-1", claim.id)])
+    assert sorted(found) == sorted([("client-1", notified), ("instance-1", claim.id)])
     assert await store.transitions.listeners([]) == []
 
 
 async def test_a_worker_reads_which_of_its_running_calls_are_to_be_cancelled(store: Store) -> None:
     claim, _ = await running(store), await running(store)
-    assert await store.transitions.cancels("boot-1") == []
+    assert await store.transitions.cancels("instance-1") == []
     assert await ask(store, claim.id) == "requested"
-    assert await store.transitions.cancels("boot-1") == [Wakeup(claim.id, 1)]
-    assert await store.transitions.cancels("boot-2") == []
+    assert await store.transitions.cancels("instance-1") == [Wakeup(claim.id, 1)]
+    assert await store.transitions.cancels("instance-2") == []
     assert await store.queue.finish(ended(claim, ExecutionStatus.CANCELLED))
-    assert await store.transitions.cancels("boot-1") == []
+    assert await store.transitions.cancels("instance-1") == []
 
 
 async def test_due_work_comes_oldest_first_and_within_the_limit(store: Store) -> None:
@@ -339,27 +339,27 @@ async def awaiting(store: Store) -> str:
 
 async def host(store: Store, name: str, *, version: str, tool: str = "Grep", silent: float = 0.0, **facts: Any) -> None:
     """Another worker that lives, or was heard of `silent` seconds ago, and hosts that tool."""
-    await store.workers.register(boot(name, **facts))
+    await store.workers.register(instance(name, **facts))
     hosted = {"tools": {tool: f"{version} d1"}, "last_seen_at": from_now(-silent)}
     row = update(workers).where(workers.c.id == name).values(hosted)
     await store._database.write(lambda connection: connection.execute(row))
 
 
 async def test_a_boot_that_has_beaten_since_its_judge_looked_is_left_alone(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     claim = await running(store)
-    seen = (await store.workers.beats())["boot-1"]
-    await beat(store, "boot-1")
+    seen = (await store.workers.beats())["instance-1"]
+    await beat(store, "instance-1")
 
-    assert await store.transitions.recover("boot-1", "silent", seen) == ([], [])
+    assert await store.transitions.recover("instance-1", "silent", seen) == ([], [])
     assert await statuses(store, [claim.id]) == {claim.id: ExecutionStatus.RUNNING}
-    assert await store.transitions.recover("boot-1", "silent", seen + 1) == ([], [claim.id])
+    assert await store.transitions.recover("instance-1", "silent", seen + 1) == ([], [claim.id])
 
 
 async def test_an_owner_that_never_had_a_row_is_judged_by_that(store: Store) -> None:
     claim = await running(store)
-    assert await store.transitions.recover("boot-1", "silent", 0) == ([], [])
-    assert await store.transitions.recover("boot-1", "silent", (await store.workers.beats())["boot-1"]) == (
+    assert await store.transitions.recover("instance-1", "silent", 0) == ([], [])
+    assert await store.transitions.recover("instance-1", "silent", (await store.workers.beats())["instance-1"]) == (
         [],
         [claim.id],
     )

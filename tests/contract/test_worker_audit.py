@@ -14,13 +14,13 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.storage import Store
 from forge_tools.storage.audit.keys import make_key
 from forge_tools.storage.heartbeat import Answers, Heartbeat
-from tests.contract.calls import boot, scope
+from tests.contract.calls import instance, scope
 from tests.contract.sealed import past, sealed_past, verified
 from tests.waiting import within
 from workers.services.audit import LEASE, AuditChain, signer_of
 from workers.services.service import Leadership, keep
 
-OLDEST, YOUNGER = "boot-1", "boot-2"
+OLDEST, YOUNGER = "instance-1", "instance-2"
 
 
 def chain(store: Store, worker_id: str = OLDEST, **options: Any) -> AuditChain:
@@ -36,7 +36,7 @@ async def test_what_was_appended_once_is_not_appended_again(store: Store) -> Non
 
 async def test_of_two_that_both_think_they_lead_one_appends(store: Store) -> None:
     await past(store)
-    assert await store.workers.take_lease(LEASE, "boot-0", 15.0)
+    assert await store.workers.take_lease(LEASE, "instance-0", 15.0)
     assert await chain(store).append() == 0
 
 
@@ -74,7 +74,7 @@ async def test_where_nothing_happens_one_question_an_interval_goes_with_the_hear
 
 async def test_a_worker_that_knows_of_no_other_leads(store: Store) -> None:
     await past(store)
-    async with beating(store, chain(store, "boot-9"), Leadership("boot-9")), asyncio.timeout(60):
+    async with beating(store, chain(store, "instance-9"), Leadership("instance-9")), asyncio.timeout(60):
         while not await store.audit.count():
             await asyncio.sleep(0.01)
 
@@ -93,7 +93,7 @@ async def beating(
 ) -> AsyncIterator[list[Mapping[str, Any]]]:
     """Append and beat for ever, as a worker does; yields what was asked of what is behind the chain."""
     asked: list[Mapping[str, Any]] = []
-    await store.workers.register(boot("boot-1"))
+    await store.workers.register(instance("instance-1"))
 
     async def beat() -> None:
         for _ in within(60, "nobody ends the heartbeats"):

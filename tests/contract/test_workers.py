@@ -4,14 +4,14 @@ from datetime import UTC, datetime
 
 from forge_tools.records import ServerState
 from forge_tools.storage import Store
-from tests.contract.calls import beat, boot, running, scope
+from tests.contract.calls import beat, instance, running, scope
 from tests.waiting import reached
 
 
 async def test_a_registered_boot_is_listed_with_what_it_serves(store: Store) -> None:
-    await store.workers.register(boot(queues=("default", "background"), concurrency=200))
+    await store.workers.register(instance(queues=("default", "background"), concurrency=200))
     [worker] = await store.workers.list()
-    assert (worker.id, worker.hostname, worker.pid, worker.lane) == ("boot-1", "host-1", 11, "async")
+    assert (worker.id, worker.hostname, worker.pid, worker.lane) == ("instance-1", "host-1", 11, "async")
     assert (worker.queues, worker.concurrency, worker.beat) == (("default", "background"), 200, 0)
     assert worker.started_at is not None
     assert worker.stopped_at is None
@@ -23,52 +23,52 @@ async def test_how_the_servers_of_live_boots_are_is_told_to_all(store: Store) ->
         server="files", prefix="mcp__files__", status="failing", since=datetime.now(UTC), why="no \\x00", failures=2
     )
     serving = ServerState(server="web", prefix="mcp__web__", status="serving", since=datetime.now(UTC), tools=3)
-    await store.workers.register(boot(servers=(failing,)))
-    await store.workers.register(boot("boot-2", servers=(serving,)))
+    await store.workers.register(instance(servers=(failing,)))
+    await store.workers.register(instance("instance-2", servers=(serving,)))
     assert [one.why for one in (await store.directories.read(30)).servers] == [failing.why, ""]
 
-    await store.workers.tell_servers("boot-1", [serving])
-    await store.workers.stop("boot-2")
+    await store.workers.tell_servers("instance-1", [serving])
+    await store.workers.stop("instance-2")
 
     told = serving.model_copy(update={"hostname": "host-1"})
     assert (await store.directories.read(30)).servers == (told,)
-    assert {one.id: one.servers for one in await store.workers.list()}["boot-1"] == (told,)
+    assert {one.id: one.servers for one in await store.workers.list()}["instance-1"] == (told,)
 
 
 async def test_a_beat_only_grows(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     for _ in range(3):
-        assert await beat(store, "boot-1") == []
-    assert await store.workers.beats() == {"boot-1": 3}
+        assert await beat(store, "instance-1") == []
+    assert await store.workers.beats() == {"instance-1": 3}
 
 
 async def test_registering_again_keeps_the_beat(store: Store) -> None:
-    await store.workers.register(boot())
-    await beat(store, "boot-1")
-    await store.workers.register(boot(concurrency=9))
+    await store.workers.register(instance())
+    await beat(store, "instance-1")
+    await store.workers.register(instance(concurrency=9))
     [worker] = await store.workers.list()
     assert (worker.beat, worker.concurrency) == (1, 9)
 
 
 async def test_a_stopped_boot_serves_nothing_and_need_not_be_watched(store: Store) -> None:
-    await store.workers.register(boot())
-    await store.workers.register(boot("boot-2", lane="process", queues=("default", "background")))
-    await store.workers.stop("boot-1")
+    await store.workers.register(instance())
+    await store.workers.register(instance("instance-2", lane="process", queues=("default", "background")))
+    await store.workers.stop("instance-1")
     assert (await store.directories.read(30)).queues == {("default", "process"): 1, ("background", "process"): 1}
-    assert await store.workers.beats() == {"boot-2": 0}
+    assert await store.workers.beats() == {"instance-2": 0}
 
 
 async def test_a_boot_that_takes_no_more_calls_lives_and_serves_nothing(store: Store) -> None:
-    await store.workers.register(boot())
-    await store.workers.withdraw("boot-1")
-    await beat(store, "boot-1")
+    await store.workers.register(instance())
+    await store.workers.withdraw("instance-1")
+    await beat(store, "instance-1")
     assert (await store.directories.read(30)).queues == {}
     [worker] = await store.workers.list(seen_within=30)
     assert (worker.queues, worker.serves, worker.stopped_at) == ((), "none: it leaves", None)
 
 
 async def test_a_silent_boot_serves_nothing(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
 
     async def is_silent() -> bool:
         return not (await store.directories.read(0.2)).queues
@@ -80,25 +80,25 @@ async def test_a_silent_boot_serves_nothing(store: Store) -> None:
 
 
 async def test_a_stopped_boot_that_owns_running_rows_is_still_watched(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
     await running(store)
-    await store.workers.stop("boot-1")
-    assert await store.workers.beats() == {"boot-1": 0}
+    await store.workers.stop("instance-1")
+    assert await store.workers.beats() == {"instance-1": 0}
 
 
 async def test_an_owner_without_a_row_is_reported_as_minus_one(store: Store) -> None:
-    claim = await running(store, by=scope(boot="ghost"))
+    claim = await running(store, by=scope(instance="ghost"))
     assert await store.workers.beats() == {"ghost": -1}
     assert await store.transitions.recover("ghost", "no row") == ([], [claim.id])
     assert await store.workers.beats() == {}
 
 
 async def test_a_recovered_boot_counts_as_stopped_until_it_beats_again(store: Store) -> None:
-    await store.workers.register(boot())
-    await store.transitions.recover("boot-1", "silent")
+    await store.workers.register(instance())
+    await store.transitions.recover("instance-1", "silent")
     assert await store.workers.beats() == {}
-    await beat(store, "boot-1")
-    assert await store.workers.beats() == {"boot-1": 1}
+    await beat(store, "instance-1")
+    assert await store.workers.beats() == {"instance-1": 1}
 
 
 async def test_a_lease_has_one_holder_until_it_runs_out(store: Store) -> None:
@@ -116,7 +116,7 @@ async def test_a_lease_has_one_holder_until_it_runs_out(store: Store) -> None:
 
 async def test_boots_that_stopped_are_told_from_those_that_live_or_came_back(store: Store) -> None:
     for name in ("stopped", "back", "living"):
-        await store.workers.register(boot(name))
+        await store.workers.register(instance(name))
     await store.workers.stop("stopped")
     await store.workers.stop("back")
     await beat(store, "back")

@@ -13,7 +13,7 @@ from forge_tools.storage import Store
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.tables import execution_queue, workers
 from forge_tools.storage.workspaces import MOST_MOVES
-from tests.contract.calls import boot, claimed, ended, running, scope, statuses
+from tests.contract.calls import claimed, ended, instance, running, scope, statuses
 
 GREP = ToolSpec(name="Grep", description="Search.", category=ToolCategory.FILE, lane="async")
 LEASE = 15.0
@@ -24,16 +24,16 @@ def named(name: str = "repo", *, shared: bool = False) -> NamedWorkspace:
 
 
 async def start(store: Store, host: str, *own: NamedWorkspace, lane: Any = "async", name: str = "") -> Scope:
-    """A worker on that host, as it starts; its boot has the name of the host unless told otherwise."""
-    it = scope(boot=name or f"on-{host}", hostname=host, lane=lane, queues=("default", f"host.{host}"))
-    await store.workers.register(boot(it.boot, hostname=host, lane=lane, queues=it.queues))
-    await store.catalogue.publish([GREP], it.boot)
-    await store.workspaces.announce(it.boot, host, own, within=LEASE)
+    """A worker on that host, as it starts; its instance has the name of the host unless told otherwise."""
+    it = scope(instance=name or f"on-{host}", hostname=host, lane=lane, queues=("default", f"host.{host}"))
+    await store.workers.register(instance(it.instance, hostname=host, lane=lane, queues=it.queues))
+    await store.catalogue.publish([GREP], it.instance)
+    await store.workspaces.announce(it.instance, host, own, within=LEASE)
     return it
 
 
 async def silence(store: Store, name: str, seconds: float = 100.0) -> None:
-    """Let a boot have been silent for so long."""
+    """Let an instance have been silent for so long."""
     statement = update(workers).where(workers.c.id == name).values(last_seen_at=from_now(-seconds))
     await store._database.write(lambda connection: connection.execute(statement))
 
@@ -81,7 +81,7 @@ async def test_a_second_host_is_refused_what_is_not_shared_on_both(store: Store,
 async def test_hosts_that_start_at_once_do_not_both_get_it(store: Store) -> None:
     hosts_ = [await start(store, host) for host in "abcd"]
     for name in map(str, range(12)):
-        announcing = [store.workspaces.announce(it.boot, it.hostname, [named(name)], within=LEASE) for it in hosts_]
+        announcing = [store.workspaces.announce(it.instance, it.hostname, [named(name)], within=LEASE) for it in hosts_]
         ends = await asyncio.gather(*announcing, return_exceptions=True)
         assert sorted(type(end).__name__ for end in ends) == ["ConfigurationError"] * 3 + ["list"]
 
@@ -89,10 +89,10 @@ async def test_hosts_that_start_at_once_do_not_both_get_it(store: Store) -> None
 @pytest.mark.parametrize("how", ["stopped", "silent"])
 async def test_what_a_dead_host_had_is_taken_over_and_said_so(store: Store, how: str) -> None:
     a = await start(store, "a", named())
-    await (store.workers.stop(a.boot) if how == "stopped" else silence(store, a.boot))
+    await (store.workers.stop(a.instance) if how == "stopped" else silence(store, a.instance))
     assert await hosts(store) == {"repo": "a"}  # remembered: it may come back
 
-    await store.workers.register(boot("on-b", hostname="b"))
+    await store.workers.register(instance("on-b", hostname="b"))
     [sentence] = await store.workspaces.announce("on-b", "b", [named()], within=LEASE)
 
     assert "was bound to host a" in sentence
@@ -102,7 +102,7 @@ async def test_what_a_dead_host_had_is_taken_over_and_said_so(store: Store, how:
 
 async def test_a_host_that_comes_back_finds_what_was_taken_over_taken(store: Store) -> None:
     a = await start(store, "a", named())
-    await store.workers.stop(a.boot)
+    await store.workers.stop(a.instance)
     await start(store, "b", named())
     with pytest.raises(ConfigurationError, match="bound to host b"):
         await start(store, "a", named(), name="again")
@@ -111,17 +111,17 @@ async def test_a_host_that_comes_back_finds_what_was_taken_over_taken(store: Sto
 async def test_what_a_host_no_longer_has_is_forgotten_when_its_next_worker_starts(store: Store) -> None:
     first = await start(store, "a", named("old"), named("kept"), name="first")
     second = await start(store, "a", named("old"), name="second")
-    await store.workers.stop(first.boot)
+    await store.workers.stop(first.instance)
     await start(store, "a", named("kept"), name="third")
     assert await hosts(store) == {"old": "a", "kept": "a"}  # the second worker still has it
-    await store.workers.stop(second.boot)
+    await store.workers.stop(second.instance)
     await start(store, "a", name="fourth")
     assert await hosts(store) == {"kept": "a"}
 
 
 async def test_hosts_that_went_long_ago_are_forgotten(store: Store) -> None:
     a = await start(store, "a", named("docs", shared=True))
-    await silence(store, a.boot, 31 * 86_400)
+    await silence(store, a.instance, 31 * 86_400)
     await start(store, "b")
     assert await hosts(store) == {}
 
@@ -130,9 +130,9 @@ async def test_stopped_workers_are_forgotten_once_another_one_has_what_they_shar
     docs = named("docs", shared=True)
     for host in ("a", "b", "c"):
         it = await start(store, host, docs)
-        await store.workers.stop(it.boot)
+        await store.workers.stop(it.instance)
     silent = await start(store, "d", docs)
-    await silence(store, silent.boot)
+    await silence(store, silent.instance)
     await start(store, "e", docs)
     # What is only silent may go on without noticing that it was taken for dead.
     assert [one.hostname for one in await store.workspaces.list(within=LEASE)] == ["e", "d"]
@@ -156,7 +156,7 @@ async def test_a_call_that_came_to_the_wrong_host_goes_to_the_right_one_uncounte
     assert await store.queue.claim([Wakeup(claim.id, 0)], b) == []
     assert not await store.queue.finish(ended(claim))  # fenced off: it is no longer b's
     [event] = [one for one in await store.history.events(claim.id) if one.kind == "rerouted"]
-    assert event.actor == b.boot
+    assert event.actor == b.instance
     assert event.detail == {"reason": "workspace repo is not on host b", "to": "a", "queue": "host.a"}
 
 
@@ -182,7 +182,7 @@ async def test_a_call_that_is_no_longer_the_workers_is_left_alone(store: Store) 
 
 async def test_without_a_live_host_it_is_said_which_one_had_it_and_for_how_long_it_is_silent(store: Store) -> None:
     a, b = await start(store, "a", named()), await start(store, "b")
-    await silence(store, a.boot, 240)
+    await silence(store, a.instance, 240)
     claim = await running(store, by=b)
 
     stranded = await home(store, claim, b)

@@ -122,7 +122,7 @@ async def test_no_secret_is_in_any_byte_that_was_written(scene: Scene, monkeypat
         context = ExecutionContext(working_dir=str(scene.folder), session_id="s", agent_id="a")
         digest_key = scene.canaries.new("digest key")
         settings = scene.fleet.settings.model_copy(
-            update={"digest_key": SecretStr(digest_key), "seal_patterns": (r"PIN-canary[0-9a-f]{24}",)}
+            update={"digest_key": SecretStr(digest_key), "encrypt_patterns": (r"PIN-canary[0-9a-f]{24}",)}
         )
         async with ExecutorClient(settings) as client:
             await _seed(client, context, scene)

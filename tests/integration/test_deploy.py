@@ -248,7 +248,7 @@ class Containers:
             "FORGE_HOME": str(self._folder / "home"),
             "FORGE_WORKSPACE": str(self._folder),
             "FORGE_HOSTNAME": name,
-            "FORGE_SEALING_KEYS": str(self._folder),
+            "FORGE_ENCRYPTION_KEYS": str(self._folder),
             "FORGE_AUDIT_KEY": str(self._folder / "audit.key"),
         }
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -13,7 +13,10 @@ CONTEXT = ExecutionContext(working_dir=".", agent_id="agent", session_id="sessio
 
 async def main(alone: int, together: int) -> None:
     """Make calls one after the other and then, when a line is read, some at once."""
-    usual, results.SILENCE = results.SILENCE, 3600.0  # at first it relies on notifications: what is polled comes too late
+    usual, results.SILENCE = (
+        results.SILENCE,
+        3600.0,
+    )  # at first it relies on notifications: what is polled comes too late
     async with ExecutorClient(Settings.load()) as client:
         for number in range(alone):
             print(json.dumps(await greeted(client, f"alone {number}")), flush=True)

@@ -41,14 +41,22 @@ class Release:
 
     def __init__(self, packages: Path, home: Path, broker_url: str) -> None:
         self._home = home
-        own = {"HEARTBEAT": HEARTBEAT, "HOME": home, "WORKSPACE": home, "BROKER_URL": broker_url, "DATABASE_URL": f"sqlite:///{home / 'forge.db'}"}
+        own = {
+            "HEARTBEAT": HEARTBEAT,
+            "HOME": home,
+            "WORKSPACE": home,
+            "BROKER_URL": broker_url,
+            "DATABASE_URL": f"sqlite:///{home / 'forge.db'}",
+        }
         settings = {f"FORGE_{name}": str(value) for name, value in own.items()}
         self._environment = {**os.environ, **settings, "PYTHONPATH": f"{packages}:{HERE}"}
 
     def migrate(self) -> None:
         for words in (["db", "upgrade"], ["keys", "new", "--if-none"]):
             argv = [sys.executable, "-P", "-m", "forge_tools.cli", *words]
-            done = subprocess.run(argv, env=self._environment, cwd=self._home, capture_output=True, text=True, timeout=SECONDS)
+            done = subprocess.run(
+                argv, env=self._environment, cwd=self._home, capture_output=True, text=True, timeout=SECONDS
+            )
             assert done.returncode == 0, done.stdout + done.stderr
 
     @contextmanager
@@ -105,7 +113,10 @@ def test_wheels_of_releases_stay_small() -> None:
 def test_two_releases_work_together_and_one_goes_on_where_the_other_is_killed(
     who_calls: str, who_migrates: str, before: Path, tmp_path: Path, valkey_url: str
 ) -> None:
-    releases = {"the one before": Release(before, tmp_path, valkey_url), "this one": Release(ROOT, tmp_path, valkey_url)}
+    releases = {
+        "the one before": Release(before, tmp_path, valkey_url),
+        "this one": Release(ROOT, tmp_path, valkey_url),
+    }
     releases[who_migrates].migrate()
     caller = releases.pop(who_calls)
     [other] = releases.values()

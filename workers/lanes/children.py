@@ -272,7 +272,7 @@ class ChildrenLane:
         force = partial(self._force, child, body, timed_out)
         body.guard = Guard(self._ladder.force(claim.timeout), force, patience=self._grace)
         body.limit = child.limit(self._ladder.limits(claim.timeout))
-        child.line.send({"run": fields_of(claim, "token", "reply_to", "sealed", "reply_key")})
+        child.line.send({"run": fields_of(claim, "token", "reply_to", "encrypted", "reply_key")})
 
     # Ending bodies.
 

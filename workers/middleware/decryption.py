@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from forge_tools.config import Settings
-from forge_tools.errors import ForgeError, SealingError
+from forge_tools.errors import EncryptionError, ForgeError
 from forge_tools.records import Claim, Outcome, ToolResult, ToolSpec
 from forge_tools.secrecy import SCHEME, Concealment, KeyFolder, Opener, SecretSource
 from forge_tools.storage import Store
 from workers.middleware.base import Ends, Middleware
 from workers.outcomes import not_run
 
-NO_PARAMETERS = "What was sealed are no parameters: who sealed it was no client of this version. Submit the call again."
+NO_PARAMETERS = (
+    "What was encrypted are no parameters: who encrypted it was no client of this version. Submit the call again."
+)
 """Anybody can encrypt for workers, so that anything may be found there."""
 
 logger = logging.getLogger(__name__)
@@ -34,13 +36,13 @@ class Decryption(Middleware):
         current = (await store.directories.read()).encryption_key
         if current is not None and current.id not in self._folder.ids():
             logger.warning(
-                "This worker does not hold the key that clients seal with; calls with secrets will fail here",
+                "This worker does not hold the key that clients encrypt with; calls with secrets will fail here",
                 extra={"key": current.id, "folder": str(self._folder.folder)},
             )
 
     def claimed(self, claims: list[Claim], ends: Ends) -> list[Claim]:
         """The claims as their tools get them; those that cannot be decrypted end here, and their bodies never start."""
-        if not any(claim.sealed is not None or SCHEME in claim.parameters for claim in claims):
+        if not any(claim.encrypted is not None or SCHEME in claim.parameters for claim in claims):
             return claims
         decrypted = []
         for claim in claims:
@@ -49,17 +51,19 @@ class Decryption(Middleware):
             except ForgeError as error:
                 ends.add(_refused(claim, error))
             except (AttributeError, RecursionError, TypeError, ValueError):
-                ends.add(_refused(claim, SealingError(NO_PARAMETERS)))
+                ends.add(_refused(claim, EncryptionError(NO_PARAMETERS)))
         return decrypted
 
     def _decrypted(self, claim: Claim) -> Claim:
-        if claim.sealed is None and SCHEME not in claim.parameters:
+        if claim.encrypted is None and SCHEME not in claim.parameters:
             return claim
         shown, secrets = json.loads(claim.parameters), list[str]()
         parameters, context = shown, claim.context
-        if claim.sealed is not None:
-            sealed = self._opener.open(claim.sealed, execution_id=claim.id, tool=claim.tool, shown=claim.parameters)
-            parameters, found, metadata = Concealment.join(shown, sealed)
+        if claim.encrypted is not None:
+            encrypted = self._opener.open(
+                claim.encrypted, execution_id=claim.id, tool=claim.tool, shown=claim.parameters
+            )
+            parameters, found, metadata = Concealment.join(shown, encrypted)
             secrets += found
             context = json.dumps({**json.loads(context), "metadata": metadata}) if metadata else context
         if (spec := self._hosted.get(claim.tool)) is not None and spec.may_hide:
@@ -67,10 +71,10 @@ class Decryption(Middleware):
                 parameters[name] = self._source.resolve(parameters[name], secrets)
             for name in spec.holding(parameters) if claim.tool in self._may_refer_inside else ():
                 parameters[name] = self._source.resolve_inside(parameters[name], secrets)
-        if claim.sealed is None and not secrets:
+        if claim.encrypted is None and not secrets:
             return claim
         told = tuple(dict.fromkeys(secrets))
-        return replace(claim, parameters=json.dumps(parameters), context=context, sealed=None, secrets=told)
+        return replace(claim, parameters=json.dumps(parameters), context=context, encrypted=None, secrets=told)
 
 
 def _refused(claim: Claim, error: ForgeError) -> Outcome:

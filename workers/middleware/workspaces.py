@@ -46,7 +46,7 @@ class Workspaces(Middleware):
         try:
             await self._announce()
         except ConfigurationError:
-            await self._store.workers.stop(self._scope.boot)
+            await self._store.workers.stop(self._scope.instance)
             raise
 
     async def renew(self) -> None:
@@ -109,7 +109,7 @@ class Workspaces(Middleware):
             self._send_on([Wakeup(claim.id, claim.attempt - 1)], result.queue)
 
     async def _announce(self) -> None:
-        worker_id, hostname = self._scope.boot, self._scope.hostname
+        worker_id, hostname = self._scope.instance, self._scope.hostname
         announced = self._store.workspaces.announce(worker_id, hostname, self._workspaces, within=self._lease)
         for sentence in await announced:
             logger.warning(sentence)

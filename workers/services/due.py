@@ -74,7 +74,7 @@ class Share:
         self._patience = heartbeat / 2
         self._lease = lease
         self._clock = clock
-        self._workers = [scope.boot]
+        self._workers = [scope.instance]
         self._counted_at = float("-inf")
         self._left: frozenset[Wakeup] = frozenset()
 
@@ -109,11 +109,11 @@ class Share:
             return
         self._counted_at = now
         live = await self._store.workers.list(seen_within=self._lease)
-        self._workers = sorted({self._scope.boot, *(one.id for one in live if self._is_peer(one))})
+        self._workers = sorted({self._scope.instance, *(one.id for one in live if self._is_peer(one))})
 
     def _is_peer(self, worker: WorkerRecord) -> bool:
         serves = not set(worker.queues).isdisjoint(self._scope.queues)
         return worker.lane == self._scope.lane and serves and worker.stopped_at is None
 
     def _is_mine(self, wakeup: Wakeup) -> bool:
-        return self._workers[uuid.UUID(wakeup.id).int % len(self._workers)] == self._scope.boot
+        return self._workers[uuid.UUID(wakeup.id).int % len(self._workers)] == self._scope.instance

@@ -9,7 +9,7 @@ from typing import Any
 
 from forge_tools.errors import ForgeError
 from forge_tools.sandbox.processes.endings import end
-from forge_tools.sandbox.processes.environment import boot_mark
+from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import BEATS, NOW, OVER, Answers, Question
 from workers.services.heartbeat import Asker
@@ -217,7 +217,7 @@ class Recovery(Service, Asker):
         if (await self._store.workers.beats()).get(worker) != beat:
             return []
         try:
-            await asyncio.to_thread(end, boot_mark(worker))
+            await asyncio.to_thread(end, instance_mark(worker))
         except OSError as error:
             logger.error("What a dead worker left running lives on", extra={"worker": worker, "error": str(error)})
         requeued, lost = await self._store.transitions.recover(worker, f"no heartbeat for {self._lease:g}s", beat)

@@ -54,7 +54,7 @@ class ServerTools(Service):
         self._register_new(self._servers.tools())
         await self._tools.publish()
         if (states := self._servers.states()) != self._told:
-            await self._store.workers.tell_servers(self._tools.scope.boot, states)
+            await self._store.workers.tell_servers(self._tools.scope.instance, states)
             self._told = states
 
     def _changed(self) -> None:

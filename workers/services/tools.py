@@ -63,7 +63,7 @@ class HostedTools(Service, Asker):
         if self._published and not specs:
             return
         self.specs.update({spec.name: spec for spec in specs})
-        for warning in await self._store.catalogue.publish(specs, self.scope.boot, keeps_first=self._keeps_first):
+        for warning in await self._store.catalogue.publish(specs, self.scope.instance, keeps_first=self._keeps_first):
             logger.warning(warning)
         await self.settle()
         self._switch(*await self._store.catalogue.switches())

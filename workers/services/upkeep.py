@@ -8,7 +8,7 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.sandbox.processes.endings import end, marked_boots
-from forge_tools.sandbox.processes.environment import boot_mark
+from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import SPENT_KEYS, Answers, Question
 from workers.services.heartbeat import Asker
@@ -115,7 +115,7 @@ class Leftovers(Service):
     async def _look(self) -> None:
         found = await asyncio.to_thread(marked_boots) - self._leadership.living - {self._worker_id}
         for stopped in sorted(await self._store.workers.stopped(found) if found else ()):
-            count = await asyncio.to_thread(end, boot_mark(stopped))
+            count = await asyncio.to_thread(end, instance_mark(stopped))
             logger.warning(
                 "A worker that stopped had left processes; they are ended", extra={"worker": stopped, "count": count}
             )

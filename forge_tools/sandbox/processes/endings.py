@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from forge_tools.sandbox.processes.trees import (
-    BOOT,
     EXECUTION,
+    INSTANCE,
     Process,
     child_pids,
     descendants,
@@ -281,17 +281,17 @@ class _Search:
 
 
 def marked_boots() -> set[str]:
-    """The worker boots whose marks processes of this machine carry; none where there is no /proc."""
+    """The worker instances whose marks processes of this machine carry; none where there is no /proc."""
     if sys.platform != "linux":
         return set()
-    prefix = f"{BOOT}=".encode()
+    prefix = f"{INSTANCE}=".encode()
     marks = {mark for process in process_table() for mark in marks_of(process.pid)}
     return {mark.removeprefix(prefix).decode(errors="replace") for mark in marks if mark.startswith(prefix)}
 
 
 def has_unmarked_descendants(pid: int) -> bool:
     """Whether something below that process cleared its environment, so that only its place in the tree tells whose it is."""
-    ours = (f"{BOOT}=".encode(), f"{EXECUTION}=".encode())
+    ours = (f"{INSTANCE}=".encode(), f"{EXECUTION}=".encode())
     return any(not any(mark.startswith(ours) for mark in marks_of(process.pid)) for process in descendants(pid))
 
 

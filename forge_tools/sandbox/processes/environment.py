@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import ErrorCode, SandboxError
-from forge_tools.sandbox.processes.trees import BOOT, EXECUTION
+from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE
 
-_NAMES = (f"{BOOT}=".encode(), f"{EXECUTION}=".encode())
+_NAMES = (f"{INSTANCE}=".encode(), f"{EXECUTION}=".encode())
 _ENVIRONMENT = slice(47, 49)  # env_start and env_end among the fields of /proc/PID/stat that follow the name
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
-_MARKS = (BOOT, EXECUTION)  # by which a process is found that outlived its body
+_MARKS = (INSTANCE, EXECUTION)  # by which a process is found that outlived its body
 _DEFAULTS = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": "/"}
 # The same answer on every host, and nothing that waits for a person.
 _FIXED = {
@@ -34,9 +34,9 @@ _RESERVED_NAMES = frozenset(
 _MAX_VARIABLES = 64
 
 
-def boot_mark(boot: str) -> bytes:
+def instance_mark(instance: str) -> bytes:
     """What everything that worker process started carries."""
-    return f"{BOOT}={boot}".encode()
+    return f"{INSTANCE}={instance}".encode()
 
 
 def attempt_mark(execution_id: str, attempt: int) -> bytes:
@@ -49,8 +49,8 @@ def listed_with_marks(environment: Iterable[bytes] | None, execution_id: str, at
     if environment is None:
         environment = [name + b"=" + value for name, value in os.environb.items()]
     marks = [attempt_mark(execution_id, attempt)]
-    if BOOT in os.environ:
-        marks.append(boot_mark(os.environ[BOOT]))
+    if INSTANCE in os.environ:
+        marks.append(instance_mark(os.environ[INSTANCE]))
     return [*(variable for variable in environment if not variable.startswith(_NAMES)), *marks]
 
 
@@ -61,9 +61,9 @@ def mapped_with_marks(environment: Mapping[Any, Any] | None, execution_id: str, 
     return dict(variable.split(b"=", 1) for variable in listed_with_marks(variables, execution_id, attempt))
 
 
-def mark_worker(boot: str) -> None:
-    """Let whatever this process starts from now on belong to that worker boot; this process itself does not show it."""
-    os.environ[BOOT] = boot
+def mark_worker(instance: str) -> None:
+    """Let whatever this process starts from now on belong to that worker instance; this process itself does not show it."""
+    os.environ[INSTANCE] = instance
 
 
 class Marking:
@@ -76,22 +76,22 @@ class Marking:
     """
 
     def __init__(self) -> None:
-        self._boot = os.environ.get(BOOT)
+        self._instance = os.environ.get(INSTANCE)
         self._region = _move_environment()
         self.clear()
 
     def put(self, execution_id: str, attempt: int) -> None:
         """Belong to that attempt from now on."""
         os.environ[EXECUTION] = f"{execution_id}.{attempt}"
-        self._show([*self._boot_marks(), attempt_mark(execution_id, attempt)])
+        self._show([*self._instance_marks(), attempt_mark(execution_id, attempt)])
 
     def clear(self) -> None:
         """Belong to the worker alone."""
         os.environ.pop(EXECUTION, None)
-        self._show(self._boot_marks())
+        self._show(self._instance_marks())
 
-    def _boot_marks(self) -> list[bytes]:
-        return [boot_mark(self._boot)] if self._boot else []
+    def _instance_marks(self) -> list[bytes]:
+        return [instance_mark(self._instance)] if self._instance else []
 
     def _show(self, marks: Iterable[bytes]) -> None:
         start, end = self._region

@@ -9,7 +9,7 @@ import sys
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator
 
-BOOT = "FORGE_BOOT"
+INSTANCE = "FORGE_INSTANCE"
 EXECUTION = "FORGE_EXECUTION"
 SHELL = "FORGE_SHELL"
 """The variable that everything of a shell carries which outlives its call."""
@@ -114,7 +114,7 @@ def is_keeper(marks: Collection[bytes]) -> bool:
     What only carries the mark of a shell is not spared: below a supervisor nobody meets it, and elsewhere nobody watches
     it. Nor is what belongs to a worker or an attempt, whatever else it says.
     """
-    is_owned = any(mark.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=")) for mark in marks)
+    is_owned = any(mark.startswith((b"FORGE_INSTANCE=", b"FORGE_EXECUTION=")) for mark in marks)
     return not is_owned and any(mark.startswith(_KEEPER) for mark in marks)
 
 
@@ -126,7 +126,7 @@ def marks_of(pid: int) -> frozenset[bytes]:
 def marks_in(environment: bytes) -> frozenset[bytes]:
     """The marks among the variables of a process, as its `environ` file has them: `Marking` fills it with zeros."""
     variables = environment.rstrip(b"\0").split(b"\0")
-    return frozenset(v for v in variables if v.startswith((b"FORGE_BOOT=", b"FORGE_EXECUTION=", b"FORGE_SHELL=")))
+    return frozenset(v for v in variables if v.startswith((b"FORGE_INSTANCE=", b"FORGE_EXECUTION=", b"FORGE_SHELL=")))
 
 
 def environment_of(pid: int) -> bytes:

@@ -21,7 +21,7 @@ from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.sandbox.processes.launcher import Status
 from forge_tools.sandbox.processes.output import forms_in_streams
 from forge_tools.sandbox.processes.spawner import UMASK, Forker
-from forge_tools.sandbox.processes.trees import BOOT, EXECUTION, KEEPS, SHELL
+from forge_tools.sandbox.processes.trees import EXECUTION, INSTANCE, KEEPS, SHELL
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells.folder import ShellFolder
 from forge_tools.sandbox.shells.host import find
@@ -131,7 +131,7 @@ def start(
 def _environment(id: str, env: Mapping[str, str]) -> dict[str, str]:
     """Without the marks of the worker and the attempt: what carries them ends with them."""
     environment = child_environment(env)
-    return {name: value for name, value in environment.items() if name not in (BOOT, EXECUTION)} | {SHELL: id}
+    return {name: value for name, value in environment.items() if name not in (INSTANCE, EXECUTION)} | {SHELL: id}
 
 
 def _write_down(folder: int, shell: NewShell) -> None:

@@ -98,8 +98,8 @@ class PostgresHotPath:
             raise
         self._cut_off.discard(scope)
         claims: list[Claim | None] = [None] * len(rows)
-        for ord_, *values, sealed, reply_key, started_at in won:
-            hidden = {"sealed": sealed, "reply_key": reply_key}
+        for ord_, *values, encrypted, reply_key, started_at in won:
+            hidden = {"encrypted": encrypted, "reply_key": reply_key}
             claims[ord_ - 1] = claim_of(rows[ord_ - 1], values, **hidden, started_at=started_at)
         return claims
 
@@ -202,12 +202,12 @@ def _by_name(names: Sequence[str], rows: Iterable[Sequence[object]]) -> dict[str
 
 def _asked(rows: Sequence[NewExecution]) -> dict[str, object]:
     columns = _by_name(ASKED, map(execution_values, rows))
-    more = {"sealed": [new.sealed for new in rows], "issued_at": [new.issued_at for new in rows]}
+    more = {"encrypted": [new.encrypted for new in rows], "issued_at": [new.issued_at for new in rows]}
     return {**columns, **more, "reply_key": rows[0].reply_key}  # all are of the one client that has this store
 
 
 def _asked_of(new: NewExecution) -> dict[str, object]:
-    return {**asked_by_name(new), "sealed": new.sealed, "issued_at": new.issued_at, "reply_key": new.reply_key}
+    return {**asked_by_name(new), "encrypted": new.encrypted, "issued_at": new.issued_at, "reply_key": new.reply_key}
 
 
 def _link_values(row: LinkedExecution) -> tuple[object, ...]:

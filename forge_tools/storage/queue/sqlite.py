@@ -172,7 +172,7 @@ def _submit_one(connection: sqlite3.Connection, new: NewExecution, clock: Clock)
     refused = refusal(new, 0.0, *changed) if changed else _insert_execution(connection, new, clock(0.0))
     if refused is None:
         due = {"not_before": clock(new.delay), "expires_at": clock(new.expires_in)}
-        _run(connection, "enqueue", **due, sealed=new.sealed, reply_key=new.reply_key, id=new.id)
+        _run(connection, "enqueue", **due, encrypted=new.encrypted, reply_key=new.reply_key, id=new.id)
     return None if refused is _ALREADY_THERE else refused
 
 
@@ -244,9 +244,9 @@ def _claimed(connection: sqlite3.Connection, ask: Ask) -> Claim | None:
     if row is None:  # nobody asked for it: the row in the queue is all there is
         _run(connection, "leave", id=ask.id)
         return None
-    *values, sealed, reply_key, started_at = row
+    *values, encrypted, reply_key, started_at = row
     started = datetime.fromisoformat(started_at).replace(tzinfo=UTC).timestamp()
-    return claim_of(ask, values, sealed=sealed, reply_key=reply_key, started_at=started)
+    return claim_of(ask, values, encrypted=encrypted, reply_key=reply_key, started_at=started)
 
 
 def _finish(connection: sqlite3.Connection, outcome: Outcome, clock: Clock) -> bool:

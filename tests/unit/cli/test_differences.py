@@ -8,7 +8,7 @@ import pytest
 from forge_tools.cli.database import with_store
 from forge_tools.cli.differences import Difference, differences
 from forge_tools.records import Capabilities, ToolCategory, ToolParameter, ToolSpec, new_id
-from tests.contract.calls import boot, claimed, ended, submitted
+from tests.contract.calls import claimed, ended, instance, submitted
 from tests.unit.cli.conftest import Command
 
 PATTERN = ToolParameter(name="pattern", type="string", description="What.")
@@ -133,11 +133,11 @@ def test_what_is_not_there_is_said_with_what_is(run: Command, words: tuple[str, 
 @pytest.mark.parametrize("is_new_there", [False, True])
 def test_show_names_the_definition_and_prints_its_schema(run: Command, is_new_there: bool) -> None:
     async def called(store: Any) -> str:
-        await store.workers.register(boot("boot-1"))
-        await store.catalogue.publish([FIRST], "boot-1")
+        await store.workers.register(instance("instance-1"))
+        await store.catalogue.publish([FIRST], "instance-1")
         id_ = await submitted(store)
         if is_new_there:
-            await store.catalogue.publish([SECOND], "boot-1")
+            await store.catalogue.publish([SECOND], "instance-1")
         await store.queue.finish(ended(await claimed(store, id_)))
         return id_
 

@@ -12,13 +12,13 @@ from forge_tools.cli import checks
 from forge_tools.cli import doctor as fleet
 from forge_tools.cli.checks import Finding, Level, check_broker
 from forge_tools.config import Settings
-from forge_tools.records import QueueDepth, SealingKey, ServerState, ToolCategory, ToolSpec, WorkerRecord
+from forge_tools.records import EncryptionKey, QueueDepth, ServerState, ToolCategory, ToolSpec, WorkerRecord
 from forge_tools.records.audit import Head
 
 
 def worker(**fields: object) -> WorkerRecord:
     values: dict[str, object] = {
-        "id": "boot",
+        "id": "instance",
         "hostname": "host-1",
         "pid": 7,
         "lane": "async",
@@ -143,7 +143,7 @@ SIGNED = Head(sequence=3, hash="h", sealed_at=datetime.now(UTC), key_id="k1", si
 def test_without_keys_it_is_said_what_that_costs(tmp_path: Path) -> None:
     server = Settings(database_url="postgresql://h/d")
     found = [
-        checks._sealing(None, [], tmp_path),
+        checks._encrypting(None, [], tmp_path),
         *checks._digests("postgresql", server),
         *checks._signature(None, server),
         *checks._signature(replace(SIGNED, key_id=None), server),
@@ -156,9 +156,9 @@ def test_without_keys_it_is_said_what_that_costs(tmp_path: Path) -> None:
 
 def test_keys_that_are_there_are_well(tmp_path: Path) -> None:
     server = Settings(database_url="postgresql://h/d", digest_key=SecretStr("0123456789abcdef"), audit_key=tmp_path)
-    key = SealingKey(id="k2", public=b"", created_at=datetime.now(UTC))
+    key = EncryptionKey(id="k2", public=b"", created_at=datetime.now(UTC))
     found = [
-        *(checks._sealing(key, held, tmp_path) for held in (["k2"], [])),
+        *(checks._encrypting(key, held, tmp_path) for held in (["k2"], [])),
         *(*checks._digests("postgresql", server), *checks._digests("sqlite", Settings())),
         *(*checks._signature(SIGNED, Settings(database_url="postgresql://h/d")), *checks._signature(None, server)),
         *checks._signature(None, Settings()),

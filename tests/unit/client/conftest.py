@@ -51,8 +51,8 @@ async def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def sealing_client(settings: Settings, tmp_path: Path) -> AsyncIterator[ExecutorClient]:
-    """It knows a tool with a secret, too, and a key to seal that with."""
+async def encrypting_client(settings: Settings, tmp_path: Path) -> AsyncIterator[ExecutorClient]:
+    """It knows a tool with a secret, too, and a key to encrypt that with."""
     await publish(settings, ECHO, LOGIN)
     public = KeyFolder(tmp_path / "keys").new()
     async with await open_store(settings.database) as store:

@@ -102,16 +102,16 @@ async def client(settings: Settings) -> AsyncIterator[ExecutorClient]:
 
 async def worker_of(settings: Settings, silent_for: float, *, stopped: bool = False) -> None:
     """The row of a worker on the host of the shell, as it was left when it was seen last."""
-    boot = new_id()
+    instance = new_id()
     async with await open_store(settings.database) as store:
         record = WorkerRecord(
-            id=boot, hostname="a.example_1", pid=1, lane="async", queues=("default", "host.a.example_1"),
+            id=instance, hostname="a.example_1", pid=1, lane="async", queues=("default", "host.a.example_1"),
             concurrency=1, version="1",
         )  # fmt: skip
         await store.workers.register(record)
         if stopped:
-            await store.workers.stop(boot)
-        seen = update(workers).where(workers.c.id == boot).values(last_seen_at=from_now(-silent_for))
+            await store.workers.stop(instance)
+        seen = update(workers).where(workers.c.id == instance).values(last_seen_at=from_now(-silent_for))
         await store._database.write(lambda connection: connection.execute(seen))
 
 

@@ -78,7 +78,7 @@ def test_a_call_without_a_context_gets_the_plain_one() -> None:
     assert json.loads(accepted(Call("Greet", {"who": "Ada"})).new.context)["working_dir"] == "."
 
 
-def test_sensitive_values_are_sealed_for_workers_before_anything_is_stored(tmp_path: Path) -> None:
+def test_sensitive_values_are_encrypted_for_workers_before_anything_is_stored(tmp_path: Path) -> None:
     keys = KeyFolder(tmp_path)
     public = keys.new()
     snapshot = Snapshot([GREET], encryption_key=public)
@@ -90,21 +90,21 @@ def test_sensitive_values_are_sealed_for_workers_before_anything_is_stored(tmp_p
     assert isinstance(one, Accepted)
     assert "hunter22" not in repr(one)
     assert json.loads(one.new.parameters) == {"who": "Ada", "times": 1, "key": "[redacted]"}
-    assert one.new.sealed_names == ("key",)
+    assert one.new.encrypted_names == ("key",)
     bound = {"execution_id": one.new.id, "tool": "Greet", "shown": one.new.parameters}
-    assert Opener(keys).open(one.new.sealed or "", **bound) == {"hidden": {"key": "hunter22"}}
+    assert Opener(keys).open(one.new.encrypted or "", **bound) == {"hidden": {"key": "hunter22"}}
 
 
-def test_a_secret_is_refused_where_there_is_no_key_to_seal_it_with() -> None:
+def test_a_secret_is_refused_where_there_is_no_key_to_encrypt_it_with() -> None:
     one = rejected(Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT))
 
-    assert one.result.error_code == ErrorCode.SEALING_FAILED
+    assert one.result.error_code == ErrorCode.ENCRYPTION_FAILED
     assert "forge-tools keys new" in (one.result.error or "")
     assert "hunter22" not in repr(one)
 
 
 def test_patterns_are_hidden_in_rejected_calls_too() -> None:
-    one = rejected(Call("Greet", {"who": "ghp_" + "a1" * 18, "times": "x"}, CONTEXT), seal_patterns=("well-known",))
+    one = rejected(Call("Greet", {"who": "ghp_" + "a1" * 18, "times": "x"}, CONTEXT), encrypt_patterns=("well-known",))
 
     assert json.loads(one.new.parameters) == {"who": "[redacted]", "times": "x"}
 
@@ -113,7 +113,7 @@ def test_a_reference_to_a_secret_is_no_secret_and_needs_no_key() -> None:
     one = accepted(Call("Greet", {"who": "Ada", "key": "secret://GREETING_KEY"}, CONTEXT))
 
     assert json.loads(one.new.parameters)["key"] == "secret://GREETING_KEY"
-    assert one.new.sealed is None
+    assert one.new.encrypted is None
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")
 
 
 @pytest.fixture
-async def client(sealing_client: ExecutorClient) -> ExecutorClient:
-    return sealing_client
+async def client(encrypting_client: ExecutorClient) -> ExecutorClient:
+    return encrypting_client
 
 
 async def say(

@@ -1,4 +1,4 @@
-"""Replays as a client without any worker makes them, and what it seals and shows."""
+"""Replays as a client without any worker makes them, and what it encrypts and shows."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ CONTEXT = ExecutionContext(working_dir=".", agent_id="ann")
 
 
 @pytest.fixture
-async def client(sealing_client: ExecutorClient) -> ExecutorClient:
-    return sealing_client
+async def client(encrypting_client: ExecutorClient) -> ExecutorClient:
+    return encrypting_client
 
 
 async def refusal(handle: Handle) -> ToolResult:
@@ -140,7 +140,9 @@ async def test_a_replay_hears_that_its_tool_was_switched_off_elsewhere(
     assert (await refusal(await client.calls.replay(first))).error_code == ErrorCode.TOOL_DISABLED
 
 
-async def test_a_client_that_was_idle_seals_with_the_key_of_today(client: ExecutorClient, settings: Settings) -> None:
+async def test_a_client_that_was_idle_encrypts_with_the_key_of_today(
+    client: ExecutorClient, settings: Settings
+) -> None:
     await client.submit("Login", {"user": "ann", "pin": "123456"}, CONTEXT)
     async with await open_store(settings.database) as store:
         [old] = await store.encryption_keys.list()

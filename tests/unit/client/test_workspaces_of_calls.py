@@ -96,11 +96,13 @@ def test_a_handle_that_names_a_host_counts_more_than_a_workspace() -> None:
 
 
 async def announce(store: Store, *names: str, host: str = "box-1") -> None:
-    boot = new_id()
-    worker = WorkerRecord(id=boot, hostname=host, pid=1, lane="async", queues=("default",), concurrency=1, version="1")
+    instance = new_id()
+    worker = WorkerRecord(
+        id=instance, hostname=host, pid=1, lane="async", queues=("default",), concurrency=1, version="1"
+    )
     await store.workers.register(worker)
     named = [NamedWorkspace(name=name, is_shared=False, roots=("/srv",)) for name in names]
-    await store.workspaces.announce(boot, host, named, within=15)
+    await store.workspaces.announce(instance, host, named, within=15)
 
 
 async def queue_of(client: ExecutorClient, **context: Any) -> str:

@@ -35,7 +35,7 @@ def test_parting_and_joining_gives_back_what_was_given(given: dict[str, Any], sh
 
     assert parts is not None
     assert (parts.shown, list(parts.shown)) == (shown, list(given))
-    assert Concealment.join(parts.shown, parts.sealed).parameters == given
+    assert Concealment.join(parts.shown, parts.encrypted).parameters == given
 
 
 def test_what_only_quotes_a_secret_is_none_itself() -> None:
@@ -43,7 +43,7 @@ def test_what_only_quotes_a_secret_is_none_itself() -> None:
 
     assert parts is not None
     assert parts.names == ("auth", "url")
-    assert Concealment.join(parts.shown, parts.sealed).secrets == (TEXT,)
+    assert Concealment.join(parts.shown, parts.encrypted).secrets == (TEXT,)
 
 
 @pytest.mark.parametrize("given", [{"url": "u"}, {}, {"url": "u", "auth": "secret://NAME"}])
@@ -68,7 +68,7 @@ def test_inside_an_object_what_has_the_name_of_a_secret_is_hidden() -> None:
         "API_KEY": "secret://KEY",
         "deep": [{"token": "[redacted]"}],
     }
-    opened = Concealment.join(parts.shown, parts.sealed)
+    opened = Concealment.join(parts.shown, parts.encrypted)
     assert opened.parameters == {"env": env}
     assert set(opened.secrets) == {TEXT, "short"}
 
@@ -99,7 +99,7 @@ def test_a_tool_that_takes_any_name_hides_what_says_that_it_is_a_secret() -> Non
         "mode": "fast",
         "options": {"api_key": "[redacted]", "deep": [1]},
     }
-    assert Concealment.join(parts.shown, parts.sealed).parameters == given
+    assert Concealment.join(parts.shown, parts.encrypted).parameters == given
 
 
 def test_people_see_a_call_without_its_secrets_and_what_quotes_them() -> None:

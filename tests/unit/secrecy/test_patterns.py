@@ -37,7 +37,7 @@ def test_well_known_shapes_are_found_and_only_they_are_hidden(secret: str) -> No
 
     assert parts is not None
     assert parts.shown == {"command": "use '[redacted]' now"}
-    opened = Concealment.join(parts.shown, parts.sealed)
+    opened = Concealment.join(parts.shown, parts.encrypted)
     assert (opened.parameters, opened.secrets) == ({"command": f"use '{secret}' now"}, (secret,))
 
 
@@ -71,10 +71,10 @@ def test_own_patterns_are_looked_for_too() -> None:
 
 
 def test_by_default_nothing_is_looked_for() -> None:
-    assert Concealment.of(BASH, Patterns.of(Settings.load().seal_patterns)) is None
+    assert Concealment.of(BASH, Patterns.of(Settings.load().encrypt_patterns)) is None
 
 
 @pytest.mark.parametrize(("pattern", "said"), [("(", "no regular expression"), ("x*", "matches an empty text")])
 def test_a_pattern_that_cannot_be_meant_is_refused(pattern: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        Settings.load(seal_patterns=(pattern,))
+        Settings.load(encrypt_patterns=(pattern,))

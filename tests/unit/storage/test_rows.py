@@ -17,15 +17,15 @@ def columns(**changes: object) -> dict[str, object]:
     return asked_by_name(call(**changes))
 
 
-def test_a_call_that_hides_nothing_has_nothing_sealed() -> None:
+def test_a_call_that_hides_nothing_has_nothing_encrypted() -> None:
     values = columns(parameters='{"a":1}')
-    assert (values["parameters"], values["sealed_names"]) == ('{"a":1}', None)
+    assert (values["parameters"], values["encrypted_names"]) == ('{"a":1}', None)
 
 
-def test_what_is_sealed_is_given_with_the_names_of_what_it_hides() -> None:
-    values = columns(parameters='{"a":1,"token":"[redacted]"}', sealed="1.k.x", sealed_names=("token",))
+def test_what_is_encrypted_is_given_with_the_names_of_what_it_hides() -> None:
+    values = columns(parameters='{"a":1,"token":"[redacted]"}', encrypted="1.k.x", encrypted_names=("token",))
     assert values["parameters"] == '{"a":1,"token":"[redacted]"}'
-    assert json.loads(str(values["sealed_names"])) == ["token"]
+    assert json.loads(str(values["encrypted_names"])) == ["token"]
 
 
 @pytest.mark.parametrize(("text", "stored"), [(None, None), ("plain", "plain"), ("é\n", "é\n"), ("a\0", "a\\x00")])
@@ -45,7 +45,7 @@ def test_a_long_late_output_is_cut() -> None:
 
 
 def test_what_a_record_gives_is_a_column_or_steers_the_statement() -> None:
-    assert {field.name for field in fields(NewExecution)} - {*ASKED} == {"sealed", "reply_key"}
+    assert {field.name for field in fields(NewExecution)} - {*ASKED} == {"encrypted", "reply_key"}
     steers = {"id", "attempt", "token", "retry_in", "give_back"}
     assert {field.name for field in fields(Outcome)} - {*OUTCOME} == steers
 

@@ -122,7 +122,7 @@ async def test_no_escape_and_no_line_end_hides_a_secret_in_the_log_of_a_shell(
 
 
 async def test_variables_and_input_are_given(calls: Session) -> None:
-    handle = await calls.start("cat; echo $A $FORGE_BOOT.", stdin="tëxt\n", env={"A": "1 2"})
+    handle = await calls.start("cat; echo $A $FORGE_INSTANCE.", stdin="tëxt\n", env={"A": "1 2"})
     assert (await calls.ended(handle)).output.startswith("tëxt\n1 2 .\n")
 
 

@@ -248,13 +248,13 @@ async def test_a_body_that_cancels_every_task_has_failed_and_the_child_serves_on
 
 
 async def test_a_body_is_marked_while_it_runs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGE_BOOT", "boot-1")
+    monkeypatch.setenv("FORGE_INSTANCE", "instance-1")
     pid = await bench.serving()
 
     outcome = await bench.run(claim("marks"))
 
-    assert json.loads(outcome.output or "") == ["FORGE_BOOT=boot-1", f"FORGE_EXECUTION={ID}.1"]
-    assert marks_of(pid) == {b"FORGE_BOOT=boot-1"}
+    assert json.loads(outcome.output or "") == ["FORGE_INSTANCE=instance-1", f"FORGE_EXECUTION={ID}.1"]
+    assert marks_of(pid) == {b"FORGE_INSTANCE=instance-1"}
 
 
 @pytest.mark.parametrize("how", ["leave a thread", "leave a task", "leave an unmarked process"])

@@ -11,7 +11,7 @@ import pytest
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode
 from forge_tools.records import Claim, ExecutionStatus, Outcome, ToolCategory, ToolParameter, ToolSpec, new_id
-from forge_tools.secrecy import Concealment, KeyFolder, Sealer
+from forge_tools.secrecy import Concealment, Encryptor, KeyFolder
 from workers.middleware.decryption import Decryption
 
 LOGIN = ToolSpec(
@@ -33,16 +33,16 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def sealer(settings: Settings) -> Sealer:
-    return Sealer(KeyFolder(settings.keys_folder).new())
+def encryptor(settings: Settings) -> Encryptor:
+    return Encryptor(KeyFolder(settings.keys_folder).new())
 
 
-def claim(sealer: Sealer | None = None, **parameters: object) -> Claim:
+def claim(encryptor: Encryptor | None = None, **parameters: object) -> Claim:
     id_, parts = new_id(), Concealment(LOGIN).part(parameters)
-    shown, sealed = json.dumps(parameters), None
-    if parts is not None and sealer is not None:
+    shown, encrypted = json.dumps(parameters), None
+    if parts is not None and encryptor is not None:
         shown = json.dumps(parts.shown)
-        sealed = sealer.seal(parts.sealed, execution_id=id_, tool="Login", shown=shown)
+        encrypted = encryptor.encrypt(parts.encrypted, execution_id=id_, tool="Login", shown=shown)
     return Claim(
         id=id_,
         attempt=1,
@@ -55,7 +55,7 @@ def claim(sealer: Sealer | None = None, **parameters: object) -> Claim:
         max_attempts=1,
         idempotent=False,
         reply_to=None,
-        sealed=sealed,
+        encrypted=encrypted,
     )
 
 
@@ -80,23 +80,25 @@ class Ends:
         raise AssertionError("nothing is forgotten here")
 
 
-def test_a_sealed_call_gets_its_parameters_back_and_its_secrets_named(settings: Settings, sealer: Sealer) -> None:
-    one = claim(sealer, url=f"u?k={SECRET}", pw=SECRET)
+def test_a_encrypted_call_gets_its_parameters_back_and_its_secrets_named(
+    settings: Settings, encryptor: Encryptor
+) -> None:
+    one = claim(encryptor, url=f"u?k={SECRET}", pw=SECRET)
     assert SECRET not in repr(one)
 
     [opened], refused = decrypted(settings, {LOGIN.name: LOGIN}, {}, [one])
 
     assert json.loads(opened.parameters) == {"url": f"u?k={SECRET}", "pw": SECRET}
-    assert (opened.sealed, opened.secrets, refused) == (None, (SECRET,), [])
+    assert (opened.encrypted, opened.secrets, refused) == (None, (SECRET,), [])
 
 
-def test_metadata_that_was_sealed_is_put_back_into_the_context(settings: Settings, sealer: Sealer) -> None:
+def test_metadata_that_was_encrypted_is_put_back_into_the_context(settings: Settings, encryptor: Encryptor) -> None:
     metadata = {"api_key": SECRET, "note": f"as {SECRET}"}
     parts = Concealment(LOGIN).part({"url": "u"}, metadata)
     assert parts is not None
     plain = claim(url="u")
-    sealed = sealer.seal(parts.sealed, execution_id=plain.id, tool="Login", shown=plain.parameters)
-    one = replace(plain, context=json.dumps({"dry_run": True, "metadata": parts.shown_metadata}), sealed=sealed)
+    encrypted = encryptor.encrypt(parts.encrypted, execution_id=plain.id, tool="Login", shown=plain.parameters)
+    one = replace(plain, context=json.dumps({"dry_run": True, "metadata": parts.shown_metadata}), encrypted=encrypted)
 
     [opened], refused = decrypted(settings, {}, {}, [one])
 
@@ -141,8 +143,10 @@ def test_a_reference_under_the_name_of_a_secret_is_resolved_inside_an_object_whe
     assert opened.secrets == (SECRET,)
 
 
-def test_a_reference_that_was_sealed_with_other_values_is_resolved_too(settings: Settings, sealer: Sealer) -> None:
-    one = claim(sealer, pw={"user": "somebody", "key": "secret://DB"})
+def test_a_reference_that_was_encrypted_with_other_values_is_resolved_too(
+    settings: Settings, encryptor: Encryptor
+) -> None:
+    one = claim(encryptor, pw={"user": "somebody", "key": "secret://DB"})
 
     [opened], _ = decrypted(settings, {LOGIN.name: LOGIN}, {"DB": SECRET}, [one])
 
@@ -150,24 +154,26 @@ def test_a_reference_that_was_sealed_with_other_values_is_resolved_too(settings:
     assert SECRET in opened.secrets
 
 
-def test_without_the_key_a_call_ends_and_its_neighbours_run(settings: Settings, sealer: Sealer, tmp_path: Path) -> None:
-    strange = Sealer(KeyFolder(tmp_path / "elsewhere").new())
-    good, bad, unknown = claim(sealer, pw=SECRET), claim(strange, pw=SECRET), claim(pw="secret://NOPE")
+def test_without_the_key_a_call_ends_and_its_neighbours_run(
+    settings: Settings, encryptor: Encryptor, tmp_path: Path
+) -> None:
+    strange = Encryptor(KeyFolder(tmp_path / "elsewhere").new())
+    good, bad, unknown = claim(encryptor, pw=SECRET), claim(strange, pw=SECRET), claim(pw="secret://NOPE")
 
     opened, refused = decrypted(settings, {LOGIN.name: LOGIN}, {}, [bad, good, unknown])
 
     assert [one.id for one in opened] == [good.id]
     assert [(one.id, one.status, one.error_code) for one in refused] == [
-        (bad.id, ExecutionStatus.FAILED, ErrorCode.SEALING_FAILED),
+        (bad.id, ExecutionStatus.FAILED, ErrorCode.ENCRYPTION_FAILED),
         (unknown.id, ExecutionStatus.FAILED, ErrorCode.SECRET_NOT_FOUND),
     ]
     assert strange.id in (refused[0].error or "")
     assert json.loads(refused[0].metadata) == {"retryable": True}
 
 
-def test_what_was_sealed_for_another_row_opens_in_none(settings: Settings, sealer: Sealer) -> None:
-    mine, theirs = claim(sealer, url="mine", pw=SECRET), claim(sealer, url="theirs", pw="other-secret")
-    swapped = Claim(**{name: getattr(mine, name) for name in Claim.__slots__} | {"sealed": theirs.sealed})
+def test_what_was_encrypted_for_another_row_opens_in_none(settings: Settings, encryptor: Encryptor) -> None:
+    mine, theirs = claim(encryptor, url="mine", pw=SECRET), claim(encryptor, url="theirs", pw="other-secret")
+    swapped = Claim(**{name: getattr(mine, name) for name in Claim.__slots__} | {"encrypted": theirs.encrypted})
 
     opened, [refused] = decrypted(settings, {LOGIN.name: LOGIN}, {}, [swapped])
 
@@ -177,7 +183,7 @@ def test_what_was_sealed_for_another_row_opens_in_none(settings: Settings, seale
 
 
 @pytest.mark.parametrize(
-    "sealed",
+    "encrypted",
     [
         [],
         "x",
@@ -188,16 +194,18 @@ def test_what_was_sealed_for_another_row_opens_in_none(settings: Settings, seale
         {"found": [7, {}]},
     ],
 )
-def test_whatever_a_stranger_sealed_ends_no_call_but_his_own(settings: Settings, sealer: Sealer, sealed: Any) -> None:
-    good, strange = claim(sealer, pw=SECRET), claim(pw="[redacted]")
+def test_whatever_a_stranger_encrypted_ends_no_call_but_his_own(
+    settings: Settings, encryptor: Encryptor, encrypted: Any
+) -> None:
+    good, strange = claim(encryptor, pw=SECRET), claim(pw="[redacted]")
     bound = {"execution_id": strange.id, "tool": "Login", "shown": strange.parameters}
-    strange = replace(strange, sealed=sealer.seal(sealed, **bound))
+    strange = replace(strange, encrypted=encryptor.encrypt(encrypted, **bound))
 
     opened, refused = decrypted(settings, {LOGIN.name: LOGIN}, {}, [strange, good])
 
     assert good.id in {one.id for one in opened}
     assert all(isinstance(secret, str) for one in opened for secret in one.secrets)
-    assert {(one.id, one.error_code) for one in refused} <= {(strange.id, ErrorCode.SEALING_FAILED)}
+    assert {(one.id, one.error_code) for one in refused} <= {(strange.id, ErrorCode.ENCRYPTION_FAILED)}
     assert len(opened) + len(refused) == 2
 
 
@@ -210,7 +218,7 @@ def test_parameters_that_are_none_end_their_own_call(settings: Settings, paramet
     opened, refused = decrypted(settings, {LOGIN.name: LOGIN}, {"DB": SECRET}, [strange, good])
 
     assert [one.id for one in opened] == [good.id]
-    assert [(one.id, one.error_code) for one in refused] == [(strange.id, ErrorCode.SEALING_FAILED)]
+    assert [(one.id, one.error_code) for one in refused] == [(strange.id, ErrorCode.ENCRYPTION_FAILED)]
 
 
 def test_a_reference_under_a_name_that_only_says_that_it_is_a_secret_is_resolved(settings: Settings) -> None:

@@ -9,11 +9,11 @@ from tests.unit.workers.watched_host import Host, shell
 
 
 async def worker_on(host: Host, hostname: str, silent_for: float) -> None:
-    boot = f"boot of {hostname}"
+    instance = f"instance of {hostname}"
     await host.store.workers.register(
-        WorkerRecord(id=boot, hostname=hostname, pid=1, lane="async", queues=(), concurrency=1, version="1")
+        WorkerRecord(id=instance, hostname=hostname, pid=1, lane="async", queues=(), concurrency=1, version="1")
     )
-    seen = update(workers).where(workers.c.id == boot).values(last_seen_at=from_now(-silent_for))
+    seen = update(workers).where(workers.c.id == instance).values(last_seen_at=from_now(-silent_for))
     await host.store._database.write(lambda connection: connection.execute(seen))
 
 

@@ -14,9 +14,9 @@ from workers.services.due import Share
 class Rows:
     """Due rows and live workers, as a store would read them."""
 
-    def __init__(self, count: int, boots: Iterable[str], **changes: Any) -> None:
+    def __init__(self, count: int, instances: Iterable[str], **changes: Any) -> None:
         self.wakeups = [Wakeup(new_id(), 0) for _ in range(count)]
-        self.live = [record(boot, **changes) for boot in boots]
+        self.live = [record(instance, **changes) for instance in instances]
         self.queue = SimpleNamespace(due=self._due)
         self.workers = SimpleNamespace(list=self._list)
 
@@ -27,12 +27,14 @@ class Rows:
         return self.live
 
 
-def record(boot: str, lane: Lane = "async", queues: tuple[str, ...] = ("default",), **changes: Any) -> WorkerRecord:
-    return WorkerRecord(id=boot, hostname=boot, pid=1, lane=lane, queues=queues, concurrency=4, version="1", **changes)
+def record(instance: str, lane: Lane = "async", queues: tuple[str, ...] = ("default",), **changes: Any) -> WorkerRecord:
+    return WorkerRecord(
+        id=instance, hostname=instance, pid=1, lane=lane, queues=queues, concurrency=4, version="1", **changes
+    )
 
 
-def share(rows: Rows, boot: str = "a") -> Share:
-    scope = Scope(boot=boot, hostname=boot, pid=1, lane="async", queues=("default",), tool_keys=("T@1",))
+def share(rows: Rows, instance: str = "a") -> Share:
+    scope = Scope(instance=instance, hostname=instance, pid=1, lane="async", queues=("default",), tool_keys=("T@1",))
     return Share(cast("Store", rows), scope, heartbeat=0.02, lease=15)
 
 

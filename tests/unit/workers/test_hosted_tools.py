@@ -11,7 +11,7 @@ from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.records import Lane, ToolCategory, ToolSpec
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import Answers, Heartbeat
-from tests.contract.calls import SCOPE, boot, scope, submitted
+from tests.contract.calls import SCOPE, instance, scope, submitted
 from tests.waiting import reached
 from workers.services import tools as module
 from workers.services.service import Leadership, keep
@@ -52,7 +52,7 @@ async def hosting(store: Store, *specs: ToolSpec, lane: Lane = "async") -> Hoste
 
 @pytest.fixture(autouse=True)
 async def _registered(store: Store) -> None:
-    await store.workers.register(boot())
+    await store.workers.register(instance())
 
 
 async def test_nothing_is_claimed_before_it_is_published(store: Store) -> None:

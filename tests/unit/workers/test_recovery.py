@@ -22,7 +22,7 @@ ME = "me"
 class FakeStore:
     """The transitions and the workers of a store, as far as recovery asks them; beats are moved by hand."""
 
-    boots: dict[str, int] = field(default_factory=dict)
+    instances: dict[str, int] = field(default_factory=dict)
     owning: dict[str, int] = field(default_factory=dict)
     holder: str = ME
     settled: list[str] = field(default_factory=list)
@@ -53,11 +53,11 @@ class FakeStore:
 
     async def beats(self) -> dict[str, int]:
         self.searches += 1
-        return self.boots | self.owning
+        return self.instances | self.owning
 
-    async def recover(self, boot: str, reason: str, beat: int) -> tuple[list[str], list[str]]:
-        assert (self.owning if boot in self.owning else self.boots).pop(boot) == beat
-        self.settled.append(boot)
+    async def recover(self, instance: str, reason: str, beat: int) -> tuple[list[str], list[str]]:
+        assert (self.owning if instance in self.owning else self.instances).pop(instance) == beat
+        self.settled.append(instance)
         self.recovering()
         return ["requeued"], []
 
@@ -109,12 +109,12 @@ class Watch:
     async def _look(self) -> None:
         self.recovery.ask()
         self.now += self.answer_takes
-        self.recovery.hear(Answers({"now": self.now, "beats": dict(self.store.boots), "over": self.is_over}))
+        self.recovery.hear(Answers({"now": self.now, "beats": dict(self.store.instances), "over": self.is_over}))
         await self.recovery.step()
 
     def _beat(self) -> None:
-        for boot in self.store.boots.keys() - self.still:
-            self.store.boots[boot] += 1
+        for instance in self.store.instances.keys() - self.still:
+            self.store.instances[instance] += 1
 
 
 async def test_a_boot_that_stands_still_for_a_lease_is_settled_once() -> None:
@@ -145,7 +145,7 @@ async def test_a_single_beat_starts_the_lease_anew() -> None:
     watch = Watch("slow")
     await watch.look(LEASE - 1)
 
-    watch.store.boots["slow"] += 1
+    watch.store.instances["slow"] += 1
     await watch.look(LEASE - 1)
 
     assert watch.store.settled == []
@@ -173,7 +173,7 @@ async def test_rows_whose_owner_left_no_trace_are_settled_after_a_lease() -> Non
 async def test_rows_of_a_boot_that_stopped_are_settled_a_lease_after_that() -> None:
     watch = Watch()
     await watch.look(LEASE)
-    watch.store.owning["other"] = watch.store.boots.pop("other")
+    watch.store.owning["other"] = watch.store.instances.pop("other")
 
     await watch.look(LEASE - 1)
     assert watch.store.settled == []
@@ -185,10 +185,10 @@ async def test_rows_of_a_boot_that_stopped_are_settled_a_lease_after_that() -> N
 async def test_a_stopped_boot_that_comes_back_is_left_alone() -> None:
     watch = Watch()
     await watch.look(LEASE)
-    watch.store.owning["other"] = watch.store.boots.pop("other")
+    watch.store.owning["other"] = watch.store.instances.pop("other")
     await watch.look(LEASE - 1)
 
-    watch.store.boots["other"] = watch.store.owning.pop("other") + 1
+    watch.store.instances["other"] = watch.store.owning.pop("other") + 1
     await watch.look(LEASE * 2)
 
     assert watch.store.settled == []
@@ -202,7 +202,7 @@ async def test_the_whole_queue_is_read_for_owners_by_the_oldest_boot_alone_and_s
     assert watch.store.searches == 2
 
     younger = Watch()
-    younger.store.boots["a much older boot"] = 1
+    younger.store.instances["a much older instance"] = 1
     await younger.look(LEASE * 10)
     assert younger.store.searches == 0
 
@@ -316,9 +316,9 @@ async def test_several_dead_boots_are_settled_in_one_look() -> None:
 
 
 async def test_what_a_dead_worker_left_on_this_host_is_ended_before_its_rows_are_taken() -> None:
-    boots = [new_id(), new_id()]
-    dead, other = [subprocess.Popen(["/bin/sleep", "60"], env={"FORGE_BOOT": boot}) for boot in boots]
-    watch = Watch(boots[0])
+    instances = [new_id(), new_id()]
+    dead, other = [subprocess.Popen(["/bin/sleep", "60"], env={"FORGE_INSTANCE": instance}) for instance in instances]
+    watch = Watch(instances[0])
     seen: list[int | None] = []
     watch.store.recovering = lambda: seen.extend((dead.poll(), other.poll()))
 

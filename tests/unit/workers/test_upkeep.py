@@ -38,9 +38,11 @@ def leftovers(store: Any, *living: str) -> Leftovers:
 
 @pytest.fixture
 def left() -> Iterator[dict[str, "subprocess.Popen[bytes]"]]:
-    """A process that carries the mark of a boot, for each of three boots."""
-    boots = [new_id() for _ in range(3)]
-    processes = {boot: subprocess.Popen(["/bin/sleep", "60"], env={"FORGE_BOOT": boot}) for boot in boots}
+    """A process that carries the mark of an instance, for each of three instances."""
+    instances = [new_id() for _ in range(3)]
+    processes = {
+        instance: subprocess.Popen(["/bin/sleep", "60"], env={"FORGE_INSTANCE": instance}) for instance in instances
+    }
     yield processes
     for process in processes.values():
         process.kill()
@@ -53,7 +55,7 @@ async def test_only_what_belongs_to_stopped_workers_is_ended(left: dict[str, "su
 
     await leftovers(store, living).step()
 
-    assert [is_alive(left[boot].pid) for boot in (dead, living, unknown)] == [False, True, True]
+    assert [is_alive(left[instance].pid) for instance in (dead, living, unknown)] == [False, True, True]
 
 
 async def test_a_worker_does_not_end_what_it_runs_itself(left: dict[str, "subprocess.Popen[bytes]"]) -> None:

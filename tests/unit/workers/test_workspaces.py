@@ -266,8 +266,8 @@ async def test_in_process_a_call_names_one_of_the_workspaces_of_its_executor(
     assert "Unknown workspace: theirs. Known here: own" in (result.error or "")
 
 
-async def silence(client: ExecutorClient, boot: str, seconds: float = 100.0) -> None:
-    statement = update(workers).where(workers.c.id == boot).values(last_seen_at=from_now(-seconds))
+async def silence(client: ExecutorClient, instance: str, seconds: float = 100.0) -> None:
+    statement = update(workers).where(workers.c.id == instance).values(last_seen_at=from_now(-seconds))
     await client._connection.store._database.write(lambda connection: connection.execute(statement))
 
 

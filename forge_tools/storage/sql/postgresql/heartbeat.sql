@@ -4,12 +4,12 @@
 WITH beaten AS (
     UPDATE workers w SET beat = w.beat + 1, last_seen_at = now(), stopped_at = NULL, dropped_messages = :dropped,
       answering = :answering
-    WHERE w.id = :boot RETURNING w.id)
+    WHERE w.id = :instance RETURNING w.id)
 SELECT json_build_object(
   'now', extract(epoch FROM now())::float8,
   'cancels',
     (SELECT json_agg(json_build_array(q.id, q.attempt) ORDER BY q.id) FROM execution_queue q
-     WHERE q.cancel_requested_at IS NOT NULL AND q.owner = :boot AND q.status = 'running'),
+     WHERE q.cancel_requested_at IS NOT NULL AND q.owner = :instance AND q.status = 'running'),
   'beats', (SELECT json_object_agg(w.id, w.beat) FROM workers w WHERE w.stopped_at IS NULL),
   'due', :asks_due AND EXISTS (
     SELECT FROM execution_queue q

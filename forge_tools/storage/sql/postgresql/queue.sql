@@ -34,18 +34,18 @@ SELECT ord, skew, name, spec::text, digest, enabled, demoted_at IS NOT NULL FROM
     INSERT INTO executions ({asked}, queued_at) SELECT {asked_values}, now() FROM fresh
     ON CONFLICT (id) DO NOTHING RETURNING *)
 
--- What is sealed is looked up for those rows alone that hide something: joining all of them would cost as much as the rest.
+-- What is encrypted is looked up for those rows alone that hide something: joining all of them would cost as much as the rest.
 -- name: enqueued
   enqueued AS (
-    INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed, reply_key)
+    INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, encrypted, reply_key)
     SELECT {queued}, 'queued', 0, now() + make_interval(secs => delay), now() + make_interval(secs => expires_in),
-           CASE WHEN i.sealed_names IS NOT NULL THEN (SELECT f.sealed FROM fresh f WHERE f.id = i.id) END, :reply_key::text
+           CASE WHEN i.encrypted_names IS NOT NULL THEN (SELECT f.encrypted FROM fresh f WHERE f.id = i.id) END, :reply_key::text
     FROM inserted i)
 
 -- name: submit
 WITH new AS (
-    SELECT * FROM unnest({asked_arrays}, :sealed::text[], :issued_at::float8[])
-      WITH ORDINALITY AS n({asked}, sealed, issued_at, ord)),
+    SELECT * FROM unnest({asked_arrays}, :encrypted::text[], :issued_at::float8[])
+      WITH ORDINALITY AS n({asked}, encrypted, issued_at, ord)),
 {clocked},
 {refused},
 {fresh},
@@ -87,10 +87,10 @@ WITH asked AS (
 ),
   claimed AS (
     UPDATE execution_queue q SET status = 'running', attempt = l.attempt + 1, token = l.token,
-      owner = :boot, hostname = :hostname, pid = :pid,
+      owner = :instance, hostname = :hostname, pid = :pid,
       started_at = CASE q.status WHEN 'running' THEN q.started_at ELSE clock_timestamp() END
-    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at, q.sealed, q.reply_key)
-SELECT c.ord, {claim_columns}, c.sealed, c.reply_key, extract(epoch FROM c.started_at)::float8
+    FROM locked l WHERE q.id = ANY (ARRAY[l.id]) RETURNING q.id, l.ord, q.started_at, q.encrypted, q.reply_key)
+SELECT c.ord, {claim_columns}, c.encrypted, c.reply_key, extract(epoch FROM c.started_at)::float8
 FROM claimed c JOIN executions e ON e.id = ANY (ARRAY[c.id])
 
 -- name: claim
@@ -157,22 +157,22 @@ WITH inserted AS (
       AND NOT EXISTS (SELECT FROM tools t WHERE t.name = :tool AND t.is_default AND NOT (t.enabled AND t.digest = :tool_digest))
     ON CONFLICT (id) DO NOTHING RETURNING id),
   enqueued AS (
-    INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed, reply_key)
+    INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, encrypted, reply_key)
     SELECT {queued_parameters}, 'queued', 0, now() + make_interval(secs => :delay), now() + make_interval(secs => :expires_in),
-           :sealed::text, :reply_key::text FROM inserted)
+           :encrypted::text, :reply_key::text FROM inserted)
 SELECT 1 FROM inserted
 
 -- name: claim_one
 WITH claimed AS (
-    UPDATE execution_queue q SET status = 'running', attempt = q.attempt + 1, token = :token::uuid, owner = :boot,
+    UPDATE execution_queue q SET status = 'running', attempt = q.attempt + 1, token = :token::uuid, owner = :instance,
       hostname = :hostname, pid = :pid, started_at = clock_timestamp()
     WHERE q.id = (
       SELECT q.id FROM execution_queue q
       WHERE q.id = :id::uuid AND q.attempt = :attempt::int4 AND {is_due}
         AND q.lane = :lane AND q.queue = ANY(:queues::text[]) AND q.tool_key = ANY(:keys::text[])
       FOR UPDATE SKIP LOCKED)
-    RETURNING q.id, q.started_at, q.sealed, q.reply_key)
-SELECT {claim_columns}, c.sealed, c.reply_key, extract(epoch FROM c.started_at)::float8
+    RETURNING q.id, q.started_at, q.encrypted, q.reply_key)
+SELECT {claim_columns}, c.encrypted, c.reply_key, extract(epoch FROM c.started_at)::float8
 FROM claimed c JOIN executions e ON e.id = c.id
 
 -- name: finish_one
@@ -190,10 +190,10 @@ RETURNING attempt
 -- these connections.
 -- name: submit_linked
 WITH new AS (
-    SELECT * FROM unnest({asked_arrays}, :sealed::text[], :issued_at::float8[], :scope::text[], :key::text[],
+    SELECT * FROM unnest({asked_arrays}, :encrypted::text[], :issued_at::float8[], :scope::text[], :key::text[],
                          :fingerprint::text[], :ttl::float8[], :replay_of::uuid[], :actor::text[], :as_replay::text[],
                          :as_replayed::text[])
-      WITH ORDINALITY AS n({asked}, sealed, issued_at, scope, key, fingerprint, ttl, replay_of, actor, as_replay,
+      WITH ORDINALITY AS n({asked}, encrypted, issued_at, scope, key, fingerprint, ttl, replay_of, actor, as_replay,
                            as_replayed, ord)),
 {clocked},
 {refused},

@@ -5,11 +5,11 @@
 -- Each question is answered under its name.
 -- name: heartbeat
 UPDATE workers SET beat = beat + 1, last_seen_at = :now, stopped_at = NULL, dropped_messages = :dropped, answering = :answering
-WHERE id = :boot RETURNING json_object(
+WHERE id = :instance RETURNING json_object(
   'now', :unix,
   'cancels', json((SELECT json_group_array(json_array(id, attempt)) FROM (
      SELECT id, attempt FROM execution_queue INDEXED BY execution_queue_cancels
-     WHERE cancel_requested_at IS NOT NULL AND owner = :boot AND status = 'running' ORDER BY id))),
+     WHERE cancel_requested_at IS NOT NULL AND owner = :instance AND status = 'running' ORDER BY id))),
   'beats', json((SELECT json_group_object(id, beat) FROM workers WHERE stopped_at IS NULL)),
   'due', :asks_due AND EXISTS (
     SELECT 1 FROM json_each(:queues) AS s CROSS JOIN json_each(:keys) AS k

@@ -12,8 +12,8 @@ SELECT 1 FROM executions WHERE id = :id
 INSERT INTO executions ({asked}, queued_at) VALUES ({asked_values}, :now) ON CONFLICT (id) DO NOTHING
 
 -- name: enqueue
-INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, sealed, reply_key)
-SELECT {queued}, 'queued', 0, :not_before, :expires_at, :sealed, :reply_key FROM executions WHERE id = :id
+INSERT INTO execution_queue ({queued}, status, attempt, not_before, expires_at, encrypted, reply_key)
+SELECT {queued}, 'queued', 0, :not_before, :expires_at, :encrypted, :reply_key FROM executions WHERE id = :id
 
 -- What waits for a claim that may still come; and what can be claimed now, whoever asks.
 -- name: is_waiting
@@ -24,14 +24,14 @@ not_before <= :now AND {is_waiting}
 
 -- A token that is there already is this very claim: the reply to its commit may have been lost.
 -- name: claim
-UPDATE execution_queue SET status = 'running', attempt = :attempt + 1, token = :token, owner = :boot,
+UPDATE execution_queue SET status = 'running', attempt = :attempt + 1, token = :token, owner = :instance,
   hostname = :hostname, pid = :pid, started_at = CASE status WHEN 'running' THEN started_at ELSE :now END
 WHERE id = :id AND (status = 'running' AND token = :token AND attempt <= max_attempts
   OR attempt = :attempt AND {is_due} AND lane = :lane
      AND queue IN (SELECT value FROM json_each(:queues)) AND tool_key IN (SELECT value FROM json_each(:keys)))
 
 -- name: claimed
-SELECT {claim_columns}, q.sealed, q.reply_key, q.started_at FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = :id
+SELECT {claim_columns}, q.encrypted, q.reply_key, q.started_at FROM executions e JOIN execution_queue q ON q.id = e.id WHERE e.id = :id
 
 -- name: owned
 SELECT owner, hostname, pid, started_at, attempt < max_attempts AND cancel_requested_at IS NULL, expires_in

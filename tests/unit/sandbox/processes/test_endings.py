@@ -11,7 +11,7 @@ import pytest
 
 from forge_tools.sandbox.processes import endings
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
-from forge_tools.sandbox.processes.environment import attempt_mark, boot_mark
+from forge_tools.sandbox.processes.environment import attempt_mark, instance_mark
 from tests.fleet import ROOT, warm_worker
 from tests.rogue_tools import LONG, SHAPES, noted
 from tests.waiting import is_alive, wait_until
@@ -47,7 +47,7 @@ def body(notes: Path) -> Iterator[Start]:
     roots = []
 
     def begin(*shapes: str) -> Forked:
-        environment = {**os.environ, "FORGE_BOOT": f"boot-{notes}"}
+        environment = {**os.environ, "FORGE_INSTANCE": f"instance-{notes}"}
         to_read, to_write = os.pipe()
         with os.fdopen(to_read) as said, os.fdopen(to_write) as theirs:
             words = ["-c", BODY, str(notes), *shapes]
@@ -114,7 +114,7 @@ def test_a_body_that_is_over_is_cleared_without_its_process(body: Start, notes: 
 def test_the_mark_of_a_worker_finds_all_that_its_bodies_left(body: Start, notes: Path) -> None:
     root = body("session", "forked daemon", "daemon", "fork")
 
-    end(boot_mark(f"boot-{notes}"))
+    end(instance_mark(f"instance-{notes}"))
 
     assert not [pid for pid in (root.pid, *noted(notes)) if is_alive(pid)]
 
@@ -164,7 +164,7 @@ def test_a_process_that_kept_nothing_but_its_group_or_its_parent_is_found(notes:
 def test_a_mark_that_only_begins_alike_is_another(body: Start, notes: Path) -> None:
     root = body("session")
 
-    assert end(boot_mark(f"boot-{notes}"[:-1])) == 0
+    assert end(instance_mark(f"instance-{notes}"[:-1])) == 0
     assert end(attempt_mark(str(notes)[:-1], 1)) == 0
     assert is_alive(root.pid)
 
@@ -174,8 +174,8 @@ def test_a_process_that_forks_without_end_is_ended_too(tmp_path: Path) -> None:
     script = tmp_path / "hydra"
     script.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/heads\nsleep 0.1\nsetsid {script} &\n")
     script.chmod(0o755)
-    mark = boot_mark(str(tmp_path))
-    environment = {"PATH": os.environ["PATH"], "FORGE_BOOT": str(tmp_path)}
+    mark = instance_mark(str(tmp_path))
+    environment = {"PATH": os.environ["PATH"], "FORGE_INSTANCE": str(tmp_path)}
     subprocess.run([str(script)], env=environment, check=True)
     heads = tmp_path / "heads"
     wait_until(lambda: len(noted(heads)) > 5, 60, "it does not grow")

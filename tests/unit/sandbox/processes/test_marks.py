@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.sandbox.processes.environment import Marking, attempt_mark, boot_mark, child_environment
+from forge_tools.sandbox.processes.environment import Marking, attempt_mark, child_environment, instance_mark
 from forge_tools.sandbox.processes.trees import marks_of
 from tests.fleet import ROOT
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ print(b"hunter2" in Path("/proc/self/environ").read_bytes())
 marks = {n: os.environ.pop(n) for n in ("FORGE_EXECUTION",)}
 print(dict(os.environ) == before, subprocess.check_output(["sh", "-c", "echo $SECRET"], text=True).strip())
 os.environ.update(marks)
-print(subprocess.check_output(["sh", "-c", "echo $FORGE_BOOT $FORGE_EXECUTION"], text=True).strip())
+print(subprocess.check_output(["sh", "-c", "echo $FORGE_INSTANCE $FORGE_EXECUTION"], text=True).strip())
 marking.clear()
 print(sorted(marks_of(os.getpid())), os.environ.get("FORGE_EXECUTION"))
 """
@@ -40,19 +40,19 @@ def outputs(**environment: str) -> list[str]:
 def test_a_marked_process_shows_its_marks_and_hides_what_its_environment_held() -> None:
     given = {"PATH": os.environ["PATH"], "SECRET": "hunter2", "PADDING": "x" * 200}
 
-    said = outputs(FORGE_BOOT="boot-1", **given)
+    said = outputs(FORGE_INSTANCE="instance-1", **given)
 
     assert said == [
-        "[b'FORGE_BOOT=boot-1', b'FORGE_EXECUTION=id.2']",
+        "[b'FORGE_INSTANCE=instance-1', b'FORGE_EXECUTION=id.2']",
         "False",
         "True hunter2",
-        "boot-1 id.2",
-        "[b'FORGE_BOOT=boot-1'] None",
+        "instance-1 id.2",
+        "[b'FORGE_INSTANCE=instance-1'] None",
     ]
 
 
 def test_where_the_marks_do_not_fit_what_is_executed_is_marked_all_the_same() -> None:
-    said = outputs(PATH="/usr/bin:/bin", FORGE_BOOT="b", SECRET="x")[3]
+    said = outputs(PATH="/usr/bin:/bin", FORGE_INSTANCE="b", SECRET="x")[3]
 
     assert said == "b id.2"
 
@@ -62,14 +62,14 @@ def test_a_process_that_is_gone_has_no_marks() -> None:
 
 
 def test_marks_are_handed_on_to_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORGE_BOOT", "boot-1")
+    monkeypatch.setenv("FORGE_INSTANCE", "instance-1")
     monkeypatch.setenv("FORGE_EXECUTION", "id.2")
 
     environment = child_environment({"CI": "1"})
 
     process = subprocess.Popen(["sleep", "60"], env=environment)
     try:
-        marks = {boot_mark("boot-1"), attempt_mark("id", 2)}
+        marks = {instance_mark("instance-1"), attempt_mark("id", 2)}
         wait_until(lambda: marks_of(process.pid) == marks, 60, "it is not marked")
     finally:
         process.kill()

@@ -17,7 +17,7 @@ import pytest
 from forge_tools.errors import SandboxError
 from forge_tools.records import ShellStatus
 from forge_tools.sandbox.processes.endings import ProcessHandle, end, has_unmarked_descendants
-from forge_tools.sandbox.processes.environment import attempt_mark, boot_mark
+from forge_tools.sandbox.processes.environment import attempt_mark, instance_mark
 from forge_tools.sandbox.processes.trees import descendants
 from forge_tools.sandbox.reach import Reach
 from forge_tools.sandbox.shells import host, start
@@ -186,13 +186,13 @@ def test_a_shell_outlives_the_process_that_started_it_by_kill_9(
 def test_nothing_that_sweeps_up_after_workers_and_bodies_meets_a_shell(
     folder: Path, starter: list[str], marker: str, sleepers: Callable[[], list[int]]
 ) -> None:
-    marks = {"FORGE_BOOT": "the-boot", "FORGE_EXECUTION": "the-execution.1"}
+    marks = {"FORGE_INSTANCE": "the-instance", "FORGE_EXECUTION": "the-execution.1"}
     script = f"sleep {marker} & env -i sleep {marker} & wait"
     with started([*starter, str(folder), script], env=os.environ | marks) as (process, handle):
         wait_until(lambda: len(sleepers()) == 2)
         assert not has_unmarked_descendants(process.pid)
         assert end(attempt_mark("the-execution", 1), root=ProcessHandle(process.pid)) == 1
-        assert end(boot_mark("the-boot")) == 0
+        assert end(instance_mark("the-instance")) == 0
         process.wait(60)
     with host.find(folder, handle) as shell:
         assert len(sleepers()) == 2

@@ -1,4 +1,4 @@
-"""Sealed calls on real workers: keys change, are missing, and rows are tampered with."""
+"""Encrypted calls on real workers: keys change, are missing, and rows are tampered with."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 from forge_tools.client import ExecutorClient
 from forge_tools.embedded.keys import ensure_key
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, SealingKey
+from forge_tools.records import EncryptionKey, ExecutionContext
 from forge_tools.secrecy import KeyFolder, key_id
 from forge_tools.storage import open_store
 from tests.fleet import Fleet
@@ -20,7 +20,7 @@ SECRET = {"user": "ada", "password": "hunter22-is-long"}
 SAID = "ada has a password of 16 characters"
 
 
-async def keys(fleet: Fleet) -> list[SealingKey]:
+async def keys(fleet: Fleet) -> list[EncryptionKey]:
     async with await open_store(fleet.settings.database) as store:
         return await store.encryption_keys.list()
 
@@ -35,7 +35,9 @@ async def rotate(fleet: Fleet) -> str:
     return key_id(public)
 
 
-async def test_calls_sealed_with_the_old_key_run_after_a_rotation_and_new_ones_use_the_new(fresh_fleet: Fleet) -> None:
+async def test_calls_encrypted_with_the_old_key_run_after_a_rotation_and_new_ones_use_the_new(
+    fresh_fleet: Fleet,
+) -> None:
     async with ExecutorClient(fresh_fleet.settings) as client:
         [old] = await keys(fresh_fleet)
         fresh_fleet.start("process")  # publishes the tools of both lanes, and claims none of the other's
@@ -57,12 +59,12 @@ async def test_calls_sealed_with_the_old_key_run_after_a_rotation_and_new_ones_u
 async def test_a_worker_without_the_key_says_so_and_runs_nothing_with_redacted_values(
     fresh_fleet: Fleet, tmp_path: Path
 ) -> None:
-    worker = fresh_fleet.start("async", sealing_keys=str(tmp_path / "nothing-here"))
+    worker = fresh_fleet.start("async", encryption_keys=str(tmp_path / "nothing-here"))
     [key] = await keys(fresh_fleet)
     async with ExecutorClient(fresh_fleet.settings) as client:
         result = await client.execute("Login", CONTEXT, **SECRET)
 
-        assert (result.success, result.error_code) == (False, ErrorCode.SEALING_FAILED)
+        assert (result.success, result.error_code) == (False, ErrorCode.ENCRYPTION_FAILED)
         assert key.id in (result.error or "")
         assert b"does not hold the key" in worker.log.read_bytes()
 
@@ -82,7 +84,7 @@ async def test_without_a_key_in_the_database_a_secret_is_refused_until_there_is_
         refused = await client.execute("Login", CONTEXT, **SECRET)
         record = await client.history.get(refused.metadata["execution_id"])
 
-        assert refused.error_code == ErrorCode.SEALING_FAILED
+        assert refused.error_code == ErrorCode.ENCRYPTION_FAILED
         assert "forge-tools keys new" in (refused.error or "")
         assert record.parameters == {"user": "ada", "password": "[redacted]"}
 
@@ -94,8 +96,8 @@ async def test_without_a_key_in_the_database_a_secret_is_refused_until_there_is_
 @pytest.mark.parametrize(
     "tampering",
     [
-        "UPDATE execution_queue SET sealed = (SELECT sealed FROM execution_queue WHERE id = $2) WHERE id = $1",
-        "UPDATE execution_queue SET sealed = left(sealed, 60) WHERE id = $1 AND $2 <> id",
+        "UPDATE execution_queue SET encrypted = (SELECT encrypted FROM execution_queue WHERE id = $2) WHERE id = $1",
+        "UPDATE execution_queue SET encrypted = left(encrypted, 60) WHERE id = $1 AND $2 <> id",
         'UPDATE executions SET parameters = \'{"user":"eve","password":"[redacted]"}\' WHERE id = $1 AND $2 <> id',
         "UPDATE executions SET tool = 'Echo' WHERE id = $1 AND $2 <> id",
     ],
@@ -121,6 +123,6 @@ async def test_a_secret_does_not_open_in_a_row_that_somebody_altered(
             )
     finally:
         fleet.stop()
-    assert [result.error_code for result in results] == [ErrorCode.SEALING_FAILED, None]
+    assert [result.error_code for result in results] == [ErrorCode.ENCRYPTION_FAILED, None]
     assert "does not belong to this call" in (results[0].error or "")
     assert "hunter22" not in seen

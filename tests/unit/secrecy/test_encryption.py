@@ -1,4 +1,4 @@
-"""What is sealed opens with one key, and as part of one call."""
+"""What is encrypted opens with one key, and as part of one call."""
 
 import base64
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.errors import ConfigurationError, SealingError
-from forge_tools.secrecy import KeyFolder, Opener, Sealer, key_id
+from forge_tools.errors import ConfigurationError, EncryptionError
+from forge_tools.secrecy import Encryptor, KeyFolder, Opener, key_id
 
 CALL = {"execution_id": "01a00000-0000-7000-8000-00000000abcd", "tool": "Login", "shown": '{"user":"ada"}'}
 
@@ -17,36 +17,36 @@ def keys(tmp_path: Path) -> KeyFolder:
     return KeyFolder(tmp_path / "keys")
 
 
-def test_what_was_sealed_for_a_call_opens_for_that_call(keys: KeyFolder) -> None:
-    sealed = Sealer(keys.new()).seal({"hidden": {"pw": "hunter22 é \ud800"}}, **CALL)
+def test_what_was_encrypted_for_a_call_opens_for_that_call(keys: KeyFolder) -> None:
+    encrypted = Encryptor(keys.new()).encrypt({"hidden": {"pw": "hunter22 é \ud800"}}, **CALL)
 
-    assert "hunter22" not in sealed
-    assert base64.b64encode(b"hunter22").decode()[:8] not in sealed
-    assert Opener(keys).open(sealed, **CALL) == {"hidden": {"pw": "hunter22 é \ud800"}}
+    assert "hunter22" not in encrypted
+    assert base64.b64encode(b"hunter22").decode()[:8] not in encrypted
+    assert Opener(keys).open(encrypted, **CALL) == {"hidden": {"pw": "hunter22 é \ud800"}}
 
 
 def test_the_same_secret_never_looks_the_same(keys: KeyFolder) -> None:
-    sealer = Sealer(keys.new())
+    encryptor = Encryptor(keys.new())
 
-    assert sealer.seal({"a": 1}, **CALL) != sealer.seal({"a": 1}, **CALL)
+    assert encryptor.encrypt({"a": 1}, **CALL) != encryptor.encrypt({"a": 1}, **CALL)
 
 
 @pytest.mark.parametrize(
     "other", [{"execution_id": "01a00000-0000-7000-8000-00000000abce"}, {"tool": "Echo"}, {"shown": '{"user":"eve"}'}]
 )
 def test_moved_to_another_call_it_stays_shut(keys: KeyFolder, other: dict[str, str]) -> None:
-    sealed = Sealer(keys.new()).seal({"pw": "hunter22"}, **CALL)
+    encrypted = Encryptor(keys.new()).encrypt({"pw": "hunter22"}, **CALL)
 
-    with pytest.raises(SealingError, match="does not belong to this call") as caught:
-        Opener(keys).open(sealed, **CALL | other)
+    with pytest.raises(EncryptionError, match="does not belong to this call") as caught:
+        Opener(keys).open(encrypted, **CALL | other)
     assert "hunter22" not in str(caught.value)
 
 
 def test_the_parts_it_is_bound_to_cannot_be_shifted_against_each_other(keys: KeyFolder) -> None:
-    sealed = Sealer(keys.new()).seal({}, execution_id="ab", tool="c", shown="d")
+    encrypted = Encryptor(keys.new()).encrypt({}, execution_id="ab", tool="c", shown="d")
 
-    with pytest.raises(SealingError):
-        Opener(keys).open(sealed, execution_id="a", tool="bc", shown="d")
+    with pytest.raises(EncryptionError):
+        Opener(keys).open(encrypted, execution_id="a", tool="bc", shown="d")
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_the_parts_it_is_bound_to_cannot_be_shifted_against_each_other(keys: Key
     ],
 )
 def test_truncated_or_altered_it_stays_shut(keys: KeyFolder, alter: Any) -> None:
-    sealed = Sealer(keys.new()).seal({"pw": "hunter22"}, **CALL)
+    encrypted = Encryptor(keys.new()).encrypt({"pw": "hunter22"}, **CALL)
 
-    with pytest.raises(SealingError, match="does not belong"):
-        Opener(keys).open(alter(sealed), **CALL)
+    with pytest.raises(EncryptionError, match="does not belong"):
+        Opener(keys).open(alter(encrypted), **CALL)
 
 
-@pytest.mark.parametrize("sealed", ["", "x", "2.abc.def", "1..", "1.../../etc/passwd.x"])
-def test_what_was_never_sealed_is_refused_with_a_sentence(keys: KeyFolder, sealed: str) -> None:
-    with pytest.raises(SealingError):
-        Opener(keys).open(sealed, **CALL)
+@pytest.mark.parametrize("encrypted", ["", "x", "2.abc.def", "1..", "1.../../etc/passwd.x"])
+def test_what_was_never_encrypted_is_refused_with_a_sentence(keys: KeyFolder, encrypted: str) -> None:
+    with pytest.raises(EncryptionError):
+        Opener(keys).open(encrypted, **CALL)
 
 
 def test_without_its_key_it_says_which_one_is_missing_and_may_be_tried_elsewhere(
@@ -79,8 +79,8 @@ def test_without_its_key_it_says_which_one_is_missing_and_may_be_tried_elsewhere
     public = KeyFolder(tmp_path / "elsewhere").new()
     held = key_id(keys.new())
 
-    with pytest.raises(SealingError) as caught:
-        Opener(keys).open(Sealer(public).seal({}, **CALL), **CALL)
+    with pytest.raises(EncryptionError) as caught:
+        Opener(keys).open(Encryptor(public).encrypt({}, **CALL), **CALL)
 
     assert caught.value.retryable
     assert key_id(public) in caught.value.message
@@ -89,18 +89,18 @@ def test_without_its_key_it_says_which_one_is_missing_and_may_be_tried_elsewhere
 
 def test_under_the_name_of_another_key_it_stays_shut(keys: KeyFolder) -> None:
     one, other = keys.new(), keys.new()
-    sealed = Sealer(one).seal({}, **CALL)
+    encrypted = Encryptor(one).encrypt({}, **CALL)
 
-    with pytest.raises(SealingError, match="does not belong"):
-        Opener(keys).open(sealed.replace(key_id(one), key_id(other)), **CALL)
+    with pytest.raises(EncryptionError, match="does not belong"):
+        Opener(keys).open(encrypted.replace(key_id(one), key_id(other)), **CALL)
 
 
 def test_a_key_that_comes_later_is_found_without_a_restart(keys: KeyFolder) -> None:
     opener = Opener(keys)
-    first = Sealer(keys.new()).seal({"n": 1}, **CALL)
+    first = Encryptor(keys.new()).encrypt({"n": 1}, **CALL)
     assert opener.open(first, **CALL) == {"n": 1}
 
-    second = Sealer(keys.new()).seal({"n": 2}, **CALL)
+    second = Encryptor(keys.new()).encrypt({"n": 2}, **CALL)
 
     assert opener.open(second, **CALL) == {"n": 2}
 
@@ -142,21 +142,21 @@ def test_a_file_under_the_name_of_another_key_is_named(keys: KeyFolder) -> None:
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(ConfigurationError, match="FORGE_SEALING_KEYS"):
+    with pytest.raises(ConfigurationError, match="FORGE_ENCRYPTION_KEYS"):
         KeyFolder(tmp_path / "file").new()
 
 
 def test_a_key_that_is_forgotten_opens_nothing_any_more(keys: KeyFolder) -> None:
     public = keys.new()
-    sealed = Sealer(public).seal({}, **CALL)
+    encrypted = Encryptor(public).encrypt({}, **CALL)
 
     assert keys.forget(key_id(public))
     assert not keys.forget(key_id(public))
-    with pytest.raises(SealingError, match="does not hold"):
-        Opener(keys).open(sealed, **CALL)
+    with pytest.raises(EncryptionError, match="does not hold"):
+        Opener(keys).open(encrypted, **CALL)
 
 
 @pytest.mark.parametrize("public", [b"", b"short", bytes(32), bytes([1]) + bytes(31)])
-def test_what_is_no_public_key_seals_nothing_and_is_named(public: bytes) -> None:
-    with pytest.raises(SealingError, match=key_id(public)):
-        Sealer(public).seal({"pw": "hunter22"}, **CALL)
+def test_what_is_no_public_key_encrypts_nothing_and_is_named(public: bytes) -> None:
+    with pytest.raises(EncryptionError, match=key_id(public)):
+        Encryptor(public).encrypt({"pw": "hunter22"}, **CALL)

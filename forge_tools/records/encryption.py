@@ -1,12 +1,12 @@
-"""The public half of a key that parameters are sealed with, as the database has it."""
+"""The public half of a key that parameters are encrypted with, as the database has it."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
-class SealingKey:
-    """`live` counts the executions that are not over and are sealed with it."""
+class EncryptionKey:
+    """`live` counts the executions that are not over and are encrypted with it."""
 
     id: str
     public: bytes

@@ -1,4 +1,4 @@
-"""Secrets in the metadata of a call's context: sealed like parameters, and shown by no refusal."""
+"""Secrets in the metadata of a call's context: encrypted like parameters, and shown by no refusal."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ PLAIN = ToolSpec(
 )
 
 
-def sealing(keys: KeyFolder, call: Call) -> Accepted:
+def encrypting(keys: KeyFolder, call: Call) -> Accepted:
     public = keys.new()
     prepared = Intake(Settings.load(), "submitter").prepare(call, Snapshot([GREET, PLAIN], encryption_key=public))
     assert isinstance(prepared, Accepted), prepared
@@ -34,27 +34,27 @@ def keys(tmp_path: Path) -> KeyFolder:
     return KeyFolder(tmp_path)
 
 
-def test_metadata_with_a_secret_is_sealed_like_a_parameter(keys: KeyFolder) -> None:
+def test_metadata_with_a_secret_is_encrypted_like_a_parameter(keys: KeyFolder) -> None:
     metadata = {"trace": "t-1", "auth": {"api_key": "hunter22"}, "note": "with hunter22"}
     context = CONTEXT.model_copy(update={"metadata": metadata})
-    one = sealing(keys, Call("Plain", {"who": "hunter22 says"}, context))
+    one = encrypting(keys, Call("Plain", {"who": "hunter22 says"}, context))
 
     assert "hunter22" not in repr(one)
     assert json.loads(one.new.parameters) == {"who": "[redacted] says"}
     assert json.loads(one.new.context)["metadata"] == {
         "trace": "t-1", "auth": {"api_key": "[redacted]"}, "note": "with [redacted]"
     }  # fmt: skip
-    assert one.new.sealed_names == ("who", "context.metadata")
+    assert one.new.encrypted_names == ("who", "context.metadata")
     bound = {"execution_id": one.new.id, "tool": "Plain", "shown": one.new.parameters}
-    assert Opener(keys).open(one.new.sealed or "", **bound)["metadata"] == metadata
+    assert Opener(keys).open(one.new.encrypted or "", **bound)["metadata"] == metadata
 
 
-def test_metadata_that_quotes_a_secret_parameter_is_sealed_and_other_metadata_is_not(keys: KeyFolder) -> None:
+def test_metadata_that_quotes_a_secret_parameter_is_encrypted_and_other_metadata_is_not(keys: KeyFolder) -> None:
     quoting, plain = ({"note": text, "n": 1} for text in ("login hunter22", "login"))
     for metadata, names in ((quoting, ("key", "context.metadata")), (plain, ("key",))):
         call = Call("Greet", {"who": "Ada", "key": "hunter22"}, CONTEXT.model_copy(update={"metadata": metadata}))
-        one = sealing(keys, call)
-        assert one.new.sealed_names == names
+        one = encrypting(keys, call)
+        assert one.new.encrypted_names == names
         assert "hunter22" not in one.new.context
 
 
