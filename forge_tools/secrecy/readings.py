@@ -88,6 +88,7 @@ def has_escapes(data: bytes) -> bool:
 
 
 _AS_IT_IS = Rule("(?!)")
+_ESCAPES = re.compile(ESCAPE.encode())
 
 
 def _meaning(between: str) -> Rule:
@@ -144,7 +145,10 @@ class Readings:
 
     def begun(self, data: bytes) -> int:
         """Where in data that more will follow something begins that may become a form, or a longer one."""
-        return min((kind.begun(data) for kind in self.kinds), default=len(data))
+        place = min((kind.begun(data) for kind in self.kinds), default=len(data))
+        if b"\x1b" in data:  # what was cut in two would be no escape any more
+            return next((one.start() for one in _ESCAPES.finditer(data) if one.start() < place < one.end()), place)
+        return place
 
     def replaced(self, data: bytes, by: bytes) -> bytes:
         """Copy the data without the forms that have something in between."""
@@ -245,15 +249,9 @@ class Reading:
     def next(self, place: int) -> _Span | None:
         """Where in the data the first form begins that does so there or behind, and where it ends."""
         if self._forms is not None and self._found is not None and self._found[0] < place:
-            spans = map(self._span, self._matches(self._forms, place))
-            self._found = next((span for span in spans if span is not None), None)
+            match = self._forms.search(self.text, self.position(place))
+            self._found = None if match is None else self._span(match)
         return self._found
-
-    def _matches(self, forms: re.Pattern[bytes], place: int) -> Iterator[re.Match[bytes]]:
-        at = self.position(place)
-        while (match := forms.search(self.text, at)) is not None:
-            yield match
-            at = match.start() + 1
 
     def may_grow(self, span: _Span) -> bool:
         """Whether more data may belong to what was found there."""
@@ -261,11 +259,9 @@ class Reading:
             return False
         return span[1] == len(self._data) or _REST_BEGUN.fullmatch(self._data, span[1]) is not None
 
-    def _span(self, match: re.Match[bytes]) -> _Span | None:
-        """Where in the data it is; nowhere if nothing is in between, for then it is there as it is."""
+    def _span(self, match: re.Match[bytes]) -> _Span:
+        """Where in the data it is."""
         start, end = self.place(match.start())[0], self.place(match.end() - 1)[1]
-        if self.has_gaps and end - start == len(match[0]):
-            return None
         rest = self._rest.match(self._data, end) if self._rest is not None else None
         return start, end if rest is None else rest.end()
 

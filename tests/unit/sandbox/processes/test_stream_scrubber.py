@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forge_tools import records
@@ -106,6 +106,8 @@ ESCAPES = [b"\x1b[1m", b"\x1b[K", b"\x1b]0;hun\x07", b"\x1b]8;;u\x1b\\", b"\x1b"
 
 
 @given(st.lists(st.sampled_from([*PIECES, *ESCAPES])), st.lists(st.integers(0, 200)))
+@example([b"\n", b"K", b"hun", b"ter2"], [1])  # a secret of two lines, whose line end somebody has taken out
+@example([b"\x1b", b"mother", b"\x1b[K", b"7"], [3])  # the secret begins within an escape
 def test_with_escapes_too_it_does_not_matter_how_it_is_cut(parts: list[bytes], cuts: list[int]) -> None:
     data = b"".join(parts)
     assert written(data, cuts, SEEN) == written(data, [], SEEN)
