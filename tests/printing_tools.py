@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import faulthandler
 import logging
 import os
 import subprocess
@@ -132,10 +133,10 @@ def look_up() -> object:
 
 @tool
 def crash() -> None:
-    """End the process in the midst of a word."""
+    """End the process as a fault in C does."""
     os.system("echo from a child; sleep 0.3")
-    os.write(2, b"Fatal: this is why\n")
-    os.kill(os.getpid(), 9)
+    faulthandler.enable()
+    faulthandler._sigsegv()
 
 
 TOOLS = (crash, noise, noise_async, tell, flood, leave_a_writer, say, fail)

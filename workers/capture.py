@@ -56,6 +56,10 @@ class CallStream:
         for line in lines:
             self.write(line)
 
+    def fileno(self) -> int:
+        """The descriptor that processes inherit, which in a process of the pool is the call's, too."""
+        return next(number for number, stream in STANDARD if stream == self._name)
+
     def write_bytes(self, data: bytes) -> None:
         """Write bytes, of any encoding."""
         if not self._put(data):
