@@ -364,7 +364,6 @@ def test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says
             settings=settings(
                 max_examples=15,
                 stateful_step_count=30,
-                deadline=None,
                 print_blob=True,
                 suppress_health_check=[HealthCheck.too_slow],
             ),

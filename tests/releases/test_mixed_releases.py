@@ -168,9 +168,9 @@ def read(agent: "subprocess.Popen[bytes]", count: int, seconds: float = SECONDS)
     """
     assert agent.stdout is not None
     answers: list[str] = []
-    ends = time.monotonic() + seconds * PATIENCE
-    while len(answers) < count:
-        if not select.select([agent.stdout], [], [], max(0.0, ends - time.monotonic()))[0]:
+    deadline = time.monotonic() + seconds * PATIENCE
+    for _ in range(count):
+        if not select.select([agent.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
             raise Late(f"{len(answers)} of {count} came")
         answers.append(json.loads(agent.stdout.readline() or b'"the agent has ended"'))
     return answers

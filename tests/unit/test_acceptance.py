@@ -74,7 +74,7 @@ PLAIN_VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(SCHEMAS, PLAIN_VALUES)
 def test_what_is_accepted_has_no_problem(schema: dict[str, Any], value: Any) -> None:
     checks, arguments = of_items(schema), {"x": [value]}
@@ -127,7 +127,7 @@ def shaped(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
     return st.sampled_from(SCALARS)
 
 
-@settings(deadline=None, max_examples=600)
+@settings(max_examples=600)
 @given(calls())
 def test_plain_values_without_a_problem_are_accepted_and_no_others(call: tuple[dict[str, Any], Any]) -> None:
     schema, value = call
@@ -165,7 +165,6 @@ ODD_SCHEMAS = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(SIMPLE_SCHEMAS | ODD_SCHEMAS, ODD_VALUES)
 def test_odd_values_are_accepted_only_if_the_checks_do(schema: dict[str, Any], value: Any) -> None:
     checks, arguments = of_items(schema), {"x": [value]}
@@ -174,7 +173,6 @@ def test_odd_values_are_accepted_only_if_the_checks_do(schema: dict[str, Any], v
 
 
 @pytest.mark.parametrize("aliases", [(), ("alias",), ("b",)])
-@settings(deadline=None)
 @given(
     st.booleans(),
     st.booleans(),

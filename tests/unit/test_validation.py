@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.errors import InvalidCallError, InvalidToolError
@@ -214,7 +214,6 @@ SMALL_VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(SCHEMAS, SMALL_VALUES)
 def test_the_verdict_is_that_of_the_reference_implementation(schema: dict[str, Any], value: Any) -> None:
     expected = jsonschema.Draft202012Validator(schema).is_valid(value)
@@ -255,7 +254,6 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON_VALUES)
 def test_what_json_can_carry_comes_back_equal(value: Any) -> None:
     text = encode_json(value, "parameters", LIMIT)
@@ -377,7 +375,6 @@ def test_clean_text_escapes_what_cannot_be_stored_or_printed() -> None:
     assert clean_text("\x00\x1b[31m\r\x7f\x9b\ud800\udfff") == r"\x00\x1b[31m\x0d\x7f\x9b\ud800\udfff"
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(codec=None, exclude_categories=())))
 def test_clean_text_is_encodable_and_stable(text: str) -> None:
     cleaned = clean_text(text)

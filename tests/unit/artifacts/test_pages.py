@@ -62,7 +62,7 @@ async def test_pages_together_are_all_of_it(is_counted: bool, wish: dict[str, in
 
 
 @given(data=st.binary(max_size=300), limit=st.integers(1, 5), room=st.integers(1, 40), by_byte=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 async def test_any_bytes_are_paged_without_loss(data: bytes, limit: int, room: int, by_byte: bool) -> None:
     start = {"byte": 0} if by_byte else {"offset": 1, "limit": limit}
     found = await Kept(data).pages(**start, max_bytes=room)

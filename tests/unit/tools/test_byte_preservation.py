@@ -11,7 +11,7 @@ from forge_tools.records import ExecutionContext, ToolResult
 from forge_tools.tools.file.edit import Edit
 from forge_tools.tools.file.write import Write
 
-usual = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+usual = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 lines = st.lists(
     st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=12), min_size=1, max_size=8

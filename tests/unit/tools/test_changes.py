@@ -31,7 +31,7 @@ def patched(old: str, diff: str) -> str:
     return "\n".join(done + lines[at:])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 900), st.integers(0, 900), st.sampled_from([63, 64, 65, 5000]))
 def test_wherever_two_long_texts_differ_the_difference_is_found(first: int, last: int, width: int) -> None:
     lines = [f"{number} {'x' * width}" for number in range(901)]
@@ -46,7 +46,7 @@ def test_wherever_two_long_texts_differ_the_difference_is_found(first: int, last
         assert abs(first - last) * width > 1 << 19
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(texts, texts)
 def test_a_difference_turns_the_old_text_into_the_new_one(old: str, new: str) -> None:
     diff = unified(old, new)

@@ -76,7 +76,7 @@ def test_a_name_is_printed_so_that_it_is_read_back(name: str) -> None:
     assert unescape_path(escape_path(name)) == name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(folder=NAMES, names=st.lists(NAMES, min_size=1, max_size=5, unique_by=os.fsencode))
 def test_what_any_tool_prints_every_tool_opens(folder: str, names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:

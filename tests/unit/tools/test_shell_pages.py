@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_tools.sandbox.shells.folder import Output
@@ -38,7 +38,6 @@ def spooled(data: bytes) -> Iterator[Output]:
         os.close(folder)
 
 
-@settings(deadline=None)
 @given(parts=PARTS, limit=st.integers(8, 60), room=st.sampled_from([0, 20, 1000]))
 def test_slices_follow_one_another_and_are_the_whole(parts: list[bytes], limit: int, room: int) -> None:
     data = b"".join(parts)
@@ -56,7 +55,6 @@ def test_slices_follow_one_another_and_are_the_whole(parts: list[bytes], limit: 
         assert sum(line.end - line.start for line in lines) == len(data)
 
 
-@settings(deadline=None)
 @given(
     text=st.text(PRINTABLE, max_size=60),
     cuts=st.lists(st.integers(0, 60)),
@@ -72,7 +70,6 @@ def test_text_that_comes_in_any_parts_is_never_torn(text: str, cuts: list[int]) 
     assert (shown, at) == (text, len(data))
 
 
-@settings(deadline=None)
 @given(text=st.text(PRINTABLE, min_size=1, max_size=40), since=st.integers(0, 160))
 def test_reading_may_start_inside_a_character(text: str, since: int) -> None:
     data = text.encode()

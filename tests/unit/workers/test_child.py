@@ -253,7 +253,7 @@ async def test_a_body_is_marked_while_it_runs(bench: Bench, monkeypatch: pytest.
 
     outcome = await bench.run(claim("marks"))
 
-    assert json.loads(outcome.output or "") == ["FORGE_INSTANCE=instance-1", f"FORGE_EXECUTION={ID}.1"]
+    assert json.loads(outcome.output or "") == [f"FORGE_EXECUTION={ID}.1", "FORGE_INSTANCE=instance-1"]
     assert marks_of(pid) == {b"FORGE_INSTANCE=instance-1"}
 
 
