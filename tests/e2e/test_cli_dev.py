@@ -43,7 +43,7 @@ CONTEXT = ExecutionContext(working_dir=".")
 def cli(tmp_path: Path) -> Cli:
     (tmp_path / "mytools.py").write_text(SOURCE)
     (tmp_path / "pyproject.toml").write_text('[tool.forge-tools]\ntools = ["mytools"]\n')
-    return Cli(tmp_path)
+    return Cli(tmp_path, FORGE_HOME=str(tmp_path / ".home"))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def terminal(cli: Cli) -> Iterator[Terminal]:
 
 @pytest.fixture
 def client(cli: Cli, terminal: Terminal) -> Iterator[SyncExecutorClient]:
-    with SyncExecutorClient(Settings(home=cli.folder / ".forge")) as client:
+    with SyncExecutorClient(Settings(home=cli.folder / ".home")) as client:
         yield client
 
 
@@ -111,7 +111,7 @@ def test_a_worker_that_dies_is_started_again(terminal: Terminal, client: SyncExe
 
 
 def test_folders_that_are_nobodys_sources_are_not_watched(tmp_path: Path) -> None:
-    for name in ("src/deep", ".git/objects", "node_modules/a", "myvenv/lib", ".forge/logs", "src/__pycache__"):
+    for name in ("src/deep", ".git/objects", "node_modules/a", "myvenv/lib", ".home/logs", "src/__pycache__"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "myvenv" / "pyvenv.cfg").write_text("")
 

@@ -53,9 +53,11 @@ def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str]
     assert (folder / "another" / "test_mytools.py").exists()
 
 
-def test_what_is_not_there_is_told_with_the_database(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    database = f"sqlite:///{folder / '.forge' / 'forge.db'}"
-    (folder / ".forge").mkdir()
+def test_what_is_not_there_is_told_with_the_database(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = f"sqlite:///{folder / 'forge.db'}"
+    monkeypatch.setenv("FORGE_DATABASE_URL", database)
     migrated(database)
 
     assert run("show", "0198c0de-0000-7000-8000-000000000000") == 1
