@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import hypothesis
 import pytest
 
 from tests import compiled
@@ -40,6 +41,8 @@ OBJECTS = 10_000
 
 
 settle()
+hypothesis.settings.register_profile("tests", deadline=None)  # an example may come late on a busy machine
+hypothesis.settings.load_profile("tests")
 compiled.share()
 gc.disable()  # until all is collected: it would look at every module again and again
 
