@@ -155,7 +155,7 @@ class PostgresUnderFire:
         await self._on_starter(self._server.stop)
 
     async def rows(self, query: str) -> list[tuple[Any, ...]]:
-        connection = await asyncpg.connect(self._direct, timeout=5)
+        connection = await asyncpg.connect(self._direct, timeout=30)
         try:
             return [tuple(row) for row in await connection.fetch(query)]
         finally:

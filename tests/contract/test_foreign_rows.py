@@ -181,7 +181,7 @@ async def test_a_result_that_is_no_json_says_so_and_no_other_waits(store: Store,
     ("table", "column"),
     [
         *(("executions", column) for column in ("tool", "agent_id", "category", "reply_to")),
-        *(("execution_queue", column) for column in ("owner", "hostname", "queue", "sealed")),
+        *(("execution_queue", column) for column in ("owner", "hostname", "queue", "encrypted")),
         *(("execution_events", column) for column in ("actor", "kind")),
         *(("workers", column) for column in ("id", "hostname")),
         *(("tools", column) for column in ("name", "digest")),

@@ -86,7 +86,7 @@ async def sql(url: str, statement: str, *arguments: object) -> list[Any]:
 
 WITHHELD = {
     ("INSERT", "executions"): {"submitted_by"},
-    ("SELECT", "execution_queue"): {"token", "sealed", "reply_key"},
+    ("SELECT", "execution_queue"): {"token", "encrypted", "reply_key"},
     ("INSERT", "execution_queue"): {"token", "owner", "hostname", "pid", "started_at", "cancel_requested_at"},
     ("INSERT", "execution_attempts"): {"token", "worker_id", "hostname", "pid", "started_at"},
 }
@@ -181,7 +181,7 @@ HOSTILE = [
     "INSERT INTO encryption_keys (id, public, created_at) VALUES ('m', 'mine', now())",
     "DELETE FROM session_workspaces",
     # read what is for workers
-    "SELECT sealed FROM execution_queue",
+    "SELECT encrypted FROM execution_queue",
     "SELECT token FROM execution_queue",
     "SELECT * FROM execution_queue",
     "SELECT * FROM leases",
@@ -306,7 +306,7 @@ async def test_a_worker_seals_an_auditor_verifies_and_a_keeper_prunes(
         assert await ada.overviews.stuck(lease=15.0, patience=60.0) == []
         for statement in (
             "DELETE FROM executions",
-            "SELECT sealed FROM execution_queue",
+            "SELECT encrypted FROM execution_queue",
             "UPDATE audit_batches SET root = ''",
         ):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):

@@ -191,7 +191,7 @@ async def test_callers_are_answered_every_accepted_call_runs_once_and_nobody_is_
     async with ExecutorClient(fleet.settings) as client:
         callers = Callers(client, fleet.folder)
         async with callers.calling():
-            running = [await callers.submit(tool, context=2.0) for tool in ("Sleep", "Block", "BlockIdempotent")]
+            running = [await callers.submit(tool, 2.0) for tool in ("Sleep", "Block", "BlockIdempotent")]
             waiting = [await client.submit("Sleep", {"seconds": 0.1}, None) for _ in range(8)]
             async with outage(servers):
                 fresh = []
@@ -222,7 +222,7 @@ async def test_everything_may_sleep_for_longer_than_a_lease(fleet: Fleet, broker
     """
     async with ExecutorClient(fleet.settings) as client:
         callers = Callers(client, fleet.folder, timeout=OUTAGE + 60)
-        runs = [await callers.submit(tool, context=4.0) for tool in ("Sleep", "Block", "BlockIdempotent")]
+        runs = [await callers.submit(tool, 4.0) for tool in ("Sleep", "Block", "BlockIdempotent")]
         waits = [await client.submit("Sleep", {"seconds": 0.1}, None) for _ in range(8)]
         sleepers = [psutil.Process(broker.process.pid)]
         for worker in fleet.workers:

@@ -1,5 +1,6 @@
 """Fixtures for unit tests: nothing here starts a server."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,16 @@ def _empty_process_registry() -> Iterator[None]:
     ToolRegistry.reset()
     yield
     ToolRegistry.reset()
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    """A command that a test runs in its process sets logging up anew, to a stream that ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture
