@@ -106,7 +106,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LongHistory:
-    """How long it is, and when it ends. Of `rows` on PostgreSQL the newest `small` are on SQLite as well, encrypted.
+    """How long it is, and when it ends. Of `rows` on PostgreSQL the newest `small` are on SQLite as well, sealed.
 
     `old` more, older ones are on PostgreSQL for a prune to take away.
     """
@@ -172,8 +172,8 @@ def load(folder: Path, administration: str, history: LongHistory, tell: Tell) ->
     _settle(url)
     tell(f"SQLite: the newest {history.small:,} of them")
     _copy(url, folder / "history.db", history)
-    tell("SQLite: encrypting")
-    _encrypt(folder)
+    tell("SQLite: sealing")
+    _seal(folder)
     _roll_up(url, folder / "history.db", tell)
     history.note(folder)
     tell(f"loaded in {time.monotonic() - began:.0f} s")
@@ -337,9 +337,9 @@ def _roll_up(url: str, file: Path, tell: Tell) -> None:
             tell(f"{name}: {hours:,} hours rolled up")
 
 
-def _encrypt(folder: Path) -> None:
+def _seal(folder: Path) -> None:
     settings = Settings.load(home=folder / "home", database_url=f"sqlite:///{folder / 'history.db'}")
-    command(settings, "audit", "encrypt")
+    command(settings, "audit", "seal")
 
 
 def command(settings: Settings, *arguments: str) -> None:

@@ -38,7 +38,7 @@ def export(database: Database, format: str, scene: Scene) -> Readings:
 
 
 def verify(scene: Scene) -> Readings:
-    """`forge-tools audit verify` of the encrypted history on SQLite."""
+    """`forge-tools audit verify` of the sealed history on SQLite."""
     told, seconds, peak = _run(scene.past["sqlite"], ("audit", "verify", "--output", "json"))
     rows = json.loads(told)["executions"]
     return {"rate": rows / seconds, "seconds": seconds, "peak": peak}
@@ -111,9 +111,7 @@ VERIFY = Measure(
     rounds_at_most=1,
     sides={"ours": verify},
     rows=[
-        Row(
-            title="audit verify of {small_history:,} encrypted rows, SQLite: time", unit="s", key="seconds", ours="ours"
-        ),
+        Row(title="audit verify of {small_history:,} sealed rows, SQLite: time", unit="s", key="seconds", ours="ours"),
         Row(title="audit verify, executions", unit="/s", key="rate", ours="ours"),
         Row(title="audit verify: memory at most", unit="MB", key="peak", ours="ours"),
     ],

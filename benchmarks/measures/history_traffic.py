@@ -43,8 +43,8 @@ def full_and_empty(scene: Scene) -> Readings:
     """Bursts on the long history and on none, in turns. The chain, written at leisure, is off: its backlog is the load's."""
     with ExitStack() as cleanup:
         places = {
-            "full": _decrypted(scene.past["postgres"]),
-            "empty": _decrypted(cleanup.enter_context(apart(scene, "empty"))),
+            "full": _unsealed(scene.past["postgres"]),
+            "empty": _unsealed(cleanup.enter_context(apart(scene, "empty"))),
         }
         crews = {
             name: cleanup.enter_context(fleets.crew(scene.folder, place, f"history-{name}", CREW, SLOTS))
@@ -71,7 +71,7 @@ def beside_a_prune(scene: Scene) -> Readings:
     """Steady calls in equal spans of time, with and without a prune of the oldest under way."""
     long = scene.long
     assert long is not None
-    settings = _decrypted(scene.past["postgres"])
+    settings = _unsealed(scene.past["postgres"])
     if _old(settings.database_url, long) < long.old / 2:
         renew(scene.administration, long)
     with (
@@ -176,7 +176,7 @@ def _old(url: str, long: LongHistory) -> int:
     return in_database(url, read)
 
 
-def _decrypted(settings: Settings) -> Settings:
+def _unsealed(settings: Settings) -> Settings:
     return settings.model_copy(update={"audit_interval": 0})
 
 

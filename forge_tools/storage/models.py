@@ -394,7 +394,7 @@ audit_batches = Relation(
     Column("hash", Text, nullable=False),
     Column("signature", Text),
 )
-"""One row a batch: what it covers (`kind` encrypt) or what was deleted (`kind` prune), never changed.
+"""One row a batch: what it covers (`kind` seal) or what was deleted (`kind` prune), never changed.
 
 `root` is the hash over its lines, `hash` that over all its columns before it, `previous` the `hash` of the batch before.
 `frontier` and `event_frontier` say how far the chain has come: the latest end and event of all batches so far.
@@ -418,6 +418,6 @@ audit_events = Relation(
     Column("pruned_by", LargeCount),
     Index("audit_events_batch", ("batch",)),
 )
-"""Events have entries of their own: one may be added to an execution that was encrypted long ago, such as a late finish."""
+"""Events have entries of their own: one may be added to an execution that was sealed long ago, such as a late finish."""
 
 RELATIONS = tuple(one for one in vars().copy().values() if isinstance(one, Relation))

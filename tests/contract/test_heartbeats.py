@@ -72,7 +72,7 @@ async def test_a_heartbeat_leaves_in_its_row_what_is_for_others_to_read(store: S
     assert (before["instance-1"], after["instance-1"]) == ((None, 4), (1, 1, 7))
 
 
-async def test_boots_that_stopped_are_not_shown_until_they_beat_again(store: Store) -> None:
+async def test_instances_that_stopped_are_not_shown_until_they_beat_again(store: Store) -> None:
     await store.workers.stop("instance-2")
     assert set((await seen(store))[BEATS]) == {"instance-1"}
     await beat(store, "instance-2")
@@ -144,7 +144,7 @@ async def test_demoted_tools_and_calls_of_them_that_still_came_are_shown(store: 
     assert not (await seen(store, MISPLACED))[MISPLACED]
 
 
-async def test_a_boot_whose_row_is_gone_is_told_so_and_not_taken_for_acknowledged(store: Store) -> None:
+async def test_an_instance_whose_row_is_gone_is_told_so_and_not_taken_for_acknowledged(store: Store) -> None:
     with pytest.raises(StorageError, match="instance-9 has no row"):
         await beat(store, "instance-9")
     assert set((await seen(store))[BEATS]) == {"instance-1", "instance-2"}
@@ -198,7 +198,7 @@ async def test_whoever_asks_sees_whether_anything_waits_for_the_audit_chain(stor
     assert not await is_behind(store)
 
 
-async def test_what_ended_since_is_decrypted_also_if_the_clock_was_set_back(store: Store) -> None:
+async def test_what_ended_since_is_unsealed_also_if_the_clock_was_set_back(store: Store) -> None:
     await sealed_past(store)
     reach = await store.audit.reach()
     later = replace(reach, end=datetime.now(UTC) + timedelta(hours=1))
@@ -216,7 +216,7 @@ async def test_keys_that_may_no_longer_hold_are_shown(store: Store, seconds: flo
     assert (await seen(store))[SPENT_KEYS] is is_overdue
 
 
-async def test_a_heartbeat_that_nobody_waits_for_any_more_does_not_revive_a_boot_that_stops(
+async def test_a_heartbeat_that_nobody_waits_for_any_more_does_not_revive_an_instance_that_stops(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heartbeats = store.workers._heartbeats

@@ -42,7 +42,7 @@ async def instances(store: Store) -> set[str]:
     return {worker.id for worker in await store.workers.list()}
 
 
-async def test_boots_that_stopped_long_ago_go_and_all_others_stay(store: Store) -> None:
+async def test_instances_that_stopped_long_ago_go_and_all_others_stay(store: Store) -> None:
     long = KEPT_SECONDS + DAY
     for number in range(5):
         await stopped(store, f"old-{number}", stopped=long, seen=long)
@@ -57,7 +57,7 @@ async def test_boots_that_stopped_long_ago_go_and_all_others_stay(store: Store) 
     assert await store.leftovers.clear() == 0
 
 
-async def test_a_boot_that_still_owns_a_call_stays_until_that_is_settled(store: Store) -> None:
+async def test_an_instance_that_still_owns_a_call_stays_until_that_is_settled(store: Store) -> None:
     await store.workers.register(instance("owner"))
     await running(store, by=scope(instance="owner"))
     await aged(store, workers.c.id, "owner", stopped_at=2 * KEPT_SECONDS, last_seen_at=2 * KEPT_SECONDS)
@@ -71,7 +71,7 @@ async def test_a_boot_that_still_owns_a_call_stays_until_that_is_settled(store: 
 
 
 @pytest.mark.parametrize(("since", "stays"), [(DAY, True), (-2 * DAY, False)])
-async def test_a_boot_stays_for_a_year_while_attempts_of_its_time_are_kept(
+async def test_an_instance_stays_for_a_year_while_attempts_of_its_time_are_kept(
     store: Store, since: float, stays: bool
 ) -> None:
     claim = await running(store)
@@ -86,7 +86,7 @@ async def test_a_boot_stays_for_a_year_while_attempts_of_its_time_are_kept(
     assert await instances(store) == ({"old"} if stays else set())
 
 
-async def test_what_a_boot_announced_goes_with_it(store: Store) -> None:
+async def test_what_an_instance_announced_goes_with_it(store: Store) -> None:
     for name, host in (("gone", "a"), ("here", "b")):
         await store.workers.register(instance(name, hostname=host))
         own = NamedWorkspace(name=f"of-{name}", is_shared=False, roots=("/srv",))

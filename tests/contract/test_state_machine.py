@@ -41,10 +41,10 @@ EXPIRED, REJECTED = ExecutionStatus.EXPIRED, ExecutionStatus.REJECTED
 SUCCEEDED, FAILED, LOST = ExecutionStatus.SUCCEEDED, ExecutionStatus.FAILED, ExecutionStatus.LOST
 
 SPEC = ToolSpec(name="Grep", description="Search", category=ToolCategory.FILE)
-BOOTS = ("instance-1", "instance-2")
+INSTANCES = ("instance-1", "instance-2")
 SCOPES = [
     scope(instance=name, lane=lane, queues=queues)
-    for name in BOOTS
+    for name in INSTANCES
     for lane in ("async", "process")
     for queues in (("default",), ("default", "background"))
 ]
@@ -224,7 +224,7 @@ class Lives(RuleBasedStateMachine):
         self.run(self.store.queue.submit(self.lives[id_].new))
 
     def claim_rightly(self, id_: str, how: int) -> None:
-        self.claim(id_, self.lives[id_].attempt, self.lives[id_].host(BOOTS[how % 2]))
+        self.claim(id_, self.lives[id_].attempt, self.lives[id_].host(INSTANCES[how % 2]))
 
     claim_in_vain = claim_rightly
 
@@ -265,7 +265,7 @@ class Lives(RuleBasedStateMachine):
     cancel_what_runs = cancel
 
     def recover(self, id_: str, how: int) -> None:
-        dead = self.lives[id_].owner or BOOTS[how % 2]
+        dead = self.lives[id_].owner or INSTANCES[how % 2]
         owned = [id_ for id_, life in self.lives.items() if life.owner == dead]
         self.run(beat(self.store, "instance-3"))  # so the host is there, and the dead one alone is not
         requeued, lost = self.run(self.store.transitions.recover(dead, "dead"))
@@ -303,7 +303,7 @@ class Lives(RuleBasedStateMachine):
         assert self.run(self.store.queue.due(by, 1000)) == expected
 
     def ask_what_is_to_be_stopped(self, id_: str, how: int) -> None:
-        name = self.lives[id_].owner or BOOTS[how % 2]
+        name = self.lives[id_].owner or INSTANCES[how % 2]
         asked = [(i, life) for i, life in sorted(self.lives.items()) if life.owner == name and life.is_cancel_asked]
         self.beats[name] += 1
         assert self.run(beat(self.store, name)) == [Wakeup(id_, life.attempt) for id_, life in asked]
@@ -357,7 +357,7 @@ def test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says
     runner: asyncio.Runner, migrated_url: str
 ) -> None:
     store = runner.run(open_store(migrated_url))
-    runner.run(register_boots(store))
+    runner.run(register_instances(store))
     try:
         run_state_machine_as_test(
             lambda: Lives(runner, store),  # type: ignore[arg-type]  # a factory is fine, says its documentation
@@ -372,9 +372,9 @@ def test_whatever_happens_in_whatever_order_an_execution_lives_as_the_model_says
         runner.run(store.close())
 
 
-async def register_boots(store: Store) -> None:
+async def register_instances(store: Store) -> None:
     """Besides the two a third one, to which recovery may move what ran in the async lane."""
-    for name in BOOTS:
+    for name in INSTANCES:
         await store.workers.register(instance(name))
     await store.workers.register(instance("instance-3", lane="process"))
     await store.catalogue.publish([SPEC], "instance-3")

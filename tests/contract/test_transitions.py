@@ -123,7 +123,7 @@ async def test_recovery_queues_idempotent_calls_again_and_says_the_others_are_lo
     assert [event.kind for event in await store.history.events(lost.id)] == ["lost"]
 
 
-async def test_recovery_leaves_other_boots_and_repeats_harmlessly(store: Store) -> None:
+async def test_recovery_leaves_other_instances_and_repeats_harmlessly(store: Store) -> None:
     mine = await running(store)
     theirs = await running(store, by=scope(instance="instance-2"))
     assert await store.transitions.recover("instance-1", "dead") == ([], [mine.id])
@@ -345,7 +345,7 @@ async def host(store: Store, name: str, *, version: str, tool: str = "Grep", sil
     await store._database.write(lambda connection: connection.execute(row))
 
 
-async def test_a_boot_that_has_beaten_since_its_judge_looked_is_left_alone(store: Store) -> None:
+async def test_an_instance_that_has_beaten_since_its_judge_looked_is_left_alone(store: Store) -> None:
     await store.workers.register(instance())
     claim = await running(store)
     seen = (await store.workers.beats())["instance-1"]

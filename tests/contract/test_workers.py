@@ -8,7 +8,7 @@ from tests.contract.calls import beat, instance, running, scope
 from tests.waiting import reached
 
 
-async def test_a_registered_boot_is_listed_with_what_it_serves(store: Store) -> None:
+async def test_a_registered_instance_is_listed_with_what_it_serves(store: Store) -> None:
     await store.workers.register(instance(queues=("default", "background"), concurrency=200))
     [worker] = await store.workers.list()
     assert (worker.id, worker.hostname, worker.pid, worker.lane) == ("instance-1", "host-1", 11, "async")
@@ -18,7 +18,7 @@ async def test_a_registered_boot_is_listed_with_what_it_serves(store: Store) -> 
     assert worker.silent_seconds < 30
 
 
-async def test_how_the_servers_of_live_boots_are_is_told_to_all(store: Store) -> None:
+async def test_how_the_servers_of_live_instances_are_is_told_to_all(store: Store) -> None:
     failing = ServerState(
         server="files", prefix="mcp__files__", status="failing", since=datetime.now(UTC), why="no \\x00", failures=2
     )
@@ -50,7 +50,7 @@ async def test_registering_again_keeps_the_beat(store: Store) -> None:
     assert (worker.beat, worker.concurrency) == (1, 9)
 
 
-async def test_a_stopped_boot_serves_nothing_and_need_not_be_watched(store: Store) -> None:
+async def test_a_stopped_instance_serves_nothing_and_need_not_be_watched(store: Store) -> None:
     await store.workers.register(instance())
     await store.workers.register(instance("instance-2", lane="process", queues=("default", "background")))
     await store.workers.stop("instance-1")
@@ -58,7 +58,7 @@ async def test_a_stopped_boot_serves_nothing_and_need_not_be_watched(store: Stor
     assert await store.workers.beats() == {"instance-2": 0}
 
 
-async def test_a_boot_that_takes_no_more_calls_lives_and_serves_nothing(store: Store) -> None:
+async def test_an_instance_that_takes_no_more_calls_lives_and_serves_nothing(store: Store) -> None:
     await store.workers.register(instance())
     await store.workers.withdraw("instance-1")
     await beat(store, "instance-1")
@@ -67,7 +67,7 @@ async def test_a_boot_that_takes_no_more_calls_lives_and_serves_nothing(store: S
     assert (worker.queues, worker.serves, worker.stopped_at) == ((), "none: it leaves", None)
 
 
-async def test_a_silent_boot_serves_nothing(store: Store) -> None:
+async def test_a_silent_instance_serves_nothing(store: Store) -> None:
     await store.workers.register(instance())
 
     async def is_silent() -> bool:
@@ -79,7 +79,7 @@ async def test_a_silent_boot_serves_nothing(store: Store) -> None:
     assert worker.silent_seconds >= 0.2
 
 
-async def test_a_stopped_boot_that_owns_running_rows_is_still_watched(store: Store) -> None:
+async def test_a_stopped_instance_that_owns_running_rows_is_still_watched(store: Store) -> None:
     await store.workers.register(instance())
     await running(store)
     await store.workers.stop("instance-1")
@@ -93,7 +93,7 @@ async def test_an_owner_without_a_row_is_reported_as_minus_one(store: Store) -> 
     assert await store.workers.beats() == {}
 
 
-async def test_a_recovered_boot_counts_as_stopped_until_it_beats_again(store: Store) -> None:
+async def test_a_recovered_instance_counts_as_stopped_until_it_beats_again(store: Store) -> None:
     await store.workers.register(instance())
     await store.transitions.recover("instance-1", "silent")
     assert await store.workers.beats() == {}
@@ -114,7 +114,7 @@ async def test_a_lease_has_one_holder_until_it_runs_out(store: Store) -> None:
     assert not await store.workers.take_lease("recovery", "a", 30)
 
 
-async def test_boots_that_stopped_are_told_from_those_that_live_or_came_back(store: Store) -> None:
+async def test_instances_that_stopped_are_told_from_those_that_live_or_came_back(store: Store) -> None:
     for name in ("stopped", "back", "living"):
         await store.workers.register(instance(name))
     await store.workers.stop("stopped")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from forge_tools.errors import SandboxError
-from forge_tools.sandbox.processes.endings import end, marked_boots
+from forge_tools.sandbox.processes.endings import end, marked_instances
 from forge_tools.sandbox.processes.environment import instance_mark
 from forge_tools.storage import Store
 from forge_tools.storage.heartbeat import SPENT_KEYS, Answers, Question
@@ -113,7 +113,7 @@ class Leftovers(Service):
             raise SandboxError(str(error)) from error
 
     async def _look(self) -> None:
-        found = await asyncio.to_thread(marked_boots) - self._leadership.living - {self._worker_id}
+        found = await asyncio.to_thread(marked_instances) - self._leadership.living - {self._worker_id}
         for stopped in sorted(await self._store.workers.stopped(found) if found else ()):
             count = await asyncio.to_thread(end, instance_mark(stopped))
             logger.warning(

@@ -280,7 +280,7 @@ class _Search:
         return {pid for pid in others if self._mark not in marks[pid]}
 
 
-def marked_boots() -> set[str]:
+def marked_instances() -> set[str]:
     """The worker instances whose marks processes of this machine carry; none where there is no /proc."""
     if sys.platform != "linux":
         return set()

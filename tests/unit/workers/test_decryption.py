@@ -80,7 +80,7 @@ class Ends:
         raise AssertionError("nothing is forgotten here")
 
 
-def test_a_encrypted_call_gets_its_parameters_back_and_its_secrets_named(
+def test_an_encrypted_call_gets_its_parameters_back_and_its_secrets_named(
     settings: Settings, encryptor: Encryptor
 ) -> None:
     one = claim(encryptor, url=f"u?k={SECRET}", pw=SECRET)

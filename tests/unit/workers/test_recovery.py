@@ -117,7 +117,7 @@ class Watch:
             self.store.instances[instance] += 1
 
 
-async def test_a_boot_that_stands_still_for_a_lease_is_settled_once() -> None:
+async def test_an_instance_that_stands_still_for_a_lease_is_settled_once() -> None:
     watch = Watch("dead")
 
     await watch.look(LEASE * 3)
@@ -133,7 +133,7 @@ async def test_nobody_is_condemned_before_a_lease_has_passed() -> None:
     assert watch.store.settled == []
 
 
-async def test_a_boot_that_beats_is_left_alone() -> None:
+async def test_an_instance_that_beats_is_left_alone() -> None:
     watch = Watch()
 
     await watch.look(LEASE * 5)
@@ -170,7 +170,7 @@ async def test_rows_whose_owner_left_no_trace_are_settled_after_a_lease() -> Non
     assert watch.store.settled == ["nobody"]
 
 
-async def test_rows_of_a_boot_that_stopped_are_settled_a_lease_after_that() -> None:
+async def test_rows_of_an_instance_that_stopped_are_settled_a_lease_after_that() -> None:
     watch = Watch()
     await watch.look(LEASE)
     watch.store.owning["other"] = watch.store.instances.pop("other")
@@ -182,7 +182,7 @@ async def test_rows_of_a_boot_that_stopped_are_settled_a_lease_after_that() -> N
     assert watch.store.settled == ["other"]
 
 
-async def test_a_stopped_boot_that_comes_back_is_left_alone() -> None:
+async def test_a_stopped_instance_that_comes_back_is_left_alone() -> None:
     watch = Watch()
     await watch.look(LEASE)
     watch.store.owning["other"] = watch.store.instances.pop("other")
@@ -194,7 +194,7 @@ async def test_a_stopped_boot_that_comes_back_is_left_alone() -> None:
     assert watch.store.settled == []
 
 
-async def test_the_whole_queue_is_read_for_owners_by_the_oldest_boot_alone_and_seldom() -> None:
+async def test_the_whole_queue_is_read_for_owners_by_the_oldest_instance_alone_and_seldom() -> None:
     watch = Watch()
     await watch.look(LEASE * 10)
     assert watch.store.searches == 1
@@ -307,7 +307,7 @@ async def test_every_look_that_shows_what_is_over_sweeps() -> None:
     assert watch.store.sweeps == 5
 
 
-async def test_several_dead_boots_are_settled_in_one_look() -> None:
+async def test_several_dead_instances_are_settled_in_one_look() -> None:
     watch = Watch("one", "two")
 
     await watch.look(LEASE * 2)

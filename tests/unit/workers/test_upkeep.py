@@ -70,7 +70,7 @@ async def test_a_worker_does_not_end_what_it_runs_itself(left: dict[str, "subpro
 async def test_where_only_living_workers_left_marks_the_database_is_not_asked(
     left: dict[str, "subprocess.Popen[bytes]"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "marked_boots", lambda: set(left))
+    monkeypatch.setattr(module, "marked_instances", lambda: set(left))
     store: Any = None
 
     await leftovers(store, *left).step()
@@ -82,7 +82,7 @@ async def test_what_cannot_be_looked_for_is_an_error_that_ends_no_worker(monkeyp
     def fail() -> set[str]:
         raise OSError("Too many open files")
 
-    monkeypatch.setattr(module, "marked_boots", fail)
+    monkeypatch.setattr(module, "marked_instances", fail)
 
     with pytest.raises(ForgeError, match="Too many open files"):
         await leftovers(None).step()

@@ -240,7 +240,7 @@ async def test_a_stop_while_a_call_is_sent_on_loses_none(
     assert [event.kind for event in await client.history.events_of(theirs)] == ["rerouted"]
 
 
-async def test_what_another_host_has_keeps_a_worker_from_starting_and_makes_its_boot_a_stopped_one(
+async def test_what_another_host_has_keeps_a_worker_from_starting_and_makes_its_instance_a_stopped_one(
     settings: Settings,
 ) -> None:
     async with ExecutorClient(settings) as client:

@@ -43,7 +43,7 @@ def test_a_marked_process_shows_its_marks_and_hides_what_its_environment_held() 
     said = outputs(FORGE_INSTANCE="instance-1", **given)
 
     assert said == [
-        "[b'FORGE_INSTANCE=instance-1', b'FORGE_EXECUTION=id.2']",
+        "[b'FORGE_EXECUTION=id.2', b'FORGE_INSTANCE=instance-1']",
         "False",
         "True hunter2",
         "instance-1 id.2",
