@@ -22,3 +22,13 @@ def test_a_page_that_promises_by_a_key_first_says_that_tools_of_the_embedded_sta
     _, said, _ = re.split(r"\n\n|\n```", (ROOT / "docs" / f"{page}.md").read_text(), maxsplit=2)
     assert {"`Bash`", f"`{key}`"} <= set(re.findall(r"`[^`]+`", said))
     assert "embedded stack" in said
+
+
+def test_every_requirement_that_code_or_a_page_cites_can_be_looked_up() -> None:
+    listed = set(
+        re.findall(r"^(?:- \*\*|\| )(S\d-\d+|C\d\d)\b", (ROOT / "docs" / "requirements.md").read_text(), re.MULTILINE)
+    )
+    sources = [path for folder in ("docs", "forge_tools", "workers") for path in (ROOT / folder).glob("**/*.[mp][dy]")]
+    cited = {number for path in sources for number in re.findall(r"\b(?:S\d-\d{2,3}|C\d\d)\b", path.read_text())}
+    assert cited
+    assert cited - listed == set()
