@@ -10,13 +10,13 @@ from importlib import import_module
 TYPE_CHECKING = False  # to import typing takes milliseconds
 
 if TYPE_CHECKING:
-    from forge_tools.secrecy.concealing import Concealed, Concealment, Opened, as_shown
+    from forge_tools.secrecy.concealment import Concealed, Concealment, Opened, as_shown
     from forge_tools.secrecy.encryption import Encryptor, Opener
     from forge_tools.secrecy.keys import KeyFolder, key_id
     from forge_tools.secrecy.patterns import WELL_KNOWN, Patterns
     from forge_tools.secrecy.references import SCHEME, SecretSource
     from forge_tools.secrecy.replies import decrypted_reply, encrypted_reply, new_reply_key
-    from forge_tools.secrecy.scrubbing import CONCEALED, LEAST_IN_FAILURES, Scrubber, leaves, scrubbed, scrubber_of
+    from forge_tools.secrecy.scrubber import CONCEALED, LEAST_IN_FAILURES, Scrubber, leaves, scrubbed, scrubber_of
 
 __all__ = [
     "CONCEALED",
@@ -43,18 +43,18 @@ __all__ = [
 ]
 
 _OWNERS = {
-    **dict.fromkeys(("Concealed", "Concealment", "Opened", "as_shown"), "concealing"),
+    **dict.fromkeys(("Concealed", "Concealment", "Opened", "as_shown"), "concealment"),
     **dict.fromkeys(("KeyFolder", "key_id"), "keys"),
     **dict.fromkeys(("WELL_KNOWN", "Patterns"), "patterns"),
     **dict.fromkeys(("SCHEME", "SecretSource"), "references"),
     **dict.fromkeys(("Opener", "Encryptor"), "encryption"),
     **dict.fromkeys(("decrypted_reply", "encrypted_reply", "new_reply_key"), "replies"),
 }
-"""Which module has the names that are not of `scrubbing`."""
+"""Which module has the names that are not of `scrubber`."""
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module(f"{__name__}.{_OWNERS.get(name, 'scrubbing')}"), name)
+    globals()[name] = found = getattr(import_module(f"{__name__}.{_OWNERS.get(name, 'scrubber')}"), name)
     return found

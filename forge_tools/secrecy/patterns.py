@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from forge_tools.secrecy.scrubbing import leaves
+from forge_tools.secrecy.scrubber import leaves
 
 WELL_KNOWN = "well-known"
 """Stands for the shapes below among patterns."""

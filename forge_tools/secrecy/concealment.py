@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 from forge_tools.records import REDACTED, ExecutionContext, ToolSpec, is_reference, secrets_in, without_secrets
 from forge_tools.secrecy.patterns import Patterns
-from forge_tools.secrecy.scrubbing import Scrubber, leaves
+from forge_tools.secrecy.scrubber import Scrubber, leaves
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
