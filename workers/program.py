@@ -21,6 +21,7 @@ from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
+from forge_tools.sandbox.walls.privileges import harden
 from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
 from workers.capture import capture, capture_logs
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None, *, tell: Callable[[str | None],
 
 def run(options: argparse.Namespace, tell: Callable[[str | None], None]) -> int:
     """Load tools, start the engine, run Celery until it is told to stop."""
+    harden()
     setup = setup_of(options, Settings.load())
     post, engine = setup.post, Engine(setup, is_watched=True)
     leave_on_signals()

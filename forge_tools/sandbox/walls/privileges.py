@@ -1,12 +1,13 @@
-"""What a process keeps to itself and gives up: its memory and environment, core files, privileges of programs, capabilities."""
+"""What a process keeps to itself and gives up: its memory and environment, core files, privileges of programs, capabilities.
+
+The standard library alone, and little of it: launchers are hardened too.
+"""
 
 import ctypes
 import os
 import resource
 import struct
 import sys
-from collections.abc import Callable
-from typing import Any
 
 ON_LINUX = sys.platform == "linux"
 
@@ -16,14 +17,13 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def checked(function: str, *arguments: Any) -> int:
+def checked(function: str, *arguments: int | bytes | None) -> int:
     """Call a function of the C library; a number is passed as a whole register, as `syscall` and `prctl` read it.
 
     Raises:
         OSError: it returned -1.
     """
-    call: Callable[..., int] = getattr(_libc, function)
-    result = call(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments))
+    result = int(getattr(_libc, function)(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)))
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), function)
