@@ -130,6 +130,7 @@ class Readings:
     def __init__(self, forms: Iterable[bytes], search_for: Callable[[list[bytes]], Search] | None = None) -> None:
         search_for = search_for or _one_after_the_other
         self.forms = sorted({form for form in forms if form})
+        self._as_they_are = frozenset(self.forms)
         self.longest = max(map(len, self.forms), default=1)
         self.most_held = max(MOST_UNSEEN, self.longest * _WIDEST)
         self.kinds = [Kind(rule, known, search_for(known)) for rule, known in _by_rule(self.forms) if known]
@@ -151,10 +152,11 @@ class Readings:
         return place
 
     def replaced(self, data: bytes, by: bytes) -> bytes:
-        """Copy the data without the forms that have something in between."""
+        """Copy the data without the forms that have something in between. Any that is there as it is belongs to an earlier `by`."""
         readings, parts, at = [one for one in self.of(data) if one.has_gaps], list[bytes](), 0
         while (span := first(readings, at)) is not None:
-            parts += data[at : span[0]], by
+            found = data[slice(*span)]
+            parts += data[at : span[0]], found if found in self._as_they_are else by
             at = span[1]
         return b"".join((*parts, data[at:])) if parts else data
 

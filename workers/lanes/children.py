@@ -323,6 +323,8 @@ class ChildrenLane:
                 limit.stop()
         if body.proofs is not None:
             body.proofs.end()
+        if child.output is not None:
+            child.output.follow()
         child.body = None
         self._host.finished(outcome)
         self._forget(child)
