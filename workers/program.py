@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 
 from celery import signals
@@ -27,7 +28,7 @@ from workers.capture import capture, capture_logs
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.remote_store import RemoteShells, RemoteStore
+from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore
 from workers.services.servers import Servers
 from workers.worker import Post, Setup
 
@@ -86,9 +87,10 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     secrets, registry, servers = take_secrets(), ScopedRegistry(), hosted_servers(options, settings)
     registry.register_many(offered(options, settings, () if servers is None else servers.start()))
     desk, store = ArtifactDesk(settings), RemoteStore()
-    book = RemoteShells(store) if options.lane == "async" else None  # children have no database to ask
     artifacts = WorkerArtifacts(settings.artifact_max_bytes, ask_engine(desk, store))
-    reach = reach_of(settings, book=book, artifacts=artifacts)
+    reach = replace(reach_of(settings, artifacts=artifacts), documents=None)  # children have no database to ask
+    if options.lane == "async":
+        reach = replace(reach, book=RemoteShells(store), documents=RemoteDocuments(store))
     return Setup(
         settings=settings,
         post=Post(
