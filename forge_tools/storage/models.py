@@ -386,6 +386,7 @@ documents = Relation(
     Column("author", Text),
     Column("call", Text),
     Column("updated_at", Moment, nullable=False),
+    Index("documents_by_owner", ("owner_key",)),
 )
 """One row a version of a document, inserted and deleted, never changed: of two writers of one version, the key refuses the second.
 

@@ -231,6 +231,10 @@ def _result(search: Search, place: File | Folder, answer: _Answer, total: _Total
     searched = _searched(place, answer)
     if searched is not None:
         facts["files_searched"] = searched
+    if answer.sink.bytes_read is not None:
+        facts["bytes_read"] = answer.sink.bytes_read
+    if isinstance(place, File):
+        facts["files_accessed"] = [place.file.name]
     return ToolResult.ok("\n".join([*page.records, *notes.lines(), *_left_out(facts)]), **facts)
 
 

@@ -30,6 +30,7 @@ _MAX_WARNINGS = 20
 _NAME = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>)")
 _COUNT = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>\d+)\r?\n")
 _SEARCHED = re.compile(rb"^(\d+) files? searched\r?$", re.MULTILINE)
+_BYTES = re.compile(rb"^(\d+) bytes? searched\r?$", re.MULTILINE)
 _LINE_NUMBER = re.compile(rb'"line_number":(\d+)')
 _PATH = re.compile(rb'^\{"type":"match","data":\{"path":(\{[^}]*\})')
 
@@ -130,6 +131,7 @@ class NameSink:
     ) -> None:
         self.page = page
         self.searched: int | None = None
+        self.bytes_read: int | None = None
         self.files = 0
         self.matches = 0
         self.is_sure = True
@@ -159,6 +161,7 @@ class NameSink:
         """Fill the page."""
         if self.is_sure and (found := _SEARCHED.search(self._rest)):
             self.searched = int(found[1])
+            self.bytes_read = int(read[1]) if (read := _BYTES.search(self._rest)) else None
         for _, name, count in sorted(self._found):
             shown = self._shown(name)
             if not self.page.add(f"{shown}:{int(count)}" if count else shown):
@@ -196,6 +199,7 @@ class MatchSink:
     ) -> None:
         self.page = page
         self.searched: int | None = None
+        self.bytes_read: int | None = None
         self.files = 0
         self.matches = 0
         self.not_utf8 = 0
@@ -234,7 +238,7 @@ class MatchSink:
         self.page.records[:] = [self.page.records[index] for index in indexes]
         if not indexes:
             self.page.seen = 0
-        self.is_sure, self.searched = False, None
+        self.is_sure, self.searched, self.bytes_read = False, None, None
 
     def _line(self) -> bool:
         line, head = bytes(self._rest), self._head
@@ -253,7 +257,7 @@ class MatchSink:
             self.files += self._name is not None
             self._first = len(self.page.records)
         elif kind == "summary":
-            self.searched = data["stats"]["searches"]
+            self.searched, self.bytes_read = data["stats"]["searches"], data["stats"]["bytes_searched"]
         elif self._name is None:
             pass
         elif kind == "end" and data["binary_offset"] is not None:

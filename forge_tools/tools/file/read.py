@@ -114,6 +114,7 @@ class Reading:
         self._room = max(1, max_chars - _NOTE_ROOM)
         self._is_partial = False
         self._is_whole = False
+        self._bytes_read = 0
 
     def run(self) -> ToolResult:
         """Return the lines asked for, or say why there are none."""
@@ -140,6 +141,7 @@ class Reading:
         wish = self._wish
         if wish.encoding or wish.column or whole.startswith(codecs.BOM_UTF8):
             return None
+        self._bytes_read = len(whole)
         count = Count()
         count.add(whole)
         first = max(1, count.lines - wish.count + 1) if wish.tail else wish.offset or 1
@@ -268,7 +270,9 @@ class Reading:
                 return
 
     def _read(self, position: int, size: int) -> bytes:
-        return os.pread(self._file.fd, size, position)
+        data = os.pread(self._file.fd, size, position)
+        self._bytes_read += len(data)
+        return data
 
     def _facts(self, encoding: Encoding, count: Count | None, digest: Digest | None) -> dict[str, Any]:
         stat = self._file.stat
@@ -284,6 +288,8 @@ class Reading:
             "bom": bool(encoding.bom),
             "etag": digest and digest.etag,
             "mtime": datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
+            "bytes_read": self._bytes_read,
+            "files_accessed": [self._file.name],
         }
         return facts | {"partial": True} if self._is_partial else facts
 
