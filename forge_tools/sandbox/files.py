@@ -1,7 +1,6 @@
 """The file system that a tool is handed: the files of its workspace by six plain methods, and easy to put others in place of."""
 
 import os
-from collections.abc import Callable
 
 from forge_tools.errors import SandboxError
 from forge_tools.records import ExecutionContext
@@ -14,7 +13,7 @@ from forge_tools.sandbox.paths.workspace import Workspace
 
 def files(context: ExecutionContext) -> "Files":
     """In `Annotated[Files, Depends(files, per="call")]`: the files of the workspace of the call (spec S1-09)."""
-    return Files(Workspace.for_context(context), lambda: _require_wanted(context))
+    return Files(Workspace.for_context(context))
 
 
 class Files:
@@ -24,9 +23,8 @@ class Files:
         SandboxError: from every method; the path lies outside, is protected, or cannot be read or written.
     """
 
-    def __init__(self, workspace: Workspace, check: Callable[[], None]) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._check = check
 
     def read(self, path: str) -> bytes:
         """Read a whole file."""
@@ -41,10 +39,10 @@ class Files:
         with self._workspace.place(path) as place:
             place.make_folders()
             try:
-                with place.locked(self._check):
+                with place.locked(_go_on):
                     seen = place.status()
                     place.require_writable(seen)
-                    replace_file(place, Replacement(data=data, seen=seen), temporary_name(place.name), self._check)
+                    replace_file(place, Replacement(data=data, seen=seen), temporary_name(place.name), _go_on)
             except SandboxError:
                 place.unmake_folders()
                 raise
@@ -61,7 +59,7 @@ class Files:
 
     def unlink(self, path: str) -> None:
         """Delete a file, or a link rather than its target."""
-        with self._workspace.place(path, follow=False) as place, place.locked(self._check):
+        with self._workspace.place(path, follow=False) as place, place.locked(_go_on):
             if (status := place.status()) is None:
                 raise place.not_found()
             place.require_writable_folder(status)
@@ -78,6 +76,4 @@ class Files:
             return found.stat
 
 
-def _require_wanted(context: ExecutionContext) -> None:
-    if context.is_cancelled:
-        raise SandboxError("Nobody waits for this call any more", "CANCELLED")
+def _go_on() -> None: ...

@@ -93,7 +93,7 @@ class ChangingTool(BuiltinTool):
                 change = planner.plan(place, seen, deadline.check)
                 if change.data is not None:
                     place.require_writable(seen.status if seen else None)
-                facts = change.result.metadata | _accessed(place, seen, None)
+                facts = change.result.metadata | _accessed(place, seen, change.data)
                 return ToolResult.ok(f"[Dry Run] {change.preview}", **facts)
 
         return await deadline.run(work)

@@ -288,7 +288,7 @@ class Reading:
             "bom": bool(encoding.bom),
             "etag": digest and digest.etag,
             "mtime": datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
-            "bytes_read": self._bytes_read,
+            "bytes_read": min(self._bytes_read, stat.st_size),  # some are read twice
             "files_accessed": [self._file.name],
         }
         return facts | {"partial": True} if self._is_partial else facts

@@ -84,7 +84,7 @@ class Memory(BuiltinTool):
         path, kept = normalised(wish.path), Documents(context, wish.scope, self.name, options)
         if wish.command in _READS:
             return await _READS[wish.command](wish, path, kept)
-        to = normalised(wish.new_path) if wish.new_path else path
+        to = normalised(wish.new_path) if wish.command == "rename" and wish.new_path else path
         revise, did = _WRITES[wish.command]
 
         def decide(before: Before) -> After:

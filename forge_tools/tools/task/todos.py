@@ -73,10 +73,10 @@ def written(old: Sequence[Todo], items: Sequence[Mapping[str, Any]], *, merge: b
     known = {todo.id: todo for todo in old}
     ids = [(item.get("id") or "").strip() for item in items]
     _require_distinct([one for one in ids if one])
-    unnamed = {} if merge else {todo.content: todo.id for todo in reversed(old) if todo.id not in ids}
+    unnamed = [] if merge else [todo for todo in old if todo.id not in ids]
     new: dict[str, Todo] = {}
     for given, item in zip(ids, items, strict=True):
-        own = given or unnamed.pop(item.get("content", ""), "") or _fresh_id(known, ids)
+        own = given or _id_of(item.get("content"), unnamed) or _fresh_id(known, ids)
         new[own] = known[own] = _patched(own, item, known)
     todos = list(known.values() if merge else new.values())
     if len(todos) > MAX_TODOS:
@@ -136,6 +136,14 @@ def _require_distinct(ids: Sequence[str]) -> None:
     if twice:
         text = f"Ids are given to several todos: {', '.join(map(visible, twice))}. Leave out the ids of new ones."
         raise ToolFailure(text, code=ErrorCode.VALIDATION_ERROR)
+
+
+def _id_of(content: str | None, unnamed: list[Todo]) -> str | None:
+    """The id of the first old todo that says the same, which is then taken."""
+    same = next((todo for todo in unnamed if todo.content == content), None)
+    if same is not None:
+        unnamed.remove(same)
+    return None if same is None else same.id
 
 
 def _fresh_id(known: Mapping[str, Todo], ids: Sequence[str]) -> str:
