@@ -1,7 +1,7 @@
 """Todo lists and memory on two hosts, whose workers share a database and no disk; and tools that one host alone has an engine for."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -15,13 +15,23 @@ CONTEXT = ExecutionContext(working_dir=".", session_id="session-1", agent_id="ag
 TOOLS = "tests.engine_tools:TOOLS"
 
 
-@pytest.fixture
-async def client(fresh_fleet: Fleet) -> AsyncIterator[ExecutorClient]:
-    """Host a has an engine, and host b has not."""
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory, valkey_server: Any, postgres: Any) -> Iterator[Fleet]:
+    """Host a has an engine, and host b has not; each has a folder of its own."""
+    url, folder = postgres.create_database(), tmp_path_factory.mktemp("hosts")
+    valkey_server.flush()
+    fleet = Fleet(folder, valkey_server.url, url, kill_grace=1.0)
     for name, settings in zip(HOSTS, ({"engine": "tests.engine_tools:make"}, {}), strict=True):
-        homes = {"home": str(fresh_fleet.folder / f"home-{name}"), "workspace": str(fresh_fleet.folder)}
-        await asyncio.to_thread(fresh_fleet.start, "async", hostname=name, tools=TOOLS, **homes, **settings)
-    async with ExecutorClient(fresh_fleet.settings) as client:
+        (own := folder / name).mkdir()
+        fleet.start("async", hostname=name, tools=TOOLS, workspace=str(own), **settings)
+    yield fleet
+    fleet.stop()
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+async def client(hosts: Fleet) -> AsyncIterator[ExecutorClient]:
+    async with ExecutorClient(hosts.settings) as client:
         yield client
 
 

@@ -30,7 +30,6 @@ _MAX_WARNINGS = 20
 _NAME = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>)")
 _COUNT = re.compile(rb"(?P<path>[^\0]+)\0(?P<count>\d+)\r?\n")
 _SEARCHED = re.compile(rb"^(\d+) files? searched\r?$", re.MULTILINE)
-_BYTES = re.compile(rb"^(\d+) bytes? searched\r?$", re.MULTILINE)
 _LINE_NUMBER = re.compile(rb'"line_number":(\d+)')
 _PATH = re.compile(rb'^\{"type":"match","data":\{"path":(\{[^}]*\})')
 
@@ -131,7 +130,6 @@ class NameSink:
     ) -> None:
         self.page = page
         self.searched: int | None = None
-        self.bytes_read: int | None = None
         self.files = 0
         self.matches = 0
         self.is_sure = True
@@ -161,7 +159,6 @@ class NameSink:
         """Fill the page."""
         if self.is_sure and (found := _SEARCHED.search(self._rest)):
             self.searched = int(found[1])
-            self.bytes_read = int(read[1]) if (read := _BYTES.search(self._rest)) else None
         for _, name, count in sorted(self._found):
             shown = self._shown(name)
             if not self.page.add(f"{shown}:{int(count)}" if count else shown):

@@ -13,6 +13,7 @@ from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle, meet
 from forge_tools.sandbox.paths.files import Digest
+from forge_tools.sandbox.paths.refusals import refusal
 from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
@@ -270,7 +271,10 @@ class Reading:
                 return
 
     def _read(self, position: int, size: int) -> bytes:
-        data = os.pread(self._file.fd, size, position)
+        try:
+            data = os.pread(self._file.fd, size, position)
+        except OSError as error:
+            raise refusal(error, self._file.name, "read") from error
         self._bytes_read += len(data)
         return data
 
