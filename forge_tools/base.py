@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import ValidationError
 
 from forge_tools import schemas
-from forge_tools.dependencies import Depends, dependencies_of, with_dependencies
+from forge_tools.dependencies import Depends, dependencies_of, has_engine, with_dependencies
 from forge_tools.diagnosis import diagnosis_of
 from forge_tools.errors import ErrorCode, InvalidToolError
 from forge_tools.failures import failure_of
@@ -219,6 +219,8 @@ class BaseTool(ABC):
         valid, error = self.validate_params(**parameters) if validate else (True, None)
         if not valid:
             return self._refusal(error or "Invalid parameters", parameters)
+        if self.spec.capabilities.requires_engine and not has_engine():
+            return self._without_engine()
         body: Callable[..., Awaitable[Any]] = self._dry_run if context.dry_run else self._execute
         if self._dependencies and not context.dry_run:
             body = with_dependencies(body, self._dependencies)
@@ -235,6 +237,13 @@ class BaseTool(ABC):
             error_details=errors,
             errors=errors,
             required=[p.name for p in self.spec.declared if p.required],
+        )
+
+    def _without_engine(self) -> ToolResult:
+        way_out = "Set FORGE_ENGINE=module:function on the host; in process pass overrides={engine: function}"
+        return ToolResult.fail(
+            f"{self.spec.name} needs an engine, and this host has none. {way_out}.",
+            error_code=ErrorCode.ENGINE_NOT_AVAILABLE,
         )
 
     async def _guarded(

@@ -106,6 +106,8 @@ class Settings(BaseSettings):
     """From where, besides the current folder, the modules of tools are imported: that of the pyproject.toml."""
     tools: tuple[str, ...] = ()
     """References to the user's tools, as `load_tools` takes them: those of `[tool.forge-tools]`."""
+    engine: str = ""
+    """What makes the engine of this host, as `module:function`; tools get it by `Depends(engine)`."""
     broker_url: str = ""
     broker_password_file: Path | None = None
     database_url: str = ""

@@ -24,6 +24,14 @@ class Depends:
     per: Literal["worker", "call"] = "worker"
 
 
+def engine() -> Any:
+    """In `Annotated[Index | None, Depends(engine)]`: the engine of this host, None where it has none (spec S1-10).
+
+    What makes it a host says: a worker by FORGE_ENGINE, an executor by its `overrides`, as `{engine: make_index}`.
+    """
+    return None
+
+
 class Dependencies:
     """What was made for one process, on one loop; `overrides` are others in place of what would make it, for tests."""
 
@@ -32,6 +40,10 @@ class Dependencies:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kept: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         self._ends = AsyncExitStack()
+
+    def has_other(self, make: Callable[..., Any]) -> bool:
+        """Whether something else is made in place of what `make` would make."""
+        return make in self._overrides
 
     async def get(self, one: Depends, context: ExecutionContext | None, call: AsyncExitStack) -> Any:
         """What `one` stands for; what is made for the call ends with `call`."""
@@ -77,6 +89,12 @@ class Dependencies:
 
 DEPENDENCIES: ContextVar[Dependencies | None] = ContextVar("forge_dependencies", default=None)
 """Those of the executor that runs this call."""
+
+
+def has_engine() -> bool:
+    """Whether this call is run where there is an engine."""
+    shared = DEPENDENCIES.get()
+    return shared is not None and shared.has_other(engine)
 
 
 def dependency_in(annotation: Any) -> Depends | None:

@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 
 from celery import signals
@@ -13,7 +14,7 @@ from forge_tools.config import Settings, log_format, take_secrets
 from forge_tools.errors import ConfigurationError, ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.logs import set_up
-from forge_tools.plugins import admit, load_project, load_tools
+from forge_tools.plugins import admit, load_engine, load_project, load_tools
 from forge_tools.records import ToolCategory
 from forge_tools.records.places import host_queue
 from forge_tools.registry import ScopedRegistry
@@ -27,7 +28,7 @@ from workers.capture import capture, capture_logs
 from workers.drain import drain, leave_on_signals
 from workers.engine import Engine
 from workers.lanes.ownership import orphans
-from workers.remote_store import RemoteShells, RemoteStore
+from workers.remote_store import RemoteDocuments, RemoteShells, RemoteStore
 from workers.services.servers import Servers
 from workers.worker import Post, Setup
 
@@ -86,9 +87,10 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
     secrets, registry, servers = take_secrets(), ScopedRegistry(), hosted_servers(options, settings)
     registry.register_many(offered(options, settings, () if servers is None else servers.start()))
     desk, store = ArtifactDesk(settings), RemoteStore()
-    book = RemoteShells(store) if options.lane == "async" else None  # children have no database to ask
     artifacts = WorkerArtifacts(settings.artifact_max_bytes, ask_engine(desk, store))
-    reach = reach_of(settings, book=book, artifacts=artifacts)
+    reach = replace(reach_of(settings, artifacts=artifacts), documents=None)  # children have no database to ask
+    if options.lane == "async":
+        reach = replace(reach, book=RemoteShells(store), documents=RemoteDocuments(store))
     return Setup(
         settings=settings,
         post=Post(
@@ -96,7 +98,9 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
             queues=tuple(dict.fromkeys((*options.queues, host_queue(settings.hostname)))),
             concurrency=options.concurrency or DEFAULT_CONCURRENCY[options.lane],
         ),
-        executor=ToolExecutor(registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0),
+        executor=ToolExecutor(
+            registry, max_timeout=settings.max_timeout, reach=reach, history_limit=0, overrides=load_engine(settings)
+        ),
         artifacts=desk,
         remote_store=store,
         secrets=secrets,
@@ -107,13 +111,24 @@ def setup_of(options: argparse.Namespace, settings: Settings) -> Setup:
 
 def offered(options: argparse.Namespace, settings: Settings, hosted: Sequence[BaseTool] = ()) -> list[BaseTool]:
     """The tools this worker starts with: the user's own, those `hosted`, and of the rest what `--categories` admits."""
-    named = [*load_project(settings, options.tools), *hosted]
-    found = load_tools(builtins=not options.no_builtins)
+    named = [*_runnable(load_project(settings, options.tools), settings), *hosted]
+    found = _runnable(load_tools(builtins=not options.no_builtins), settings)
     categories = _admitted(options, settings)
     if _hosts_servers(options, settings) and categories == [ToolCategory.MCP]:
         return named  # that none of the servers is there is no mistake in the configuration
     names = {tool.name for tool in named}
     return named + [tool for tool in admit(found, categories) if tool.name not in names]
+
+
+def _runnable(tools: Sequence[BaseTool], settings: Settings) -> list[BaseTool]:
+    """Leave out what needs an engine where this host has none, so that its calls go to hosts that have one."""
+    engineless = [tool.spec.name for tool in tools if tool.spec.capabilities.requires_engine and not settings.engine]
+    if engineless:
+        way_out = "set FORGE_ENGINE=module:function to offer them here"
+        logger.warning(
+            "Tools need an engine, which this host has not; " + way_out, extra={"tools": ",".join(engineless)}
+        )
+    return [tool for tool in tools if tool.spec.name not in engineless]
 
 
 def hosted_servers(options: argparse.Namespace, settings: Settings) -> Servers | None:

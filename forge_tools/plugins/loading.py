@@ -5,7 +5,7 @@ import inspect
 import pkgutil
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.metadata import entry_points as installed_entry_points
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +13,7 @@ from typing import Any
 
 from forge_tools.base import BaseTool
 from forge_tools.config import Settings
+from forge_tools.dependencies import engine
 from forge_tools.errors import ConfigurationError
 from forge_tools.plugins.factory import ToolFactory
 from forge_tools.project import FILE, TABLE, find_project, is_path
@@ -48,13 +49,34 @@ def load_project(settings: Settings, references: Sequence[str] = ()) -> list[Bas
     Raises:
         ConfigurationError: as `load_tools` does, naming the file or setting with the reference.
     """
-    for folder in (Path.cwd(), settings.project):
-        _extend_path(folder)
+    _find_modules_of(settings)
     project = find_project(settings.project) if settings.tools else None
     is_projects = project is not None and project.tools == settings.tools
     setting = f"[{TABLE}] of {settings.project / FILE}" if is_projects else "FORGE_TOOLS"
     named = [(reference, f"'{shown(reference)}' in {setting}") for reference in settings.tools]
     return _created([*named, *((one, f"'{shown(one)}'") for one in references if one not in settings.tools)])
+
+
+def load_engine(settings: Settings) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """What makes the engine of this host in place of none, as the `overrides` of an executor; empty where none is configured.
+
+    Raises:
+        ConfigurationError: the setting names no function.
+    """
+    if not settings.engine:
+        return {}
+    _find_modules_of(settings)
+    name, _, attribute = settings.engine.partition(":")
+    if not name or not attribute:
+        raise ConfigurationError(
+            f"FORGE_ENGINE '{shown(settings.engine)}' must be module:function, as in mytools:make."
+        )
+    make = _attribute(_module(name, "FORGE_ENGINE"), attribute, "FORGE_ENGINE")
+    if not callable(make):
+        raise ConfigurationError(
+            f"FORGE_ENGINE: {shown(settings.engine)} is no function. Name one that makes the engine."
+        )
+    return {engine: make}
 
 
 def admit(
@@ -75,6 +97,11 @@ def admit(
 
 def _package(plugin: Any) -> str:
     return f"package {plugin.dist.name}" if plugin.dist else "an unknown package"
+
+
+def _find_modules_of(settings: Settings) -> None:
+    for folder in (Path.cwd(), settings.project):
+        _extend_path(folder)
 
 
 def _extend_path(folder: Path) -> None:
@@ -99,15 +126,23 @@ def _resolve(reference: str, source: str) -> list[Any]:
         raise ConfigurationError(
             f"{source} is no reference to tools. Write a module, a file or module:attribute, as in mytools:TOOLS."
         )
-    module = _import_path(Path(name), source) if is_path(name) else _import(name, source)
+    module = _module(name, source)
     if not attribute:
         return _all_tools(module, source)
+    return _candidates(_attribute(module, attribute, source), source)
+
+
+def _module(name: str, source: str) -> ModuleType:
+    return _import_path(Path(name), source) if is_path(name) else _import(name, source)
+
+
+def _attribute(module: ModuleType, attribute: str, source: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigurationError(f"{source}: {module.__name__} has no '{shown(attribute)}'{_hint(found, part)}.")
         found = getattr(found, part)
-    return _candidates(found, source)
+    return found
 
 
 def _all_tools(module: ModuleType, source: str) -> list[Any]:

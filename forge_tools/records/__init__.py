@@ -11,6 +11,7 @@ from forge_tools.records.calls import (
     wrong_call,
 )
 from forge_tools.records.diagnosis import Diagnosis, Frame, Raised
+from forge_tools.records.documents import Document, DocumentScope, DocumentWriter, Revise
 from forge_tools.records.encryption import EncryptionKey
 from forge_tools.records.events import CallEvent, Ended, Note, Position, Sight, StateChange
 from forge_tools.records.history import (
@@ -60,6 +61,9 @@ __all__ = [
     "Claim",
     "DemotedTool",
     "Diagnosis",
+    "Document",
+    "DocumentScope",
+    "DocumentWriter",
     "EncryptionKey",
     "Ended",
     "Event",
@@ -95,6 +99,7 @@ __all__ = [
     "Report",
     "Reporter",
     "RetryPolicy",
+    "Revise",
     "Schema",
     "Scope",
     "Selection",

@@ -198,8 +198,14 @@ class ToolResult(BaseModel):
             "success": self.success,
             "data": self.output,
             "error": None if self.success else error,
-            "metadata": {"executionTimeMs": self.duration_ms, **self.metadata},
+            "metadata": {
+                "executionTimeMs": self.duration_ms,
+                **{_NESTED_NAMES.get(name, name): value for name, value in self.metadata.items()},
+            },
         }
+
+
+_NESTED_NAMES = {"bytes_read": "bytesRead", "bytes_written": "bytesWritten", "files_accessed": "filesAccessed"}
 
 
 def wrong_call(flaw: str, form: str) -> ToolResult:

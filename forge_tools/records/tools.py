@@ -90,7 +90,8 @@ class Capabilities(BaseModel):
     """What a tool may do to the world, and whether running it again is harmless (spec S1-15).
 
     `idempotent`: running it again is harmless whatever happened, a crash included. `retryable`: a failure that it returns
-    or raises has left nothing behind; after a time-out or a crash that says nothing.
+    or raises has left nothing behind; after a time-out or a crash that says nothing. `requires_engine`: only hosts that have an
+    engine offer it, and elsewhere a call of it fails.
     """
 
     model_config = ConfigDict(frozen=True)

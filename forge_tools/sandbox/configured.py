@@ -9,10 +9,10 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.records import NamedWorkspace
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
-from forge_tools.sandbox.reach import Artifacts, Reach, ShellBook
+from forge_tools.sandbox.reach import Artifacts, Reach
 
 
-def reach_of(settings: Settings, *, book: ShellBook | None = None, artifacts: Artifacts | None = None) -> Reach:
+def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach:
     """What the tools of this host may touch.
 
     Raises:
@@ -23,7 +23,6 @@ def reach_of(settings: Settings, *, book: ShellBook | None = None, artifacts: Ar
         workspaces=workspaces_of(settings),
         hostname=settings.hostname,
         shells=settings.shells_folder,
-        book=book,
         artifacts=artifacts,
     )
 

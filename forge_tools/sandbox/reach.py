@@ -1,4 +1,4 @@
-"""What the calls of an executor may reach on the host that runs them: folders, shells, artifacts."""
+"""What the calls of an executor may reach on the host that runs them: folders, shells, artifacts, documents."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from forge_tools.records import Artifact, ExecutionContext, ShellRecord
+from forge_tools.records import (
+    Artifact,
+    Document,
+    DocumentScope,
+    DocumentWriter,
+    ExecutionContext,
+    Revise,
+    ShellRecord,
+)
+from forge_tools.sandbox.documents import ProcessDocuments
 from forge_tools.sandbox.paths.confinement import Root
 
 
@@ -47,9 +56,34 @@ class ShellBook(Protocol):
         ...
 
 
+class Documents(Protocol):
+    """Small texts in versions, for every host to read and write."""
+
+    is_durable: bool
+    """Whether they outlive this process."""
+
+    async def find(
+        self, scope: DocumentScope, under: str, words: Sequence[str] | None = None, *, limit: int = ...
+    ) -> list[Document]:
+        """List the document at `under` and those below it, by path: with `words` those that have each of them."""
+        ...
+
+    async def read(self, scope: DocumentScope, path: str) -> Document | None: ...
+
+    async def change(
+        self, scope: DocumentScope, paths: Sequence[str], revise: Revise, writer: DocumentWriter
+    ) -> dict[str, Document]:
+        """Have `revise` decide what becomes of the documents at these paths and below, while nobody else writes.
+
+        Raises:
+            ToolFailure: there would be too many of them, or `revise` refuses.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What is not given is not there: no artifacts, no shells, no workspaces by name.
+    """What is not given is not there: no artifacts, no shells, no workspaces by name. Documents are then in this process alone.
 
     `root` is the workspace of calls that name none, one folder or several roots; without it the context's `working_dir`
     is all of theirs. `shells` is the folder in which this host's supervisors keep their state. Hostname is this host's.
@@ -61,6 +95,8 @@ class Reach:
     shells: Path | None = None
     book: ShellBook | None = None
     artifacts: Artifacts | None = None
+    documents: Documents | None = field(default_factory=ProcessDocuments)
+    """None where they are not within reach, as in the process lane."""
 
 
 REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=Reach())  # noqa: B039  a frozen value

@@ -180,6 +180,7 @@ encryption_keys: Table
 workspaces: Table
 session_workspaces: Table
 shells: Table
+documents: Table
 audit_batches: Table
 audit_executions: Table
 audit_events: Table

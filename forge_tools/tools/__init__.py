@@ -11,8 +11,14 @@ from forge_tools.tools.file.grep import Grep
 from forge_tools.tools.file.list_directory import ListDirectory
 from forge_tools.tools.file.read import Read
 from forge_tools.tools.file.write import Write
+from forge_tools.tools.task.memory import Memory
+from forge_tools.tools.task.todo_read import TodoRead
+from forge_tools.tools.task.todo_write import TodoWrite
 
-BUILTINS = (Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash, BashOutput, KillShell, ListShells)
+BUILTINS = (
+    *(Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash, BashOutput, KillShell, ListShells),
+    *(TodoRead, TodoWrite, Memory),
+)
 
 __all__ = [
     "BUILTINS",
@@ -25,6 +31,9 @@ __all__ = [
     "KillShell",
     "ListDirectory",
     "ListShells",
+    "Memory",
     "Read",
+    "TodoRead",
+    "TodoWrite",
     "Write",
 ]

@@ -51,6 +51,14 @@ class BuiltinTool(BaseTool):
     def _takes_extra(self) -> bool:
         return False  # `**options` only keeps the names from being written twice
 
+    def _presentable(self, failure: ToolResult, parameters: Mapping[str, Any]) -> ToolResult:
+        """Name the path that was asked for, where there was one (spec S1-49)."""
+        asked, details = self.effective(parameters), failure.error_details
+        path = asked.get("file_path", asked.get("path"))
+        if path is not None and (details is None or isinstance(details, dict)):
+            failure = failure.model_copy(update={"error_details": {**(details or {}), "path": path}})
+        return super()._presentable(failure, parameters)
+
 
 class ReadingTool(BuiltinTool):
     """A tool that changes nothing, so that a dry run is a run."""

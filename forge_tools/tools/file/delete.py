@@ -88,6 +88,7 @@ class Delete(BuiltinTool):
                 if found is None:
                     return _nothing(place)
                 result = _result(f"Deleted {told}", found)
+                result.metadata["files_accessed"] = [place.shown]
                 journal.plan(_identity(place), None, None, result)
                 if _is_folder(place):
                     remove_tree(place, deadline.check)

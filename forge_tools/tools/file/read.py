@@ -13,6 +13,7 @@ from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle, meet
 from forge_tools.sandbox.paths.files import Digest
+from forge_tools.sandbox.paths.refusals import refusal
 from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
@@ -114,6 +115,7 @@ class Reading:
         self._room = max(1, max_chars - _NOTE_ROOM)
         self._is_partial = False
         self._is_whole = False
+        self._bytes_read = 0
 
     def run(self) -> ToolResult:
         """Return the lines asked for, or say why there are none."""
@@ -140,6 +142,7 @@ class Reading:
         wish = self._wish
         if wish.encoding or wish.column or whole.startswith(codecs.BOM_UTF8):
             return None
+        self._bytes_read = len(whole)
         count = Count()
         count.add(whole)
         first = max(1, count.lines - wish.count + 1) if wish.tail else wish.offset or 1
@@ -268,7 +271,12 @@ class Reading:
                 return
 
     def _read(self, position: int, size: int) -> bytes:
-        return os.pread(self._file.fd, size, position)
+        try:
+            data = os.pread(self._file.fd, size, position)
+        except OSError as error:
+            raise refusal(error, self._file.name, "read") from error
+        self._bytes_read += len(data)
+        return data
 
     def _facts(self, encoding: Encoding, count: Count | None, digest: Digest | None) -> dict[str, Any]:
         stat = self._file.stat
@@ -284,6 +292,8 @@ class Reading:
             "bom": bool(encoding.bom),
             "etag": digest and digest.etag,
             "mtime": datetime.fromtimestamp(stat.st_mtime, UTC).isoformat(),
+            "bytes_read": min(self._bytes_read, stat.st_size),  # some are read twice
+            "files_accessed": [self._file.name],
         }
         return facts | {"partial": True} if self._is_partial else facts
 
