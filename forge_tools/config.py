@@ -6,14 +6,11 @@ import re
 import socket
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
-    StringConstraints,
     ValidationError,
     field_validator,
     model_validator,
@@ -24,6 +21,7 @@ from forge_tools.errors import ConfigurationError
 from forge_tools.ladder import Ladder
 from forge_tools.marker import Marker
 from forge_tools.project import find_project
+from forge_tools.setting_types import RetentionRule, RootSettings, WorkspaceSettings
 from forge_tools.urls import require_readable, with_password
 
 LONGEST_DRAIN = 900.0
@@ -41,52 +39,6 @@ MIN_DIGEST_KEY = 16
 WORKSPACE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
-
-
-class RootSettings(BaseModel):
-    """A folder of a workspace; a path alone stands for one that may be written to."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    path: Path
-    read_only: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _path_alone(cls, value: object) -> object:
-        return {"path": value} if isinstance(value, str | Path) else value
-
-
-class WorkspaceSettings(BaseModel):
-    """A workspace by name. `protected` are patterns of names that no tool touches, beside those it never does.
-
-    One that is not `shared` is bound to the host of the worker that has it.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    roots: tuple[RootSettings, ...]
-    shared: bool = False
-    protected: tuple[Annotated[str, StringConstraints(pattern=r"^[^/]+$")], ...] = ()
-
-    @field_validator("roots", mode="before")
-    @classmethod
-    def _there_is_a_root(cls, roots: object) -> object:
-        if isinstance(roots, list | tuple) and roots:
-            return roots
-        raise ValueError('a workspace needs a list of one folder or more, such as ["/srv/repo"]')
-
-
-class RetentionRule(BaseModel):
-    """What workers prune: executions that ended so many days ago, and what else has to be true of them."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    days: float = Field(gt=0)
-    tool: str | None = None
-    category: str | None = None
-    status: str | None = None
-    keep: tuple[str, ...] = ()
 
 
 class Settings(BaseSettings):

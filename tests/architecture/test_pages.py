@@ -75,7 +75,8 @@ def test_every_setting_says_what_it_means() -> None:
 
 def test_every_code_has_its_cause_and_cure() -> None:
     assigned = re.compile(
-        r"""(?: = |SandboxError\(.*, |error_code=)"(?P<code>(?!FORGE_)[A-Z]+(?:_[A-Z]+)+)"[,)]?(?:  #.*)?$""", re.MULTILINE
+        r"""(?: = |SandboxError\(.*, |error_code=)"(?P<code>(?!FORGE_)[A-Z]+(?:_[A-Z]+)+)"[,)]?(?:  #.*)?$""",
+        re.MULTILINE,
     )
     places = ("forge_tools/sandbox", "forge_tools/tools", "forge_tools/mcp/hosted", "forge_tools/errors.py")
     sources = [path for place in places for path in [ROOT / place, *(ROOT / place).rglob("*.py")] if path.is_file()]
