@@ -37,6 +37,7 @@ class Sizes:
     backlog: int = 10_000
     in_process: int = 10_000
     starts: int = 3
+    saves: int = 20
     many: int = 100_000
     small_burst: int = 1_000
     large_burst: int = 10_000

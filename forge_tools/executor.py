@@ -278,7 +278,8 @@ class ToolExecutor:
         _logger.warning("%s%s", error, hint, extra={"error_code": ErrorCode.TOOL_NOT_FOUND})
         with self._lock:
             self._stats.rejected += 1
-        result = ToolResult.fail(error, error_code=ErrorCode.TOOL_NOT_FOUND, hint=hint.strip(" ()") or None)
+        known = f"there are: {', '.join(self._registry.list_names()) or 'none'}"
+        result = ToolResult.fail(error, error_code=ErrorCode.TOOL_NOT_FOUND, hint=hint.strip(" ()") or known)
         result.duration_ms = 0.0
         return result
 

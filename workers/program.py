@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 from celery import signals
 
@@ -162,15 +163,32 @@ def _admitted(options: argparse.Namespace, settings: Settings) -> list[ToolCateg
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `forge-tools worker`."""
-    parse = argparse.ArgumentParser(prog="forge-tools worker", description="Run tools for agents as a Celery worker.")
-    parse.add_argument("--lane", choices=("async", "process"), required=True, help="where bodies run")
-    parse.add_argument("--queues", type=_names, default=("default",), help="comma-separated; default: default")
-    parse.add_argument("--concurrency", type=int, help="bodies at once (async: 200) or child processes (one a core)")
-    parse.add_argument("--tools", action="append", default=[], metavar="MODULE|FILE", help="load its tools too")
-    parse.add_argument("--categories", type=_categories, help="offer only these, comma-separated")
-    parse.add_argument("--no-builtins", action="store_true", help="do not load the built-in tools")
-    parse.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    parse = argparse.ArgumentParser(
+        prog="forge-tools worker",
+        usage="forge-tools worker --lane async|process [OPTIONS]",
+        description="Run one worker, for production or another host.",
+        formatter_class=_Help,
+        add_help=False,
+    )
+    options = parse.add_argument_group("Options")
+    options.add_argument("--lane", choices=("async", "process"), required=True, help="Where bodies run.")
+    options.add_argument("--queues", type=_names, default=("default",), help="Comma-separated; default: default.")
+    options.add_argument("--concurrency", type=int, help="Bodies at once (async: 200), or processes (one a core).")
+    options.add_argument("--tools", action="append", default=[], metavar="MODULE|FILE", help="Load its tools too.")
+    options.add_argument("--categories", type=_categories, help="Offer only these, comma-separated.")
+    options.add_argument("--no-builtins", action="store_true", help="Do not load the built-in tools.")
+    options.add_argument(
+        "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="INFO by default."
+    )
+    options.add_argument("--help", action="help", help="Show this message and exit.")
     return parse
+
+
+class _Help(argparse.HelpFormatter):
+    """Begins as the help of the other commands does."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ def parameters_of(words: Sequence[str] | None, whole: str | None, spec: ToolSpec
     try:
         return parse_parameters(words or (), whole, spec)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="KEY=VALUE") from None
+        hint = "--json" if str(error).startswith("--json") else "KEY=VALUE"
+        raise typer.BadParameter(str(error).removeprefix("--json: "), param_hint=hint) from None
 
 
 def parse_parameters(words: Sequence[str], whole: str | None, spec: ToolSpec | None) -> dict[str, Any]:

@@ -175,8 +175,7 @@ def _print_failure(face: Face, result: ToolResult) -> None:
         face.raw(ToolResult.ok(result.output).to_text())
     for error in result.metadata.get("errors") or [result.error]:
         face.note(f"Error: {error}", style="red")
-    if "hint" in result.metadata:
-        hint = str(result.metadata["hint"])
+    if hint := str(result.metadata.get("hint") or ""):
         face.note(hint[:1].upper() + hint[1:], style="yellow")
     if result.error_code == ErrorCode.EXECUTION_ERROR and result.diagnosis is not None:
         face.note(from_here(result.diagnosis.summary))

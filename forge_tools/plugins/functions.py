@@ -236,7 +236,9 @@ def _require_function(function: Any) -> None:
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidToolError(
-            function.__name__, f"{_label(function)} yields; a call has one result. Return a list, or the whole text."
+            function.__name__,
+            f"{_label(function)} yields; a call has one result. Return a list or the whole text, and show what is there "
+            "before with `context.emit`.",
         )
 
 

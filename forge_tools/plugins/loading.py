@@ -4,7 +4,6 @@ import importlib
 import inspect
 import pkgutil
 import sys
-import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.metadata import entry_points as installed_entry_points
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from forge_tools.base import BaseTool
 from forge_tools.config import Settings
 from forge_tools.dependencies import engine
+from forge_tools.diagnosis import diagnosis_of
 from forge_tools.errors import ConfigurationError
 from forge_tools.plugins.factory import ToolFactory
 from forge_tools.project import FILE, TABLE, find_project, is_path
@@ -208,11 +208,11 @@ def _import(name: str, source: str) -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the author's code it happened: the file and line of a syntax error, else the last that is imported code."""
+    """Where in the author's code it happened: the file and line of a syntax error, else the last line that is not ours."""
     if isinstance(error, SyntaxError):
         return "" if error.filename is None else f" at {error.filename}:{error.lineno}"
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith("<frozen")]
-    return f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 2 else ""
+    frames = [one for one in diagnosis_of(error, None).frames if not one.file.startswith("<frozen")]
+    return f" at {frames[-1].file}:{frames[-1].line}" if frames else ""
 
 
 def _missing(name: str, source: str) -> str:

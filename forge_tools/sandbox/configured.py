@@ -4,12 +4,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from forge_tools.config import RootSettings, Settings, WorkspaceSettings
+from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
 from forge_tools.records import NamedWorkspace
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach
+from forge_tools.setting_types import RootSettings, WorkspaceSettings
 
 
 def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach:

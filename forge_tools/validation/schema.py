@@ -53,7 +53,8 @@ def compile_schema(schema: Any, depth: int = 0) -> Check:
 def suggestion(name: Any, known: Iterable[str]) -> str:
     """Name the closest of the `known` names, as the end of a message about an unknown one."""
     asked, names = str(name)[:64], sorted(known)
-    close = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+    folded = {candidate.casefold(): candidate for candidate in reversed(names)}
+    close = [folded[one] for one in difflib.get_close_matches(asked.casefold(), folded, n=1, cutoff=0.7)]
     close += [candidate for candidate in names if len(asked) > 1 and asked in candidate]
     return f" (did you mean '{close[0]}'?)" if close else ""
 
@@ -171,7 +172,7 @@ def _properties(schema: Schema, depth: int) -> Check:
             if rule is not None:
                 yield from rule(item, f"{path}.{shown(name)}")
             elif additional is False:
-                yield f"Unknown parameter '{path}.{shown(name)}'{suggestion(name, inner)}"
+                yield f"Unknown parameter '{path}.{shown(name)}'{suggestion(name, inner.keys() - value)}"
 
     return check
 

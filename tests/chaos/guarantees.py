@@ -178,7 +178,7 @@ GUARANTEES = (
 HEAD = """\
 # Guarantees
 
-What forge_tools promises, and what holds each promise. This page is generated (`python -m tests.chaos.guarantees`); a test fails
+For those who want to rely on it: what forge_tools promises, and what holds each promise. This page is generated (`python -m tests.chaos.guarantees`); a test fails
 when it is out of date or names a test that is not there.
 
 The *fault suite* submits mixed calls (that succeed, fail, hang, block, exit, kill their process, start children, eat or close the
@@ -187,7 +187,7 @@ processes, workers, broker and database, freezes workers past their lease and th
 that is sent to it for longer than the lease, sets its clock, cuts connections, loses, repeats, reorders and forges messages, writes
 garbage in between, and stops workers politely, also with a successor beside them. Then it compares, call by call, what was submitted,
 what SQL holds, what the handles said, and what
-the tools noted in a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`).
+the tools noted in a log outside SQL. Each rule below is one such comparison (`tests/chaos/checker.py`). Words such as lease and lane: [architecture.md](architecture.md#glossary).
 
 A *negative control* takes one protection out of the workers and repeats the faults that it is there for: the rules must then
 report violations, and must report none with the protection in place.

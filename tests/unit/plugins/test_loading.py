@@ -371,6 +371,11 @@ def test_what_is_wrong_in_pyproject_is_told_with_its_file(pyproject: str, said: 
     [
         ("halffile.py", "x = 1\ndef half(:\n", "SyntaxError: invalid syntax at {}/halffile.py:2."),
         ("failing.py", "def f():\n    1 / 0\n\nf()\n", "ZeroDivisionError: division by zero at {}/failing.py:2."),
+        (
+            "plain.py",
+            "from forge_tools.plugins import tool\n\n@tool\ndef f() -> int:\n    return 1\n",
+            " at {}/plain.py:3.",
+        ),
         ("nothing.py", "x = 1\n", "nothing has no tool. Decorate a function in it with @tool."),
         ("json.py", PROJECT, "the name json is taken by "),
         ("my-tools.py", PROJECT, "my-tools.py has a name that Python cannot import."),

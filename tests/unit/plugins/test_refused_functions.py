@@ -131,7 +131,7 @@ def ünicode(x: int) -> None:  # noqa: PLC2401  what is tested
         (paired, "parameter 'x' of {here}.paired has a choice that no call can make: as JSON has it, [1, 2], it is"),
         (chosen, "parameter 'x' of {here}.chosen has a choice that no call can make: as JSON has it, 'raw', it is"),
         (wrong_pattern, "parameter 'x' of {here}.wrong_pattern cannot be described as JSON Schema: Error building"),
-        (yields, "{here}.yields yields; a call has one result. Return a list, or the whole text."),
+        (yields, "{here}.yields yields; a call has one result. Return a list or the whole text, and show"),
         (ünicode, "the name 'ünicode' must be 1 to 64 letters, digits"),
         (lambda: None, "<lambda> has no docstring"),
         (Place, "@tool takes a function or a bound method, not the class Place. Write `def`, or subclass BaseTool."),
