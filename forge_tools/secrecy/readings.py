@@ -79,7 +79,11 @@ class Rule:
         if self.is_withheld and not has_escapes(data):
             return []
         start = 0 if b"\x1b" in data else max(0, len(data) - _MOST_UNFINISHED)
-        return [match.start() for one in self._unfinished if (match := one.search(data, start))]
+        places = [match.start() for one in self._unfinished if (match := one.search(data, start))]
+        if not places or b"\x1b" not in data:
+            return places
+        whole = [match.span() for match in _ESCAPES.finditer(data)]  # the end of one, a backslash, begins nothing
+        return [place for place in places if not any(begin < place < end for begin, end in whole)]
 
 
 def has_escapes(data: bytes) -> bool:

@@ -108,6 +108,7 @@ ESCAPES = [b"\x1b[1m", b"\x1b[K", b"\x1b]0;hun\x07", b"\x1b]8;;u\x1b\\", b"\x1b"
 @given(st.lists(st.sampled_from([*PIECES, *ESCAPES])), st.lists(st.integers(0, 200)))
 @example([b"\n", b"K", b"hun", b"ter2"], [1])  # a secret of two lines, whose line end somebody has taken out
 @example([b"\x1b", b"mother", b"\x1b[K", b"7"], [3])  # the secret begins within an escape
+@example([b"hun", b"\x1b]8;;u\x1b\\", b"ter2"], [11])  # an escape whose end, a backslash, is where it is cut
 def test_with_escapes_too_it_does_not_matter_how_it_is_cut(parts: list[bytes], cuts: list[int]) -> None:
     data = b"".join(parts)
     assert written(data, cuts, SEEN) == written(data, [], SEEN)
