@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from forge_tools.errors import DatabaseUnavailableError, StorageError
 from forge_tools.records import Document, DocumentScope, DocumentWriter, Revise, ShellRecord
-from forge_tools.records.documents import MAX_DOCUMENTS
 from forge_tools.storage import Store
 
 T = TypeVar("T")
@@ -73,11 +72,9 @@ class RemoteDocuments:
     def __init__(self, store: RemoteStore) -> None:
         self._store = store
 
-    async def find(
-        self, scope: DocumentScope, under: str, words: Sequence[str] | None = None, *, limit: int = MAX_DOCUMENTS
-    ) -> list[Document]:
+    async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
         """List the document at `under` and those below it."""
-        return await self._store.ask(lambda store: store.documents.find(scope, under, words, limit=limit))
+        return await self._store.ask(lambda store: store.documents.find(scope, under, words, limit))
 
     async def read(self, scope: DocumentScope, path: str) -> Document | None:
         """Read one; None where there is none."""

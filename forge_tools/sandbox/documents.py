@@ -19,9 +19,7 @@ class ProcessDocuments:
         self._kept: defaultdict[DocumentScope, dict[str, Document]] = defaultdict(dict)
         self._versions: defaultdict[tuple[DocumentScope, str], int] = defaultdict(int)
 
-    async def find(
-        self, scope: DocumentScope, under: str, words: Sequence[str] | None = None, *, limit: int = MAX_DOCUMENTS
-    ) -> list[Document]:
+    async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
         """List what is at and below a path, those that were written last."""
         wanted = [word.lower() for word in words or ()]
         with self._lock:

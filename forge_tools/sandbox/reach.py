@@ -62,9 +62,7 @@ class Documents(Protocol):
     is_durable: bool
     """Whether they outlive this process."""
 
-    async def find(
-        self, scope: DocumentScope, under: str, words: Sequence[str] | None = None, *, limit: int = ...
-    ) -> list[Document]:
+    async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
         """List the document at `under` and those below it, by path: with `words` those that have each of them."""
         ...
 

@@ -32,9 +32,7 @@ class Documents:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def find(
-        self, scope: DocumentScope, under: str, words: Sequence[str] | None = None, *, limit: int = MAX_DOCUMENTS
-    ) -> list[Document]:
+    async def find(self, scope: DocumentScope, under: str, words: Sequence[str] | None, limit: int) -> list[Document]:
         """List the document at `under`, and those below it, as paths go, by path; of too many those that were written last.
 
         With `words` only those that have each of them in path or content, whatever their case; without, contents are left out.

@@ -1,7 +1,7 @@
 """The contract of documents, on every database and in the memory of a process: versions, turns, limits."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -35,8 +35,10 @@ async def put(documents: Documents, path: str, content: str | None, of: Document
     return after[path].version if path in after else None
 
 
-async def paths(documents: Documents, under: str = "/m", **how: Any) -> list[str]:
-    return [one.path for one in await documents.find(MINE, under, **how)]
+async def paths(
+    documents: Documents, under: str = "/m", words: Sequence[str] | None = None, limit: int = 100
+) -> list[str]:
+    return [one.path for one in await documents.find(MINE, under, words, limit)]
 
 
 async def test_each_write_is_a_version_that_its_scope_alone_sees(documents: Documents) -> None:

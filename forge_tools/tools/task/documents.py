@@ -41,7 +41,7 @@ class Documents:
         return await self._reached.read(self._scope, path)
 
     async def find(self, under: str, words: Sequence[str] | None = None, *, limit: int) -> list[Document]:
-        return await self._reached.find(self._scope, under, words, limit=limit)
+        return await self._reached.find(self._scope, under, words, limit)
 
     async def change(self, paths: Sequence[str], revise: Revise, *, dry_run: bool = False) -> dict[str, Document]:
         """Change documents as `revise` decides; in a dry run let it decide, and change nothing."""

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.records import SCOPE, CallScope, DocumentScope, DocumentWriter, ToolResult
+from forge_tools.sandbox.documents import ProcessDocuments
 from forge_tools.testing import InlineExecutor
 from forge_tools.tools import TodoRead, TodoWrite
 
@@ -133,3 +134,26 @@ async def test_a_dry_run_tells_the_list_and_writes_nothing(session: Session) -> 
     assert told.output.startswith("[Dry Run] The list would be:\n[ ] ")
     assert (await session.read()).metadata["version"] == 0
     assert "[kept in the memory of this process alone" in (await session.write("Write")).output
+
+
+async def test_of_a_call_that_is_started_again_the_store_is_told(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers: list[DocumentWriter] = []
+    change = ProcessDocuments.change
+
+    async def noted(self: ProcessDocuments, scope: DocumentScope, *rest: Any) -> Any:
+        writers.append(rest[-1])
+        return await change(self, scope, *rest)
+
+    monkeypatch.setattr(ProcessDocuments, "change", noted)
+    for attempt, content in ((1, "a"), (2, "a"), (2, "b")):
+        token = SCOPE.set(CallScope(execution_id="execution-1", attempt=attempt, max_attempts=3))
+        await session.write(content)
+        SCOPE.reset(token)
+
+    first, again, other = writers
+    assert (first.is_repeated, again.is_repeated) == (False, True)
+    assert first.call == again.call != other.call
+    assert (await session.write("c")).success
+    assert writers[-1] == DocumentWriter()

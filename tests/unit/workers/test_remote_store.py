@@ -66,7 +66,7 @@ async def test_documents_are_changed_on_the_loop_of_their_database(host: Host) -
         await documents.change(scope, ["/a"], lambda _: {"/a": "text"}, DocumentWriter())
         with pytest.raises(ToolFailure, match="no"):
             await documents.change(scope, ["/a"], refuse, DocumentWriter())
-        return await documents.read(scope, "/a"), await documents.find(scope, "/a", ["text"])
+        return await documents.read(scope, "/a"), await documents.find(scope, "/a", ["text"], 9)
 
     read, [found] = await asyncio.to_thread(asyncio.run, as_a_tool())
     assert read == found
