@@ -147,7 +147,7 @@ def _id_of(content: str | None, unnamed: list[Todo]) -> str | None:
 
 
 def _fresh_id(known: Mapping[str, Todo], ids: Sequence[str]) -> str:
-    """An id that was never used, so that one of a todo that is gone means no other."""
+    """A random id, so that an old one is hardly given again to another todo."""
     while (fresh := secrets.token_hex(3)) in known or fresh in ids:
         pass
     return fresh
