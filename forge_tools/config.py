@@ -148,6 +148,7 @@ class Settings(BaseSettings):
     max_parameter_bytes: int = Field(default=10_000_000, gt=0)
     max_output_bytes: int = Field(default=50_000_000, gt=0)
     artifact_max_bytes: int = Field(default=64 << 20, ge=65_536)
+    max_part_size: int = Field(default=100 << 20, gt=0)
     artifact_quota: int = Field(default=1 << 30, gt=0)
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)
     artifact_dir: Path | None = None

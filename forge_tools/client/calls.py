@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from forge_tools.records import (
     StoredResult,
     ToolResult,
 )
+from forge_tools.records.content import CONTENT
 from forge_tools.storage import Store, ToolChangedError
 
 T = TypeVar("T")
@@ -317,7 +318,15 @@ class Calls:
         if stored.result.error_code == ErrorCode.BLOCKED:
             with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
                 await self._catalogue.refresh()
-        return stored.result
+        return stored.result.bind(self) if CONTENT in stored.result.metadata else stored.result
+
+    def read(self, uri: str) -> AsyncIterator[bytes]:
+        """Read the bytes of a part, piece by piece."""
+        return self._connection.store.artifacts.contents(uri)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """Have whoever asked for a part await it."""
+        return work
 
 
 async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> None:

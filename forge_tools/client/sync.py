@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import wraps
@@ -19,7 +19,8 @@ from forge_tools.client.handle import Handle
 from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.records import CallEvent, Report
+from forge_tools.records import CallEvent, Report, ToolResult
+from forge_tools.records.content import CONTENT
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -182,11 +183,30 @@ def _blocking(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def block(self: Face[Any], *args: Any, **kwargs: Any) -> Any:
         answer = self._ask(method, *args, **kwargs)
+        if isinstance(answer, ToolResult):
+            return answer.bind(_Parts(self._bridge)) if CONTENT in answer.metadata else answer
         if isinstance(answer, list):
             return [SyncHandle(one, self._bridge) if isinstance(one, Handle) else one for one in answer]
         return SyncHandle(answer, self._bridge) if isinstance(answer, Handle) else answer
 
     return block
+
+
+class _Parts:
+    """Reads parts for those who cannot await."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+
+    def read(self, uri: str) -> AsyncIterator[bytes]:
+        client, _ = self._bridge.connect()
+        return client.history.artifact(uri)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def do(_: ExecutorClient) -> T:
+            return await work
+
+        return self._bridge.run(do)
 
 
 class SyncHandle(Face[Handle]):

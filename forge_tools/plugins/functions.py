@@ -25,6 +25,7 @@ from forge_tools.records import (
     ToolParameter,
     ToolResult,
 )
+from forge_tools.records.content import holds_parts
 from forge_tools.registry import check_definition
 from forge_tools.validation import shown, suggestion
 
@@ -292,6 +293,8 @@ def _as_json(output: Any) -> Any:
         return output
     if isinstance(output, Iterator):
         output = list(output)  # what it raises is the function's own error
+    if holds_parts(output):
+        return output
     try:
         return to_jsonable_python(output)
     except ValueError:

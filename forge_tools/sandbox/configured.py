@@ -25,6 +25,7 @@ def reach_of(settings: Settings, *, book: ShellBook | None = None, artifacts: Ar
         shells=settings.shells_folder,
         book=book,
         artifacts=artifacts,
+        max_part_bytes=min(settings.max_part_size, settings.artifact_quota),
     )
 
 
