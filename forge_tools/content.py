@@ -4,7 +4,7 @@ import asyncio
 import io
 import mimetypes
 import os
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import PurePath
@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from forge_tools.artifacts.media import HEAD_BYTES, TAIL_BYTES, Found, find
+from forge_tools.artifacts.reader import PartReader
 from forge_tools.errors import ErrorCode, ForgeError, SandboxError
 from forge_tools.records import Audio, ExecutionContext, File, Image, Json, Link, Media, Part, Text, ToolResult
 from forge_tools.records.artifacts import SCHEME
@@ -163,29 +164,28 @@ class _Gathering:
         self.lines.append(f"[{label}, not kept: {reason}]")
 
 
-class _Held:
+class _Held(PartReader):
     """Bytes in memory, where a host has no artifacts."""
 
     def __init__(self) -> None:
+        super().__init__(self._of)
         self._held: dict[str, bytes] = {}
 
-    async def put(self, chunks: AsyncIterator[bytes], media_type: str, limit: int) -> tuple[str, int]:
+    async def put(self, chunks: AsyncIterator[bytes], _media_type: str, _limit: int) -> tuple[str, int]:
         data = b"".join([chunk async for chunk in chunks])
         uri = f"{SCHEME}{blake2b(data, digest_size=16).hexdigest()}"
         self._held[uri] = data
         return uri, len(data)
 
-    async def read(self, uri: str) -> AsyncIterator[bytes]:
+    async def _of(self, uri: str) -> AsyncIterator[bytes]:
         yield self._held[uri]
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return work
 
-
-class _Kept:
+class _Kept(PartReader):
     """Bytes among the artifacts of this host."""
 
     def __init__(self, artifacts: Artifacts, context: ExecutionContext) -> None:
+        super().__init__(self._of)
         self._artifacts = artifacts
         self._context = context
 
@@ -193,13 +193,10 @@ class _Kept:
         kept = await self._artifacts.put(chunks, self._context, limit=limit, media_type=media_type)
         return kept.handle, kept.size
 
-    async def read(self, uri: str) -> AsyncIterator[bytes]:
+    async def _of(self, uri: str) -> AsyncIterator[bytes]:
         with os.fdopen(await self._artifacts.open(uri, self._context), "rb") as file:
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                 yield chunk
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return work
 
 
 def _clean(name: str) -> str:

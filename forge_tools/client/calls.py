@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from forge_tools.artifacts.reader import PartReader
 from forge_tools.broker import open_broker
 from forge_tools.client.awaited import Awaited
 from forge_tools.client.call import Call
@@ -57,6 +58,7 @@ class Calls:
         self._intake = Intake(settings, connection.submitter, connection.reply_key)
         self._claims = Claims(settings)
         self.awaited = Awaited()
+        self.parts = PartReader(self._contents)
 
     async def execute(self, call: Call, *, on_report: Callable[[Report], None] | None = None) -> ToolResult:
         """Run a call and wait for its result, telling `on_report` what it reports. Failures are results.
@@ -156,6 +158,9 @@ class Calls:
         """Have calls of that session which name no workspace work in this one; None ends that. Others learn it in seconds."""
         await self._connection.store.workspaces.bind_session(session_id, workspace)
         await self._catalogue.refresh()
+
+    def _contents(self, uri: str) -> AsyncIterator[bytes]:
+        return self._connection.store.artifacts.contents(uri)
 
     async def _submit(self, call: Call, replay: Replay | None = None) -> Handle:
         return await self._handle(await self._store(call, self._keep, replay))
@@ -318,15 +323,7 @@ class Calls:
         if stored.result.error_code == ErrorCode.BLOCKED:
             with suppress(ForgeError):  # its tool leaves the async lane; the next call goes there at once
                 await self._catalogue.refresh()
-        return stored.result.bind(self) if CONTENT in stored.result.metadata else stored.result
-
-    def read(self, uri: str) -> AsyncIterator[bytes]:
-        """Read the bytes of a part, piece by piece."""
-        return self._connection.store.artifacts.contents(uri)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """Have whoever asked for a part await it."""
-        return work
+        return stored.result.bind(self.parts) if CONTENT in stored.result.metadata else stored.result
 
 
 async def tell_of_cancel(store: Store, broker_url: str, execution_id: str) -> None:

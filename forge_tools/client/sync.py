@@ -3,11 +3,12 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import wraps
 from inspect import isawaitable
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -19,7 +20,7 @@ from forge_tools.client.handle import Handle
 from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.records import CallEvent, Report, ToolResult
+from forge_tools.records import CallEvent, Media, Report, ToolResult
 from forge_tools.records.content import CONTENT
 
 P = ParamSpec("P")
@@ -198,15 +199,11 @@ class _Parts:
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
 
-    def read(self, uri: str) -> AsyncIterator[bytes]:
-        client, _ = self._bridge.connect()
-        return client.history.artifact(uri)
+    def bytes(self, part: Media) -> bytes:
+        return self._bridge.run(lambda client: client.calls.parts.bytes(part))
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        async def do(_: ExecutorClient) -> T:
-            return await work
-
-        return self._bridge.run(do)
+    def save(self, part: Media, folder: str | Path) -> Path:
+        return self._bridge.run(lambda client: client.calls.parts.save(part, folder))
 
 
 class SyncHandle(Face[Handle]):

@@ -220,9 +220,7 @@ class ToolResult(BaseModel):
 
         What JSON cannot hold (in process a tool may return anything) is named by its type.
         """
-        if not self.success:
-            return f"Error: {self.error}"
-        text = self._output_text()
+        text = self._output_text() if self.success else f"Error: {self.error}"
         described = self.metadata.get(CONTENT)
         return "\n".join([text, *lines_missing(text, described)]) if isinstance(described, list) else text
 

@@ -1,9 +1,7 @@
 """What a result holds besides plain text: images, sounds, files, links. Names and fields are those of MCP's content types."""
 
-import asyncio
 import json
-import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Protocol
@@ -24,14 +22,14 @@ Bytes = bytes  # a part has a method of that name
 
 
 class Source(Protocol):
-    """Where the bytes of parts are read from."""
+    """Where the bytes of parts are read from: at once, or by whoever awaits what is returned."""
 
-    def read(self, uri: str) -> AsyncIterator[bytes]:
-        """Return the bytes of that artifact in pieces."""
+    def bytes(self, part: "Media", /) -> Any:
+        """Return all bytes of a part."""
         ...
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Have it awaited by the caller, or where the caller cannot, await it for him."""
+    def save(self, part: "Media", folder: str | Path, /) -> Any:
+        """Write a part into a folder; returns the path."""
         ...
 
 
@@ -106,25 +104,11 @@ class Media:
 
     def bytes(self) -> Any:
         """Read all of it. Awaitable, but for parts that a SyncExecutorClient returned."""
-        return self._source.run(self._bytes())
+        return self._source.bytes(self)
 
     def save(self, folder: str | Path) -> Any:
         """Write it into a folder under its name, or one like it where that is taken; returns the path. Awaitable as `bytes` is."""
-        return self._source.run(self._save(Path(folder)))
-
-    async def _bytes(self) -> Bytes:
-        return b"".join([chunk async for chunk in self._source.read(self.uri or "")])
-
-    async def _save(self, folder: Path) -> Path:
-        path, fd = await asyncio.to_thread(_created, folder, PurePath(self.name or "").name or f"{self.type}.bin")
-        try:
-            with os.fdopen(fd, "wb") as file:
-                async for chunk in self._source.read(self.uri or ""):
-                    await asyncio.to_thread(file.write, chunk)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        return path
+        return self._source.save(self, folder)
 
     @property
     def _source(self) -> Source:
@@ -235,16 +219,3 @@ def _part(facts: Any, source: Source | None) -> Part | None:
 def _text(text: str) -> list[Part]:
     text = text.removeprefix("\n").removesuffix("\n")
     return [Text(text)] if text else []
-
-
-def _created(folder: Path, name: str) -> tuple[Path, int]:
-    """Make a file that was not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stem, suffix = PurePath(name).stem, PurePath(name).suffix
-    for number in range(1, 10_000):
-        path = folder / (name if number == 1 else f"{stem}-{number}{suffix}")
-        try:
-            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        except FileExistsError:
-            continue
-    raise FileExistsError(f"{folder} has {name} ten thousand times")
