@@ -148,7 +148,8 @@ class _Gathering:
 
     def _name_of(self, found: Found) -> str:
         number = sum(one.get("type") == found.kind for one in self.facts) + 1
-        return f"{found.kind}{'' if number == 1 else f'-{number}'}{mimetypes.guess_extension(found.mime_type) or ''}"
+        ending = mimetypes.guess_extension(found.mime_type) or f".{found.mime_type.rpartition('/')[2]}"
+        return f"{found.kind}{'' if number == 1 else f'-{number}'}{ending}"
 
     def _note(self, part: Part) -> None:
         self.facts.append(as_facts(part))

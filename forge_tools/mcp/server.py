@@ -33,7 +33,7 @@ from forge_tools.errors import ForgeError
 from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.background import BackgroundTools
 from forge_tools.mcp.calls import END_PATIENCE, Calls, Context, Tools
-from forge_tools.mcp.content import ArtifactReader, Resources, answered, listed
+from forge_tools.mcp.content import ArtifactReader, Resources, listed, shown_whole
 from forge_tools.mcp.offer import Offer
 from forge_tools.mcp.tasks import CORE_VERSION, EXTENSION, Tasks, takes_tasks
 from forge_tools.mcp.thread import ToolThread
@@ -155,7 +155,7 @@ class ToolServer(Server[None]):
                 return answer
         if self._tasks is not None and takes_tasks(ctx):
             return await self._tasks.call(ctx, params)
-        return answered(await self.calls.run(ctx, params))
+        return await shown_whole(await self.calls.run(ctx, params))
 
 
 class Listeners:

@@ -16,7 +16,10 @@ from forge_tools.sandbox.paths.files import Digest
 from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
-from forge_tools.tools.file.text import SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
+from forge_tools.tools.file.media import decodable, shown
+from forge_tools.tools.file.text import PDF_MAGIC, SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
+
+BINARY_FILE = "BINARY_FILE"
 
 MAX_LINES = 20_000
 SURVEYED_BYTES = 64 << 20
@@ -53,6 +56,8 @@ class Wish:
         "Name of the text encoding, such as latin-1 or utf-16-le. By default it is detected.", None
     )
     line_numbers: bool = option("Put its number and a tab before each line.", default=True)
+    pages: str | None = option("Pages of a PDF, such as 3 or 3-7; by default the first 20.", None, max_length=20)
+    page_images: bool = option("Show pages of a PDF as images, 5 at most, instead of their text.", default=False)
 
     @property
     def count(self) -> int:
@@ -60,7 +65,7 @@ class Wish:
 
 
 class Read(ReadingTool):
-    """Read lines of a text file in the workspace, by default the first 2,000, numbered.
+    """Read a file of the workspace: lines of text, by default the first 2,000, numbered; an image; or pages of a PDF.
 
     Files of more than 64 MiB are not counted or hashed: `lines` and `etag` are None, and a tail has no line numbers.
     """
@@ -88,7 +93,20 @@ class Read(ReadingTool):
                 meet(file.fd, file.stat.st_dev)
                 return Reading(file, wish, deadline, context.max_output_size).run()
 
-        return await deadline.look(read)
+        result = await deadline.look(read)
+        return await self._look(wish, context, deadline) or result if result.error_code == BINARY_FILE else result
+
+    async def _look(self, wish: Wish, context: ExecutionContext, deadline: Deadline) -> ToolResult | None:
+        """Show a file that is no text; None where that cannot be."""
+        workspace = self.workspace(context)
+        opened = await open_artifact(wish.file_path, context, workspace) if is_handle(wish.file_path) else None
+        with opened or await deadline.look(lambda: workspace.open_file(wish.file_path)) as file:
+            kind = await deadline.look(lambda: decodable(file))
+            if kind is None:
+                return None
+            seconds = deadline.remaining
+            limits = {"most_chars": context.max_output_size, "seconds": seconds}
+            return await shown(file, kind, pages=wish.pages, as_images=wish.page_images, **limits)
 
 
 @dataclass(slots=True)
@@ -138,7 +156,7 @@ class Reading:
         None where something does. The file itself is not touched, and 10 kB take some 50 microseconds.
         """
         wish = self._wish
-        if wish.encoding or wish.column or whole.startswith(codecs.BOM_UTF8):
+        if wish.encoding or wish.column or whole.startswith((codecs.BOM_UTF8, PDF_MAGIC)):
             return None
         count = Count()
         count.add(whole)
@@ -160,7 +178,7 @@ class Reading:
         size = self._file.stat.st_size
         return ToolResult.fail(
             f"{self._file.name} is binary ({kind}, {_human(size)}); text tools cannot read it",
-            error_code="BINARY_FILE",
+            error_code=BINARY_FILE,
             error_details={"kind": kind, "bytes": size, "head": sample[:64].hex(" ")},
         )
 
