@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+from forge_tools.artifacts.media import media_type
 from forge_tools.errors import InvalidCallError
 from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
@@ -16,7 +17,7 @@ from forge_tools.sandbox.paths.files import Digest
 from forge_tools.tools.builtin import PATH, ReadingTool, option, parameters_of
 from forge_tools.tools.deadline import Deadline
 from forge_tools.tools.file.lines import Count, Line, last_lines, lines_from, plain_lines, tail_start
-from forge_tools.tools.file.media import decodable, shown
+from forge_tools.tools.file.media import SHOWN, Showing, shown
 from forge_tools.tools.file.text import PDF_MAGIC, SAMPLE_BYTES, Encoding, as_utf8, binary_kind, sniff, visible
 
 BINARY_FILE = "BINARY_FILE"
@@ -94,19 +95,19 @@ class Read(ReadingTool):
                 return Reading(file, wish, deadline, context.max_output_size).run()
 
         result = await deadline.look(read)
-        return await self._look(wish, context, deadline) or result if result.error_code == BINARY_FILE else result
+        is_shown = result.error_code == BINARY_FILE and result.error_details["media_type"] in SHOWN
+        return await self._look(result.error_details["media_type"], wish, context, deadline) if is_shown else result
 
-    async def _look(self, wish: Wish, context: ExecutionContext, deadline: Deadline) -> ToolResult | None:
-        """Show a file that is no text; None where that cannot be."""
+    async def _look(self, kind: str, wish: Wish, context: ExecutionContext, deadline: Deadline) -> ToolResult:
+        """Show a file that is no text."""
         workspace = self.workspace(context)
-        opened = await open_artifact(wish.file_path, context, workspace) if is_handle(wish.file_path) else None
-        with opened or await deadline.look(lambda: workspace.open_file(wish.file_path)) as file:
-            kind = await deadline.look(lambda: decodable(file))
-            if kind is None:
-                return None
-            seconds = deadline.remaining
-            limits = {"most_chars": context.max_output_size, "seconds": seconds}
-            return await shown(file, kind, pages=wish.pages, as_images=wish.page_images, **limits)
+        if is_handle(wish.file_path):
+            file = await open_artifact(wish.file_path, context, workspace)
+        else:
+            file = await deadline.look(lambda: workspace.open_file(wish.file_path))
+        with file:
+            how = Showing(wish.pages, wish.page_images, context.max_output_size, deadline.remaining)
+            return await shown(file, kind, how)
 
 
 @dataclass(slots=True)
@@ -179,7 +180,7 @@ class Reading:
         return ToolResult.fail(
             f"{self._file.name} is binary ({kind}, {_human(size)}); text tools cannot read it",
             error_code=BINARY_FILE,
-            error_details={"kind": kind, "bytes": size, "head": sample[:64].hex(" ")},
+            error_details={"kind": kind, "media_type": media_type(sample), "bytes": size, "head": sample[:64].hex(" ")},
         )
 
     def _sample(self) -> bytes:

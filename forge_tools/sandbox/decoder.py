@@ -1,4 +1,4 @@
-"""The program that decodes images and documents for Read: in a process of its own, with little memory, little time and no network.
+"""The program that decodes images and documents for Read: in a process of its own, with little memory and little time.
 
 It reads one file from its standard input, and writes a line of JSON and then bytes, if any. It imports nothing of ours:
 what it decodes may be made to break it.
@@ -9,8 +9,8 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import IO, Any
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20
@@ -24,13 +24,13 @@ def main(kind: str, told: dict[str, Any]) -> None:
         limit()
         with os.fdopen(0, "rb") as file:
             file.seek(0)
-            facts, data = {"image": image, "text": text, "pages": pages}[kind](file, **told)
+            facts, data = KINDS[kind](file, **told)
     except ModuleNotFoundError as error:
         facts, data = {"missing": error.name}, b""
     except MemoryError:
         facts, data = {"error": f"decoding it takes more than {MEMORY_BYTES >> 20:,} MiB of memory"}, b""
     except Exception as error:  # noqa: BLE001  libraries raise anything for bytes that are not what they seem
-        facts, data = {"error": f"{type(error).__name__}: {error}"[:300]}, b""
+        facts, data = {"error": f"{type(error).__name__}: {str(error).partition(' <')[0]}"[:300]}, b""
     sys.stdout.buffer.write(json.dumps(facts).encode() + b"\n" + data)
 
 
@@ -41,12 +41,12 @@ def limit() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def image(file: io.BufferedIOBase, side: int, most_bytes: int) -> tuple[dict[str, Any], bytes]:
+def image(file: IO[bytes], side: int, most_bytes: int) -> tuple[dict[str, Any], bytes]:
     """Decode an image; one that is larger than a square of `side`, or has more bytes, comes smaller."""
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None  # checked right here
-    size = os.fstat(0 if file.closed else file.fileno()).st_size
+    size = os.fstat(file.fileno()).st_size
     with Image.open(file, formats=("PNG", "JPEG", "GIF", "WEBP")) as picture:
         width, height = picture.size
         if width * height > MOST_PIXELS:
@@ -71,7 +71,7 @@ def packed(picture: Any, form: str) -> bytes:
     return buffer.getvalue()
 
 
-def text(file: io.BufferedIOBase, first: int, last: int, most_chars: int) -> tuple[dict[str, Any], bytes]:
+def text(file: IO[bytes], first: int, last: int, most_chars: int) -> tuple[dict[str, Any], bytes]:
     """The text of pages of a PDF, as far as it fits."""
     from pypdf import PdfReader
 
@@ -86,9 +86,9 @@ def text(file: io.BufferedIOBase, first: int, last: int, most_chars: int) -> tup
     return {"pages": total, "last": shown}, "\n\n".join(said).encode(errors="replace")
 
 
-def pages(file: io.BufferedIOBase, first: int, last: int) -> tuple[dict[str, Any], bytes]:
+def pages(file: IO[bytes], first: int, last: int) -> tuple[dict[str, Any], bytes]:
     """Pages of a PDF as images, one after the other; the facts have their sizes."""
-    import pypdfium2
+    import pypdfium2  # type: ignore[import-untyped]  # it has no stubs
 
     document = pypdfium2.PdfDocument(file)
     images = list(rendered(document, first, min(last, len(document))))
@@ -103,6 +103,8 @@ def rendered(document: Any, first: int, last: int) -> Iterator[bytes]:
         scale = min(2.0, RENDERED_SIDE / max(*page.get_size(), 1))
         yield packed(page.render(scale=scale).to_pil(), "PNG")
 
+
+KINDS: dict[str, Callable[..., tuple[dict[str, Any], bytes]]] = {"image": image, "text": text, "pages": pages}
 
 if __name__ == "__main__":
     main(sys.argv[1], json.loads(sys.argv[2]))
