@@ -85,14 +85,19 @@ def listed(spec: ToolSpec, *, as_task: bool) -> types.Tool:
         title=_WORDS.sub(" ", spec.name),
         description=spec.description,
         input_schema=schema["inputSchema"],
+        output_schema=schema.get("outputSchema"),
         annotations=types.ToolAnnotations.model_validate(schema["annotations"]),
         execution=_TASKS_OPTIONAL if as_task else None,
     )
 
 
-async def shown_whole(result: ToolResult) -> types.CallToolResult:
-    """The result of a call with those of its images, sounds and files that fit into a message."""
-    return answered(result, await seen(result, lambda _: True))
+async def shown_whole(result: ToolResult, *, is_structured: bool = False) -> types.CallToolResult:
+    """The result of a call with those of its images, sounds and files that fit into a message.
+
+    Where it must be `is_structured`, as its tool says, one that was cut is an error: clients refuse text in its place.
+    """
+    answer = answered(result, await seen(result, lambda _: True))
+    return answer.model_copy(update={"is_error": True}) if is_structured and not answer.structured_content else answer
 
 
 def answered(result: ToolResult, seen: Mapping[str, bytes] = _NOTHING) -> types.CallToolResult:

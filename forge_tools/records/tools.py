@@ -128,6 +128,7 @@ class ToolSpec(BaseModel):
     retry: RetryPolicy | None = None
     extra: bool = False
     input_schema: Schema | None = None
+    output_schema: Schema | None = None
 
     @cached_property
     def declared(self) -> tuple[ToolParameter, ...]:

@@ -20,7 +20,7 @@ from forge_tools.records import Artifact, Capabilities, ToolCategory, ToolParame
 from forge_tools.storage import Store, open_store
 from tests.contract.test_artifacts import BYTES, put
 from tests.migrated import migrated
-from tests.part_tools import mixed, png
+from tests.part_tools import counted, mixed, png
 from tests.unit.mcp.conftest import Local
 from tests.unit.mcp.test_mcp_server import ERAS
 from tests.waiting import within
@@ -277,3 +277,15 @@ def test_a_part_that_does_not_fit_is_a_link_to_read_it_by() -> None:
 
     assert isinstance(block, types.ResourceLink)
     assert (block.uri, block.name, block.mime_type, block.size) == (facts["uri"], "a.bin", "a/b", 9)
+
+
+async def test_the_schema_of_a_return_type_is_published_and_kept_to(local: Local, store: Store) -> None:
+    local.registry.register(counted)
+
+    async with Client(ToolServer(local, Offer(session_id="s"), store.artifacts)) as client:
+        [tool] = [one for one in (await client.list_tools()).tools if one.name == "counted"]
+        result = await client.call_tool("counted", {"count": 1})  # which the client checks by the schema
+
+    assert tool.output_schema is not None
+    assert set(tool.output_schema["properties"]) == {"count", "names"}
+    assert result.structured_content == {"count": 1, "names": ["a"]}
