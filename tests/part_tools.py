@@ -8,8 +8,9 @@ from pathlib import Path
 
 from PIL import Image as Pillow
 
-from forge_tools import ExecutionContext, File, Image
-from forge_tools.plugins import FunctionTool, tool
+from forge_tools import BaseTool, ExecutionContext, File, Image, ToolCategory, ToolParameter, ToolResult
+from forge_tools.plugins import tool
+from forge_tools.sandbox.artifacts import open_artifact
 
 
 def png(size: int = 10) -> bytes:
@@ -113,6 +114,18 @@ def counted(count: int = 2) -> Figures:
     return Figures(count, ["a"] * count)
 
 
-def make() -> list[FunctionTool]:  # type: ignore[type-arg]  # of any functions
+class Measure(BaseTool):
+    """Say how many bytes an uploaded file has."""
+
+    name = "measure"
+    category = ToolCategory.FILE
+    parameters = (ToolParameter(name="file", type="file", description="Which."),)
+
+    async def _execute(self, context: ExecutionContext, file: str) -> ToolResult:
+        with await open_artifact(file, context, self.workspace(context)) as opened:
+            return ToolResult.ok({"bytes": opened.stat.st_size})
+
+
+def make() -> list[BaseTool]:
     """All of them."""
-    return [picture, plain_bytes, drawn, mixed, attaching, lying, leading, many, large, counted]
+    return [picture, plain_bytes, drawn, mixed, attaching, lying, leading, many, large, counted, Measure()]

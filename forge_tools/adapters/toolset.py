@@ -22,6 +22,7 @@ from forge_tools.records import (
     artifact_id,
 )
 from forge_tools.records.content import CONTENT
+from forge_tools.records.tools import ARTIFACT_PATTERN
 from forge_tools.validation import shown, suggestion
 
 PDF = "application/pdf"
@@ -39,7 +40,7 @@ _HANDLE = ToolParameter(
     name="artifact",
     type="string",
     description="The handle, artifact:// and 32 hexadecimal digits, as the shortened output names it.",
-    keywords={"pattern": "^artifact://[0-9a-f]{32}$"},
+    keywords={"pattern": ARTIFACT_PATTERN},
 )
 _KEPT = ("offset", "limit", "tail", "column")
 """Those parameters of Read that say which page."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from forge_tools.artifacts.reader import PartReader
@@ -158,6 +159,20 @@ class Calls:
         """Have calls of that session which name no workspace work in this one; None ends that. Others learn it in seconds."""
         await self._connection.store.workspaces.bind_session(session_id, workspace)
         await self._catalogue.refresh()
+
+    async def upload(self, path: str | Path, *, session_id: str | None = None) -> str:
+        """Keep a file of this host as an artifact; returns the handle that parameters of type `file` take.
+
+        Tools see the artifacts of their call's session alone: `session_id` names it. The handle lasts for FORGE_ARTIFACT_TTL.
+
+        Raises:
+            InvalidCallError: the file is larger than FORGE_MAX_PART_SIZE, or was changed meanwhile.
+            OSError: it cannot be read.
+        """
+        settings, artifacts = self._settings, self._connection.store.artifacts
+        quota = settings.artifact_quota
+        bounds = {"quota": quota, "limit": min(settings.max_part_size, quota)}
+        return (await artifacts.upload(Path(path), ttl=settings.artifact_ttl, session_id=session_id, **bounds)).handle
 
     def _contents(self, uri: str) -> AsyncIterator[bytes]:
         return self._connection.store.artifacts.contents(uri)

@@ -18,7 +18,6 @@ from typing import (
     Unpack,
     cast,
     get_type_hints,
-    is_typeddict,
     overload,
 )
 
@@ -316,7 +315,7 @@ async def in_thread(call: Callable[[], R]) -> R:
 def _structure(returns: Any) -> TypeAdapter[Any] | None:
     """What describes and checks the values of a model, a dataclass or a TypedDict; None for all else."""
     is_structure = inspect.isclass(returns) and (
-        issubclass(returns, BaseModel) or is_dataclass(returns) or is_typeddict(returns)
+        issubclass(returns, BaseModel) or is_dataclass(returns) or hasattr(returns, "__required_keys__")
     )
     if not is_structure or issubclass(returns, ToolResult | Media):
         return None

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from forge_tools.client import ExecutorClient, SyncExecutorClient
+from forge_tools.errors import InvalidCallError
 from forge_tools.executor import ToolExecutor
-from forge_tools.records import Image, Json, Media, Text
+from forge_tools.records import ExecutionContext, Image, Json, Media, Text
 from forge_tools.registry import ScopedRegistry
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
@@ -160,3 +161,23 @@ def test_a_client_without_await_reads_parts_too(on_sqlite: Fleet, tmp_path: Path
         assert isinstance(image, Image)
         assert image.bytes() == png()
         assert image.save(tmp_path).read_bytes() == png()
+
+
+async def test_a_file_that_was_uploaded_is_a_parameter(on_sqlite: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "up.bin").write_bytes(b"\0" * 300_000)
+    async with ExecutorClient(on_sqlite.settings) as client:
+        handle = await client.upload(tmp_path / "up.bin", session_id="s")
+        mine = await client.call("measure", {"file": handle}, ExecutionContext(working_dir=".", session_id="s"))
+        other = await client.call("measure", {"file": handle}, ExecutionContext(working_dir=".", session_id="t"))
+        no_handle = await client.call("measure", {"file": "up.bin"})
+
+    assert mine.output == {"bytes": 300_000}
+    assert other.error_code == "ARTIFACT_NOT_FOUND"
+    assert "does not match pattern" in str(no_handle.error)
+
+
+async def test_a_file_over_the_limit_is_not_uploaded(on_sqlite: Fleet, tmp_path: Path) -> None:
+    (tmp_path / "up.bin").write_bytes(b"\0" * (LIMIT + 1))
+    async with ExecutorClient(on_sqlite.settings) as client:
+        with pytest.raises(InvalidCallError, match="FORGE_MAX_PART_SIZE allows 500,000"):
+            await client.upload(tmp_path / "up.bin")
