@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from forge_tools.config import Settings
     from forge_tools.errors import ErrorCode, ForgeError, ToolError, ToolFailure
     from forge_tools.executor import CallOptions, ToolExecutor
+    from forge_tools.records import Audio, File, Image, Link, Text
     from forge_tools.registry import ScopedRegistry, ToolRegistry
 
 __all__ = [
+    "Audio",
     "BaseTool",
     "Call",
     "CallOptions",
@@ -32,11 +34,15 @@ __all__ = [
     "ErrorCode",
     "ExecutionContext",
     "ExecutorClient",
+    "File",
     "ForgeError",
     "Handle",
+    "Image",
+    "Link",
     "ScopedRegistry",
     "Settings",
     "SyncExecutorClient",
+    "Text",
     "ToolCategory",
     "ToolError",
     "ToolExecution",
@@ -55,6 +61,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("CallOptions", "ToolExecutor"), "forge_tools.executor"),
     **dict.fromkeys(("ErrorCode", "ForgeError", "ToolError", "ToolFailure"), "forge_tools.errors"),
     **dict.fromkeys(("ScopedRegistry", "ToolRegistry"), "forge_tools.registry"),
+    **dict.fromkeys(("Audio", "File", "Image", "Link", "Text"), "forge_tools.records"),
     "Settings": "forge_tools.config",
 }
 """Who owns the names that are not of `forge_tools.base`."""

@@ -73,6 +73,7 @@ class BaseTool(ABC):
     max_attempts: int | None = None
     retry: RetryPolicy | None = None
     input_schema: Schema | None = None
+    output_schema: Schema | None = None
 
     _described_by_docstring: ClassVar[bool] = False
 

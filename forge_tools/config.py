@@ -142,6 +142,8 @@ class Settings(BaseSettings):
     """Bytes of the output of a call, as JSON."""
     artifact_max_bytes: int = Field(default=64 << 20, ge=65_536)
     """Bytes of one output that is kept whole because it is too long for a result."""
+    max_part_size: int = Field(default=100 << 20, gt=0)
+    """Bytes of one image, file or other part of a result."""
     artifact_quota: int = Field(default=1 << 30, gt=0)
     """Bytes of all of them that one session may keep; over that it loses the first ones."""
     artifact_ttl: float = Field(default=7 * 86_400.0, gt=0)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from forge_tools import schemas
 from forge_tools.base import BaseTool, brief, preview
+from forge_tools.content import opened, with_parts
 from forge_tools.dependencies import DEPENDENCIES, Dependencies
 from forge_tools.errors import ErrorCode, ToolError
 from forge_tools.failures import failure_of, text_of
@@ -30,6 +31,7 @@ from forge_tools.records import (
     scope_for,
     wrong_call,
 )
+from forge_tools.records.content import holds_parts
 from forge_tools.registry import ScopedRegistry, ToolRegistry
 from forge_tools.sandbox.reach import REACH, Reach
 from forge_tools.sandbox.reports import DirectReporter, in_scope
@@ -241,13 +243,15 @@ class ToolExecutor:
         concealed = CONCEALED.set(scrubber) if scrubber is not None else None
         try:
             _log_start(tool.spec, arguments, context)
-            with in_scope(context, self._scope(tool.spec, context), scrubber) as own:
+            scope = self._scope(tool.spec, context)
+            with in_scope(context, scope, scrubber) as own:
                 result = await _attempts(tool, arguments, own, options)
+            if scope.attached or holds_parts(result.output):
+                result = await with_parts(result, context, scope.attached or (), _left(tool.spec, context, result))
             if scrubber is not None:
                 result = scrubber.result(result)
             if is_overlong(result, context.max_output_size):
-                left = tool.spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
-                result = await limit_output(result, context, left)
+                result = await limit_output(result, context, _left(tool.spec, context, result))
         except BaseException as error:
             self._record(tool, arguments, context, _interruption(tool.spec, arguments, error))
             raise
@@ -265,6 +269,7 @@ class ToolExecutor:
         made, reporter = SCOPE.get(), self._reporter()
         scope = made if made is not None and not made.has_begun else scope_for(reporter)
         scope.reporter = reporter
+        scope.opener = opened
         scope.tool, scope.agent_id, scope.session_id = spec.name, context.agent_id, context.session_id
         return scope
 
@@ -320,6 +325,7 @@ async def _attempts(
         await asyncio.sleep(retry.delay_after(attempt))
         if scope is not None and scope.execution_id is None:
             scope.attempt = attempt + 1
+            scope.attached = None
         result = await _attempt(tool, arguments, context, skip_validation)
         result.metadata["attempts"] = attempt + 1
     return result
@@ -341,6 +347,11 @@ async def _attempt(
     if done.duration_ms is None:
         done.duration_ms = (time.perf_counter() - started) * 1000
     return done
+
+
+def _left(spec: ToolSpec, context: ExecutionContext, result: ToolResult) -> float:
+    """Seconds that a call has left once its body has returned."""
+    return spec.timeout_for(context)[0] - (result.duration_ms or 0.0) / 1000
 
 
 def _interruption(spec: ToolSpec, arguments: Mapping[str, Any], error: BaseException) -> ToolResult:

@@ -37,6 +37,7 @@ def render(spec: ToolSpec, format: str) -> Schema:
         "name": spec.name,
         "description": spec.description,
         "inputSchema": input_schema(spec),
+        **({} if spec.output_schema is None else {"outputSchema": copy.deepcopy(spec.output_schema)}),
         "annotations": _annotations(spec),
     }
 

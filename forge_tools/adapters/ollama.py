@@ -83,7 +83,12 @@ class Chat(SdkModel):
 
     def results(self, answers: Sequence[Answer]) -> list[Message]:
         """One `tool` message for each call. Ollama knows calls by their order; the text of failures begins with `Error:`."""
-        return [{"role": "tool", "tool_name": answer.call.name, "content": answer.text} for answer in answers]
+        return [self._result(answer) for answer in answers]
+
+    def _result(self, answer: Answer) -> Message:
+        images = [one.base64 for one in self.shown(answer) if one.is_image]
+        result: Message = {"role": "tool", "tool_name": answer.call.name, "content": answer.text}
+        return result | {"images": images} if images else result
 
     @staticmethod
     def _clients() -> tuple[Any, Callable[[], Any]]:

@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from forge_tools.records.artifacts import TEXT
+
 PART_BYTES = 256 << 10
 """Bytes of an artifact in one part, before it is compressed."""
 
@@ -26,9 +28,9 @@ def count_parts(size: int) -> int:
     return -(-size // PART_BYTES)
 
 
-def pack(data: bytes) -> bytes:
-    """Compress one part."""
-    return zlib.compress(data, _LEVEL)
+def pack(data: bytes, media_type: str = TEXT) -> bytes:
+    """Compress one part, unless images and the like are compressed by themselves."""
+    return zlib.compress(data, _LEVEL if media_type.startswith(("text/", "application/json")) else 0)
 
 
 def unpack(data: bytes, number: int, size: int) -> bytes:

@@ -7,9 +7,22 @@ import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, get_type_hints, overload
+from dataclasses import is_dataclass
+from typing import (
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_type_hints,
+    overload,
+)
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic_core import to_jsonable_python
 
 from forge_tools.base import BaseTool
@@ -20,13 +33,15 @@ from forge_tools.records import (
     Capabilities,
     ExecutionContext,
     Lane,
+    Media,
     RetryPolicy,
     ToolCategory,
     ToolParameter,
     ToolResult,
 )
+from forge_tools.records.content import holds_parts
 from forge_tools.registry import check_definition
-from forge_tools.validation import shown, suggestion
+from forge_tools.validation import clean_text, shown, suggestion
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,6 +121,9 @@ class FunctionTool(BaseTool, Generic[P, R]):
         self._dependencies = self._signature.dependencies
         for attribute, value in declared.items():
             setattr(self, attribute, value)
+        self._returned = _structure(self._returns)
+        if self._returned is not None:
+            self.output_schema = self._returned.json_schema(mode="serialization")
         self._require_sound()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -164,9 +182,26 @@ class FunctionTool(BaseTool, Generic[P, R]):
             return self._refused(error)
         call = functools.partial(self._function, *args, **kwargs)
         if self._is_async:
-            return _result(await call())
-        outcome = await in_thread(lambda: _unless_awaitable(call()))
-        return _result(await outcome) if inspect.isawaitable(outcome) else outcome
+            return self._result(await call())
+        outcome = await in_thread(lambda: self._unless_awaitable(call()))
+        return self._result(await outcome) if inspect.isawaitable(outcome) else outcome
+
+    def _unless_awaitable(self, output: Any) -> Any:
+        """The result of a `def`, made on its thread: reading an iterator to its end may block too."""
+        return output if inspect.isawaitable(output) else self._result(output)  # a `def` around an `async def`
+
+    def _result(self, output: Any) -> ToolResult:
+        if isinstance(output, ToolResult):
+            return output
+        if self._returned is not None:
+            try:
+                output = self._returned.validate_python(output)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+                where = ".".join(map(str, first["loc"]))
+                said = f"The tool ran, but what it returned is not what its annotation says: {where}: {first['msg']}"
+                return ToolResult.fail(clean_text(said), error_code=ErrorCode.UNSTORABLE)
+        return ToolResult.ok(_as_json(output))
 
     async def _dry_run(  # type: ignore[override]  # see above
         self, context: ExecutionContext, /, **values: Any
@@ -279,13 +314,19 @@ async def in_thread(call: Callable[[], R]) -> R:
     return cast("R", value)
 
 
-def _unless_awaitable(output: Any) -> Any:
-    """The result of a `def`, made on its thread: reading an iterator to its end may block too."""
-    return output if inspect.isawaitable(output) else _result(output)  # a `def` around an `async def`
-
-
-def _result(output: Any) -> ToolResult:
-    return output if isinstance(output, ToolResult) else ToolResult.ok(_as_json(output))
+def _structure(returns: Any) -> TypeAdapter[Any] | None:
+    """What describes and checks the values of a model, a dataclass or a TypedDict; None for all else."""
+    is_structure = inspect.isclass(returns) and (
+        issubclass(returns, BaseModel) or is_dataclass(returns) or hasattr(returns, "__required_keys__")
+    )
+    if not is_structure or issubclass(returns, ToolResult | Media):
+        return None
+    try:
+        adapter = TypeAdapter(returns)
+        schema = adapter.json_schema(mode="serialization")
+    except (PydanticUserError, ValueError):  # there is a field that JSON does not describe
+        return None
+    return adapter if schema.get("type") == "object" else None
 
 
 def _as_json(output: Any) -> Any:
@@ -294,6 +335,8 @@ def _as_json(output: Any) -> Any:
         return output
     if isinstance(output, Iterator):
         output = list(output)  # what it raises is the function's own error
+    if holds_parts(output):
+        return output
     try:
         return to_jsonable_python(output)
     except ValueError:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 SCHEME = "artifact://"
+TEXT = "text/plain; charset=utf-8"
 PAGE_LINES = 2000
 PAGE_BYTES = 1 << 20
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -16,7 +17,7 @@ class Artifact:
 
     id: str
     size: int
-    media_type: str = "text/plain; charset=utf-8"
+    media_type: str = TEXT
     execution_id: str | None = None
     session_id: str | None = None
     created_at: datetime | None = None

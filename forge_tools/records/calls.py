@@ -5,11 +5,13 @@ import logging
 import random
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePath
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, InstanceOf, computed_field
 
 from forge_tools.errors import CallFailedError, ErrorCode
+from forge_tools.records.content import CONTENT, File, Image, Media, Part, Source, lines_missing, parts_of
 from forge_tools.records.diagnosis import Diagnosis
 from forge_tools.records.scope import SCOPE, CallScope
 
@@ -60,6 +62,17 @@ class ExecutionContext(BaseModel):
         scope = self.scope
         if scope is not None:
             scope.emit(text)
+
+    def attach(self, data: bytes | PurePath | str, *, name: str | None = None, media_type: str | None = None) -> None:
+        """Add a file to the result: bytes, or the path of one in the workspace, which is opened now. From any thread.
+
+        Raises:
+            InvalidCallError: the call has too many already.
+            SandboxError: the path leads out of the workspace, or to no file.
+        """
+        scope = self.scope
+        if scope is not None:
+            scope.attach(File(data if isinstance(data, bytes) else PurePath(data), name, media_type), self)
 
     @property
     def execution_id(self) -> str | None:
@@ -146,6 +159,33 @@ class ToolResult(BaseModel):
     error_details: Any = None
     diagnosis: InstanceOf[Diagnosis] | None = Field(default=None, exclude=True, repr=False)
 
+    __slots__ = ("_source",)
+
+    @property
+    def content(self) -> tuple[Part, ...]:
+        """The parts: text, JSON, images, sounds, files and links, in their order. Of a plain output it is one."""
+        source: Source | None = getattr(self, "_source", None)
+        return parts_of(self.output, self.metadata.get(CONTENT), source)
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The images among the parts."""
+        return tuple(part for part in self.content if isinstance(part, Image))
+
+    @property
+    def files(self) -> tuple[Media, ...]:
+        """The parts that are bytes and no images."""
+        return tuple(part for part in self.content if isinstance(part, Media) and not isinstance(part, Image))
+
+    def bind(self, source: Source) -> Self:
+        """Say where the bytes of its parts are read."""
+        object.__setattr__(self, "_source", source)
+        return self
+
+    def __copy__(self) -> Self:
+        copy, source = super().__copy__(), getattr(self, "_source", None)
+        return copy if source is None else copy.bind(source)
+
     @classmethod
     def ok(cls, output: Any, /, **metadata: Any) -> Self:
         """Build a successful result; keywords become `metadata`."""
@@ -180,8 +220,11 @@ class ToolResult(BaseModel):
 
         What JSON cannot hold (in process a tool may return anything) is named by its type.
         """
-        if not self.success:
-            return f"Error: {self.error}"
+        text = self._output_text() if self.success else f"Error: {self.error}"
+        described = self.metadata.get(CONTENT)
+        return "\n".join([text, *lines_missing(text, described)]) if isinstance(described, list) else text
+
+    def _output_text(self) -> str:
         if isinstance(self.output, str):
             return self.output
         try:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from forge_tools.errors import InvalidCallError
+from forge_tools.records.content import MAX_PARTS, Media
 from forge_tools.records.reports import Reporter, Stream
 
 
@@ -18,12 +20,14 @@ class CallScope:
 
     __slots__ = (
         "agent_id",
+        "attached",
         "attempt",
         "catch_up",
         "deadline",
         "execution_id",
         "is_over",
         "max_attempts",
+        "opener",
         "reporter",
         "session_id",
         "task",
@@ -50,6 +54,8 @@ class CallScope:
         self.deadline: float | None = None
         self.task: asyncio.Task[Any] | None = None
         self.is_over = False
+        self.attached: list[Media] | None = None
+        self.opener: Callable[[Media, Any], Media] | None = None
 
     def begin(self, seconds: float) -> None:
         """The body begins now, in this task, with so many seconds until its timeout."""
@@ -77,6 +83,18 @@ class CallScope:
             self.catch_up()
         if self.reporter is not None:
             self.reporter.emit(text, stream, level)
+
+    def attach(self, part: Media, context: Any) -> None:
+        """Add a part to the result. What is at its path now is what it will be, whatever becomes of the path.
+
+        Raises:
+            InvalidCallError: there are too many already.
+        """
+        if self.attached is None:
+            self.attached = []
+        if len(self.attached) >= MAX_PARTS:
+            raise InvalidCallError(f"A result has {MAX_PARTS} parts at most; put further files into an archive")
+        self.attached.append(part if self.opener is None else self.opener(part, context))
 
     def facts(self) -> dict[str, Any]:
         """What a record of a log says of the call."""

@@ -15,6 +15,9 @@ from forge_tools.records.redaction import is_secret_name
 Lane = Literal["async", "process"]
 Schema = dict[str, Any]
 
+FILE = "file"
+ARTIFACT_PATTERN = "^artifact://[0-9a-f]{32}$"
+
 _OPEN_TYPES = frozenset({"boolean", "integer", "number", "null"})
 _CONTAINER_TYPES = frozenset({"object", "array", "any"})
 
@@ -35,7 +38,8 @@ class ToolParameter(BaseModel):
     """One parameter of a tool.
 
     `items` and `properties` are JSON Schema fragments and are validated at every depth; `keywords` are whatever else JSON
-    Schema can say of a value, such as `pattern` or `anyOf`. The type `any` is left out of schemas. `aliases` are accepted
+    Schema can say of a value, such as `pattern` or `anyOf`. The type `any` is left out of schemas; `file` is the handle of an
+    artifact, as `client.upload` returns it, and a string in schemas. `aliases` are accepted
     in calls and never shown in schemas. `sensitive` values are encrypted, and shown as `[redacted]` wherever people look; None
     leaves that to the name, such as `password` or `api_key`. Where `names_host`, the value is a handle such as a shell's id,
     and the call goes to the host it names.
@@ -82,6 +86,8 @@ class ToolParameter(BaseModel):
             "required": list(self.required_properties) or None,
         }
         schema: Schema = {} if self.type == "any" else {"type": self.type}
+        if self.type == FILE:
+            schema = {"type": "string", "pattern": ARTIFACT_PATTERN}
         schema["description"] = self.description
         return schema | {key: value for key, value in optional.items() if value is not None} | (self.keywords or {})
 
@@ -129,6 +135,7 @@ class ToolSpec(BaseModel):
     retry: RetryPolicy | None = None
     extra: bool = False
     input_schema: Schema | None = None
+    output_schema: Schema | None = None
 
     @cached_property
     def declared(self) -> tuple[ToolParameter, ...]:

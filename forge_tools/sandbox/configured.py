@@ -25,6 +25,7 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
         hostname=settings.hostname,
         shells=settings.shells_folder,
         artifacts=artifacts,
+        max_part_bytes=min(settings.max_part_size, settings.artifact_quota),
     )
 
 

@@ -15,6 +15,7 @@ from forge_tools.records import (
     Revise,
     ShellRecord,
 )
+from forge_tools.records.artifacts import TEXT
 from forge_tools.sandbox.documents import ProcessDocuments
 from forge_tools.sandbox.paths.confinement import Root
 
@@ -25,8 +26,15 @@ class Artifacts(Protocol):
     max_bytes: int
     """The limit for one artifact."""
 
-    async def put(self, chunks: AsyncIterator[bytes], context: ExecutionContext) -> Artifact:
-        """Keep the bytes; the same bytes again give the same artifact.
+    async def put(
+        self,
+        chunks: AsyncIterator[bytes],
+        context: ExecutionContext,
+        *,
+        limit: int | None = None,
+        media_type: str = TEXT,
+    ) -> Artifact:
+        """Keep the bytes, at most `limit` in place of `max_bytes`; the same bytes again give the same artifact.
 
         Raises:
             SandboxError: they are more than the limit, or the session's quota is used up.
@@ -84,7 +92,7 @@ class Reach:
     """What is not given is not there: no artifacts, no shells, no workspaces by name. Documents are then in this process alone.
 
     `root` is the workspace of calls that name none, one folder or several roots; without it the context's `working_dir`
-    is all of theirs. `shells` is the folder in which this host's supervisors keep their state. Hostname is this host's.
+    is all of theirs. `max_part_bytes` is what one part of a result may have. `shells` is the folder in which this host's supervisors keep their state. Hostname is this host's.
     """
 
     root: Path | Sequence[Root] | None = None
@@ -95,6 +103,7 @@ class Reach:
     artifacts: Artifacts | None = None
     documents: Documents | None = field(default_factory=ProcessDocuments)
     """None where they are not within reach, as in the process lane."""
+    max_part_bytes: int = 100 << 20
 
 
 REACH: ContextVar[Reach] = ContextVar("forge_tools_reach", default=Reach())  # noqa: B039  a frozen value

@@ -8,14 +8,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, BinaryIO, NamedTuple, ParamSpec, TypeVar
 
 from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from forge_tools.artifacts.media import media_type
 from forge_tools.artifacts.pages import Pages, whole
-from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, unpack
-from forge_tools.errors import ArtifactDamagedError, ArtifactFolderError, ArtifactNotFoundError, StorageError
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack
+from forge_tools.errors import (
+    ArtifactDamagedError,
+    ArtifactFolderError,
+    ArtifactNotFoundError,
+    InvalidCallError,
+    StorageError,
+)
 from forge_tools.records import Artifact, ArtifactPage, PageWish
 from forge_tools.records.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
@@ -137,6 +144,29 @@ class StoredArtifacts:
             return await self._own(connection, (await connection.execute(whole)).one(), new)
 
         return await self._evicting(await self._database.write(work), keeping)
+
+    async def upload(self, path: Path, *, ttl: float, quota: int, limit: int, session_id: str | None) -> Artifact:
+        """Keep a file of this host, one part in memory at a time.
+
+        Raises:
+            InvalidCallError: it has more bytes than `limit`, or others by the end than at the beginning.
+        """
+        with path.open("rb") as file:
+            keeping = Keeping(ttl, quota)
+            whole, head = await asyncio.to_thread(_measured, file)
+            kind = media_type(head)
+            new = Artifact(id=whole.id, size=whole.size, media_type=kind, session_id=session_id)
+            if new.size > limit:
+                raise InvalidCallError(f"{path} has {new.size:,} bytes; FORGE_MAX_PART_SIZE allows {limit:,}")
+            kept = await self.begin(new, keeping)
+            for number in range(count_parts(new.size)) if kept is None else ():
+                file.seek(number * PART_BYTES)
+                data = await asyncio.to_thread(file.read, PART_BYTES)
+                await self.add(new.id, number, await asyncio.to_thread(pack, data, kind), data.count(b"\n"))
+            kept = kept or await self.finish(new, keeping)
+            if kept is None or (await asyncio.to_thread(_measured, file))[0] != whole:
+                raise InvalidCallError(f"{path} was changed while it was read. Upload it again")
+        return kept
 
     async def find(self, id: str, session_id: str | None) -> Artifact | None:
         """Read what is known of an artifact of that session; None if it has none of that id, or no longer."""
@@ -307,6 +337,23 @@ async def _evict(id: str, key: str, connection: AsyncConnection) -> None:
     is_owned = exists().where(owner.artifact_id == id)
     nobodys = update(artifacts).where(kept.id == id, kept.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
+
+
+class _Whole(NamedTuple):
+    """A file as a whole: the id that it has as an artifact, and how many bytes."""
+
+    id: str
+    size: int
+
+
+def _measured(file: BinaryIO) -> tuple[_Whole, bytes]:
+    file.seek(0)
+    digest, size, head = blake2b(digest_size=16), 0, b""
+    while data := file.read(PART_BYTES):
+        head = head or data
+        digest.update(data)
+        size += len(data)
+    return _Whole(digest.hexdigest(), size), head
 
 
 def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:

@@ -68,7 +68,8 @@ class ReadingTool(BuiltinTool):
     async def _dry_run(self, context: ExecutionContext, *args: Any, **options: Any) -> ToolResult:
         result = await self._execute(context, *args, **options)
         if result.success:
-            result.output = f"[Dry Run] {result.output}"
+            said = result.output
+            result.output = ["[Dry Run]", *said] if isinstance(said, list) else f"[Dry Run] {said}"
         return result
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from forge_tools.records import Schema
+from forge_tools.records.tools import FILE
 from forge_tools.validation.transport import MAX_DEPTH, shown
 
 Check = Callable[[Any, str], Iterable[str]]
@@ -20,6 +21,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
     "null": lambda value: value is None,
+    FILE: lambda value: isinstance(value, str),
 }
 KNOWN_TYPES = frozenset(_TYPES)
 

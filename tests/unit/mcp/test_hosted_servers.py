@@ -55,8 +55,8 @@ async def test_pictures_and_failures_are_told(host: Host) -> None:
     picture = await call(executor, "mcp__good__picture")
     failure = await call(executor, "mcp__good__fail")
 
-    assert picture.output == "[image (image/png), 8 bytes]"
-    assert picture.metadata["content"] == [{"type": "image", "mime_type": "image/png", "bytes": 8}]
+    [image] = picture.images
+    assert (picture.output, image.width, image.height) == (f"[image image.png, {image.size} bytes, image/png]", 1, 1)
     assert (failure.success, failure.error_code) == (False, "MCP_TOOL_ERROR")
 
 

@@ -133,7 +133,7 @@ async def test_an_engine_that_is_not_there_is_an_error_with_a_way_out() -> None:
         {},
         {"want": "steal", "id": ANYTHING, "size": 1},
         {"want": "find", "id": "../../etc/passwd", "size": 1},
-        {"want": "begin", "id": ANYTHING, "size": 2 << 20},
+        {"want": "begin", "id": ANYTHING, "size": 200 << 20},
         {"want": "begin", "id": ANYTHING, "size": -1},
         {"want": "begin", "id": ANYTHING, "size": "many"},
         {"want": "begin", "id": ANYTHING, "size": float("inf")},
