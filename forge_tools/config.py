@@ -168,6 +168,18 @@ class Settings(BaseSettings):
     """A file with the key that signs the chain. Embedded: `audit.key` in `home`."""
     log_format: Literal["text", "json"] = "text"
     """`json` has programs log one object a line."""
+    web_allowed: tuple[str, ...] = ()
+    """Hosts and networks, as a JSON list, that web tools may reach though they are not public."""
+    web_ports: tuple[int, ...] = (80, 443, 8080, 8443)
+    """Ports, as a JSON list, that web tools may reach."""
+    web_robots: bool = False
+    """Whether web tools do as the robots.txt of a site says."""
+    web_search: Literal["", "searxng", "brave", "tavily"] = ""
+    """Whom `WebSearch` asks; empty: nobody."""
+    web_search_url: str = ""
+    """Where that provider is, if not at its usual address; a SearXNG has none."""
+    web_search_key: SecretStr = Field(default=SecretStr(""), exclude=True)
+    """The key of that provider."""
     mcp_token: SecretStr = Field(default=SecretStr(""), exclude=True)
     """The token that clients of `forge-tools mcp --http` must send."""
     mcp_config: Path | None = None

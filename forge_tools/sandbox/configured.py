@@ -10,6 +10,7 @@ from forge_tools.records import NamedWorkspace
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach
+from forge_tools.sandbox.web.access import Search, Web
 from forge_tools.setting_types import RootSettings, WorkspaceSettings
 
 
@@ -25,6 +26,7 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
         hostname=settings.hostname,
         shells=settings.shells_folder,
         artifacts=artifacts,
+        web=_web(settings),
         max_part_bytes=min(settings.max_part_size, settings.artifact_quota),
     )
 
@@ -72,6 +74,14 @@ def _root(one: RootSettings, where: str, protection: Protection | None = None) -
         what = f"{where}{path} cannot be opened on this host: {reason}. Make it a folder that this user can read"
         raise ConfigurationError(f"{what}, or take it out of the setting.") from error
     return Root(path, is_read_only=one.read_only, protection=protection or Protection())
+
+
+def _web(settings: Settings) -> Web:
+    search = None
+    if settings.web_search:
+        key = settings.web_search_key.get_secret_value()
+        search = Search(provider=settings.web_search, url=settings.web_search_url, key=key)
+    return Web(allowed=settings.web_allowed, ports=settings.web_ports, obeys_robots=settings.web_robots, search=search)
 
 
 def _shown(one: RootSettings) -> str:

@@ -11,11 +11,17 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from typing import IO, Any
+from urllib.parse import urljoin
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20
 MOST_PIXELS = 64_000_000
 RENDERED_SIDE = 1400
+UNSEEN = (
+    "script, style, template, noscript, iframe, svg, nav, aside, form, [hidden], [aria-hidden=true], [style*='display:none' i], "
+    "[style*='display: none' i]"
+)
+"""What a page has and does not show, or shows on each of its kind."""
 
 
 def main(kind: str, told: dict[str, Any]) -> None:
@@ -104,7 +110,51 @@ def rendered(document: Any, first: int, last: int) -> Iterator[bytes]:
         yield packed(page.render(scale=scale).to_pil(), "PNG")
 
 
-KINDS: dict[str, Callable[..., tuple[dict[str, Any], bytes]]] = {"image": image, "text": text, "pages": pages}
+def page(file: IO[bytes], url: str, charset: str, form: str, selector: str | None) -> tuple[dict[str, Any], bytes]:
+    """Decode a page of HTML as Markdown, text or a list of links, without what nobody is shown."""
+    from selectolax.lexbor import LexborHTMLParser, SelectolaxError
+
+    tree = LexborHTMLParser(file.read().decode(charset, "replace"))
+    title = tree.css_first("title")
+    facts: dict[str, Any] = {"title": " ".join(title.text().split()) if title else ""}
+    base = tree.css_first("base[href]")
+    root = urljoin(url, base.attributes["href"] or "") if base else url
+    for hidden in tree.css(UNSEEN):
+        hidden.decompose()
+    for attribute in ("href", "src"):
+        for link in tree.css(f"[{attribute}]"):
+            target = link.attributes[attribute] or ""
+            link.attrs[attribute] = "" if target.startswith("data:") else urljoin(root, target)
+    try:
+        parts = tree.css(selector) if selector else [tree.css_first("main, article") or tree.body]
+    except SelectolaxError:
+        return {"error": f"'{selector}' is no selector of CSS"}, b""
+    found = [part for part in parts if part is not None]
+    if form == "links":
+        links = {link.attributes["href"]: link.text() for part in found for link in part.css("a[href]")}
+        return facts, "\n".join(f"- [{' '.join(said.split())}]({to})" for to, said in links.items()).encode()
+    text = "\n\n".join(part.text(separator="\n", strip=True) for part in found)
+    if form == "text":
+        return facts, text.encode()
+    markdown = _markdown("".join(part.html or "" for part in found))
+    return facts, (markdown if len(markdown) * 2 >= len(text) else text).encode()
+
+
+def _markdown(html: str) -> str:
+    from html_to_markdown import convert
+
+    try:
+        return (convert(html).content or "").strip()
+    except Exception:  # noqa: BLE001  what it cannot convert is shown as text
+        return ""
+
+
+KINDS: dict[str, Callable[..., tuple[dict[str, Any], bytes]]] = {
+    "image": image,
+    "text": text,
+    "pages": pages,
+    "page": page,
+}
 
 if __name__ == "__main__":
     main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Has images and documents decoded by a process of its own: bytes that are made to break a decoder break nothing else."""
+"""Has images, documents and pages decoded by a process of its own: bytes that are made to break a decoder break nothing else."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 from forge_tools.errors import SandboxError
 from forge_tools.records.content import human
-from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Handle
+from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
 from forge_tools.sandbox.processes.commands import Completed, run
 
 SECONDS = 30.0
@@ -16,10 +16,13 @@ UNDECODABLE = "UNDECODABLE"
 
 _DECODER = Path(__file__).with_name("decoder.py")
 _MOST_OUTPUT = 64 << 20
+_NEEDED_BY = dict.fromkeys(("selectolax", "html_to_markdown"), ("web", "ENGINE_NOT_AVAILABLE"))
 
 
-async def decoded(handle: Handle, what: str, seconds: float, **told: Any) -> tuple[dict[str, Any], bytes]:
-    """Have a file decoded; returns what is told of it, and bytes. What the process writes is no more trusted than the file.
+async def decoded(
+    name: str, source: int | bytes, what: str, seconds: float, **told: Any
+) -> tuple[dict[str, Any], bytes]:
+    """Have bytes decoded, or those of an open file; returns what is told of it, and bytes. What the process writes is no more trusted than the file.
 
     Raises:
         SandboxError: it cannot be decoded, or this host lacks what it takes.
@@ -36,7 +39,7 @@ async def decoded(handle: Handle, what: str, seconds: float, **told: Any) -> tup
             folder=folder,
             environment={},
             timeout=min(SECONDS, seconds),
-            stdin=handle.fd,
+            stdin=source,
             stdout=take,
             stderr=lambda _: True,
         )
@@ -48,12 +51,12 @@ async def decoded(handle: Handle, what: str, seconds: float, **told: Any) -> tup
     except ValueError:
         facts = {"error": _ending(done, seconds)}
     if "missing" in facts:
-        needed = (
-            f"{handle.name} cannot be shown: this worker lacks {facts['missing']}. pip install 'forge-tools[media]'"
-        )
-        raise SandboxError(needed, "BINARY_FILE")
+        missing = facts["missing"]
+        extra, code = _NEEDED_BY.get(missing.partition(".")[0], ("media", "BINARY_FILE"))
+        lacks = f"this worker lacks {missing}. pip install 'forge-tools[{extra}]'"
+        raise SandboxError(f"{name} cannot be shown: {lacks}", code)
     if "error" in facts:
-        raise SandboxError(f"{handle.name} cannot be shown: {facts['error']}", UNDECODABLE)
+        raise SandboxError(f"{name} cannot be shown: {facts['error']}", UNDECODABLE)
     return facts, data
 
 

@@ -18,6 +18,7 @@ from forge_tools.records import (
 from forge_tools.records.artifacts import TEXT
 from forge_tools.sandbox.documents import ProcessDocuments
 from forge_tools.sandbox.paths.confinement import Root
+from forge_tools.sandbox.web.access import Web
 
 
 class Artifacts(Protocol):
@@ -101,6 +102,7 @@ class Reach:
     shells: Path | None = None
     book: ShellBook | None = None
     artifacts: Artifacts | None = None
+    web: Web = field(default_factory=Web)
     documents: Documents | None = field(default_factory=ProcessDocuments)
     """None where they are not within reach, as in the process lane."""
     max_part_bytes: int = 100 << 20

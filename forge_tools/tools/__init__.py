@@ -14,10 +14,12 @@ from forge_tools.tools.file.write import Write
 from forge_tools.tools.task.memory import Memory
 from forge_tools.tools.task.todo_read import TodoRead
 from forge_tools.tools.task.todo_write import TodoWrite
+from forge_tools.tools.web.web_fetch import WebFetch
+from forge_tools.tools.web.web_search import WebSearch
 
 BUILTINS = (
     *(Read, Write, Edit, Delete, ListDirectory, Glob, Grep, Bash, BashOutput, KillShell, ListShells),
-    *(TodoRead, TodoWrite, Memory),
+    *(TodoRead, TodoWrite, Memory, WebFetch, WebSearch),
 )
 
 __all__ = [
@@ -35,5 +37,7 @@ __all__ = [
     "Read",
     "TodoRead",
     "TodoWrite",
+    "WebFetch",
+    "WebSearch",
     "Write",
 ]

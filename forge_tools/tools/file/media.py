@@ -52,13 +52,13 @@ async def shown(handle: Handle, kind: str, how: Showing) -> ToolResult:
     if how.as_images:
         return await _page_images(handle, first, last, how.seconds)
     most = max(1, how.most_chars - _NOTE_ROOM)
-    facts, data = await decoded(handle, "text", how.seconds, first=first, last=last, most_chars=most)
+    facts, data = await decoded(handle.name, handle.fd, "text", how.seconds, first=first, last=last, most_chars=most)
     note = _note(handle, facts, first, last)
     return ToolResult.ok(f"{data.decode()}\n\n{note}", **_facts(handle, PDF, facts))
 
 
 async def _page_images(handle: Handle, first: int, last: int, seconds: float) -> ToolResult:
-    facts, data = await decoded(handle, "pages", seconds, first=first, last=last)
+    facts, data = await decoded(handle.name, handle.fd, "pages", seconds, first=first, last=last)
     images, start = list[Image](), 0
     for number, size in enumerate(facts["sizes"], first):
         images.append(Image(data[start : start + size], f"page-{number}.png"))
@@ -67,7 +67,7 @@ async def _page_images(handle: Handle, first: int, last: int, seconds: float) ->
 
 
 async def _image(handle: Handle, kind: str, seconds: float) -> ToolResult:
-    facts, data = await decoded(handle, "image", seconds, side=SIDE, most_bytes=MOST_SHOWN)
+    facts, data = await decoded(handle.name, handle.fd, "image", seconds, side=SIDE, most_bytes=MOST_SHOWN)
     size = handle.stat.st_size
     said = f"{handle.name}: {kind}, {facts['width']:,} x {facts['height']:,} pixels, {human(size)}"
     if facts["frames"] > 1:
