@@ -10,7 +10,7 @@ from benchmarks.fleets import CREWS, WARMING_CALLS, Database, Fleet, Ours, Raw
 from benchmarks.long_history import LongHistory
 from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 
 if TYPE_CHECKING:
     from celery import Task

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from forge_tools.base import Capabilities
-from forge_tools.plugins import Depends, engine, tool
+from forge_tools.tool import Depends, engine, tool
+from forge_tools.tool.base import Capabilities
 from forge_tools.tools import Memory, TodoRead, TodoWrite
 
 

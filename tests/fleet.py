@@ -33,7 +33,7 @@ WORKER = (
         "celery.worker.loops",
     ),
     *("celery.concurrency.thread", "billiard.popen_fork", "billiard.heap", "billiard.sharedctypes"),
-    *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.plugins.loading", "tomllib", "timeit", SAMPLES),
+    *("asyncpg", "aiosqlite", "forge_tools.tools", "forge_tools.tool.loading", "tomllib", "timeit", SAMPLES),
     *("forge_tools.client",),
 )
 """What every worker imports, and the tools of most; and what scripts of tests need besides."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from PIL import Image as Pillow
 
 from forge_tools import BaseTool, ExecutionContext, File, Image, ToolCategory, ToolParameter, ToolResult
-from forge_tools.plugins import tool
 from forge_tools.sandbox.artifacts import open_artifact
+from forge_tools.tool import tool
 
 
 def png(size: int = 10) -> bytes:

@@ -29,7 +29,7 @@ MADE = "This page is made by `python -m tests.reference`."
 API = {
     "forge_tools": "what most programs import",
     "forge_tools.client": "calls on workers",
-    "forge_tools.plugins": "tools from functions, factories and packages",
+    "forge_tools.tool": "tools from functions, factories and packages",
     "forge_tools.testing": "tools in tests",
     "forge_tools.adapters": "models and their tools",
 }

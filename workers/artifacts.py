@@ -11,8 +11,8 @@ from typing import Any
 from forge_tools.artifacts.parts import MAX_PACKED_BYTES, PART_BYTES, PartFiles, count_parts, pack, unpack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, SandboxError
-from forge_tools.records import Artifact, ExecutionContext, artifact_id
-from forge_tools.records.artifacts import TEXT
+from forge_tools.model import Artifact, ExecutionContext, artifact_id
+from forge_tools.model.artifacts import TEXT
 from forge_tools.sandbox.artifacts import damaged, unknown
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.sandbox.spools import Gathered, Recent

@@ -18,10 +18,10 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from forge_tools.records import SCOPE, CallScope
+from forge_tools.model import SCOPE, CallScope
 from forge_tools.sandbox.processes.launcher import keep_private
 from forge_tools.sandbox.processes.output import scrubbed_text
-from forge_tools.secrecy import Scrubber
+from forge_tools.secrets import Scrubber
 from workers.redaction import RedactedStream
 
 T = TypeVar("T")

@@ -10,19 +10,19 @@ from typing import Any
 
 from celery import signals
 
-from forge_tools.base import BaseTool
 from forge_tools.config import Settings, log_format, take_secrets
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.executor import ToolExecutor
 from forge_tools.logs import set_up
-from forge_tools.plugins import admit, load_engine, load_project, load_tools
-from forge_tools.records import ToolCategory
-from forge_tools.records.places import host_queue
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ToolCategory
+from forge_tools.model.places import host_queue
 from forge_tools.sandbox.configured import reach_of
 from forge_tools.sandbox.processes.endings import end
 from forge_tools.sandbox.processes.environment import instance_mark, mark_worker
 from forge_tools.sandbox.processes.spawner import SPAWNER
+from forge_tools.tool import admit, load_engine, load_project, load_tools
+from forge_tools.tool.base import BaseTool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from workers.app import run_worker, worker_app
 from workers.artifacts import ArtifactDesk, WorkerArtifacts, ask_engine
 from workers.capture import capture, capture_logs

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from forge_tools.errors import DatabaseUnavailableError, StorageError
-from forge_tools.records import Document, DocumentScope, DocumentWriter, Revise, ShellRecord
+from forge_tools.model import Document, DocumentScope, DocumentWriter, Revise, ShellRecord
 from forge_tools.storage import Store
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ START_SECONDS = 120.0
 ANSWER_SECONDS = 60.0
 PROJECT = '[tool.forge-tools]\ntools = ["mytools"]\n'
 SOURCE = '''\
-from forge_tools.plugins import tool
+from forge_tools.tool import tool
 
 
 @tool

@@ -20,7 +20,7 @@ from forge_tools.client import ExecutorClient, Handle
 from forge_tools.config import Settings
 from forge_tools.embedded import EmbeddedStack
 from forge_tools.errors import ForgeError
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.processes.trees import Process, descendants
 
 AGENT = "demo-outage"

@@ -16,7 +16,7 @@ from forge_tools.client import ExecutorClient
 from forge_tools.config import Settings
 from forge_tools.embedded.stack import settings_environment
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory, ToolResult
 from forge_tools.storage import open_store
 
 CALLS = 50

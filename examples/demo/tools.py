@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from examples.demo.effects import note
-from forge_tools.plugins import tool
-from forge_tools.records import Capabilities
+from forge_tools.model import Capabilities
+from forge_tools.tool import tool
 
 HARMLESS = Capabilities(idempotent=True)
 """Running it again does no harm."""

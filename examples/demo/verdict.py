@@ -11,7 +11,7 @@ from examples.demo.schedule import COUNT, Work, keys
 from examples.demo.stage import Stage
 from forge_tools.cli.text import number, one_line, table, took
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionRecord, ExecutionStatus, ToolResult
+from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolResult
 
 SHOWN_REASON = 78
 

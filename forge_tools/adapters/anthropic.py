@@ -8,8 +8,8 @@ from forge_tools.adapters.arguments import UNREADABLE, sendable
 from forge_tools.adapters.conversation import BROKEN_OFF, PAUSED, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
-from forge_tools.records import Schema, ToolSpec
-from forge_tools.schemas import render
+from forge_tools.model import Schema, ToolSpec
+from forge_tools.schema.formats import render
 
 _CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
 

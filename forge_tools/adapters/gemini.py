@@ -11,8 +11,8 @@ from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, 
 from forge_tools.adapters.sdk import SdkModel, extra, unreadable
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
-from forge_tools.records import Schema, ToolSpec, new_id
-from forge_tools.schemas import render
+from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.schema.formats import render
 
 Part = dict[str, Any]
 

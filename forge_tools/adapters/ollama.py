@@ -11,8 +11,8 @@ from forge_tools.adapters.arguments import sendable
 from forge_tools.adapters.conversation import BROKEN_OFF, Hook, Message, Reply, Usage, told
 from forge_tools.adapters.sdk import SdkModel, extra, unreadable, with_instructions
 from forge_tools.adapters.toolset import Answer, ToolCall
-from forge_tools.records import Schema, ToolSpec, new_id
-from forge_tools.schemas import render
+from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.schema.formats import render
 
 _KEPT = frozenset({"type", "items", "description", "enum"})
 """What the SDK's `Tool` type keeps of the schema of a parameter; the rest is said in the description."""

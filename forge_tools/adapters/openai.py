@@ -9,8 +9,8 @@ from forge_tools.adapters.sdk import SdkModel, extra, with_instructions
 from forge_tools.adapters.strict import strict_parameters
 from forge_tools.adapters.toolset import Answer, Shown, ToolCall
 from forge_tools.errors import InvalidToolError
-from forge_tools.records import Schema, ToolSpec, new_id
-from forge_tools.schemas import render
+from forge_tools.model import Schema, ToolSpec, new_id
+from forge_tools.schema.formats import render
 
 __all__ = ["ChatCompletions", "Responses"]
 

@@ -7,8 +7,8 @@ from typing import Any, Unpack
 from forge_tools.adapters.sdk import extra
 from forge_tools.adapters.toolset import BlockingExecutor, Choice, Executor, ToolCall, Toolset
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ToolResult, ToolSpec
-from forge_tools.schemas import render
+from forge_tools.model import ToolResult, ToolSpec
+from forge_tools.schema.formats import render
 
 _MISTAKEN = frozenset({ErrorCode.VALIDATION_ERROR, ErrorCode.TOOL_NOT_FOUND})
 """What is wrong with a call itself, so that the model may send a better one."""

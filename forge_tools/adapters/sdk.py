@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from forge_tools.adapters.conversation import PAUSED, Hook, Message, Reply, Usage
 from forge_tools.adapters.toolset import Answer, Shown
-from forge_tools.records import Schema
+from forge_tools.model import Schema
 
 _SET_BY_THE_ADAPTER = ("messages", "input", "contents", "stream")
 

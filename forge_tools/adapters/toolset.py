@@ -11,7 +11,7 @@ from forge_tools.adapters.arguments import read, without_nulls
 from forge_tools.artifacts.media import OCTETS
 from forge_tools.artifacts.reader import seen
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, ToolNotFoundError
-from forge_tools.records import (
+from forge_tools.model import (
     CallOptions,
     ExecutionContext,
     Media,
@@ -21,9 +21,9 @@ from forge_tools.records import (
     ToolSpec,
     artifact_id,
 )
-from forge_tools.records.content import CONTENT
-from forge_tools.records.tools import ARTIFACT_PATTERN
-from forge_tools.validation import shown, suggestion
+from forge_tools.model.content import CONTENT
+from forge_tools.model.tools import ARTIFACT_PATTERN
+from forge_tools.schema import shown, suggestion
 
 PDF = "application/pdf"
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from forge_tools.records.artifacts import TEXT
+from forge_tools.model.artifacts import TEXT
 
 PART_BYTES = 256 << 10
 """Bytes of an artifact in one part, before it is compressed."""

@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from forge_tools.errors import ForgeError
-from forge_tools.records import Media, ToolResult
-from forge_tools.records.content import CONTENT
+from forge_tools.model import Media, ToolResult
+from forge_tools.model.content import CONTENT
 
 MOST_SHOWN = 3_500_000
 """Bytes of a part that goes into a message to a model: encoded, providers take 5 MB."""

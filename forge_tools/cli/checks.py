@@ -23,9 +23,9 @@ from forge_tools.artifacts.parts import PartFiles
 from forge_tools.broker import celery_app, speaks_redis
 from forge_tools.config import Settings
 from forge_tools.embedded import stack_holder
-from forge_tools.records.audit import Head
+from forge_tools.model.audit import Head
 from forge_tools.sandbox.processes.commands import find_beside_python
-from forge_tools.secrecy import KeyFolder
+from forge_tools.secrets import KeyFolder
 from forge_tools.storage import Store
 from forge_tools.storage.connection.pool import IDLE_WORKER, MOST_OF_ONE, Connections, role_setting
 from forge_tools.storage.directory import PublicKey

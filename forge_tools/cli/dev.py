@@ -29,8 +29,7 @@ from forge_tools.embedded.sources import changes
 from forge_tools.embedded.stack import worker_environment
 from forge_tools.embedded.supervision import SupervisedProcess
 from forge_tools.errors import ForgeError
-from forge_tools.project import find_project, is_path
-from forge_tools.records import (
+from forge_tools.model import (
     CallEvent,
     Diagnosis,
     Ended,
@@ -42,6 +41,7 @@ from forge_tools.records import (
     StateChange,
     ToolResult,
 )
+from forge_tools.project import find_project, is_path
 
 CONCURRENCY = 2
 """Calls of the process lane at once: each new generation forks so many."""

@@ -29,8 +29,8 @@ from forge_tools.cli.face import FAILED, OK, App, Face
 from forge_tools.cli.text import age, one_line
 from forge_tools.config import Settings
 from forge_tools.errors import ForgeError
-from forge_tools.records import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
-from forge_tools.records.places import serving_command
+from forge_tools.model import QueueDepth, ServerState, StuckCalls, ToolSpec, WorkerRecord
+from forge_tools.model.places import serving_command
 from forge_tools.storage import Store, open_store
 from forge_tools.urls import without_passwords
 

@@ -29,7 +29,7 @@ from forge_tools.cli.text import (
     took,
 )
 from forge_tools.errors import ErrorCode
-from forge_tools.records import (
+from forge_tools.model import (
     TERMINAL,
     Attempt,
     AttemptRecord,

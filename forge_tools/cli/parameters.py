@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from forge_tools.records import ToolParameter, ToolSpec
+from forge_tools.model import ToolParameter, ToolSpec
 
 _ASSIGNMENT = re.compile(r"(?P<name>[^=\s]+?)(?P<sign>:=|=)(?P<value>.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}

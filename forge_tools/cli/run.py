@@ -15,7 +15,7 @@ from forge_tools.cli.parameters import find_spec, parameters_of
 from forge_tools.cli.text import from_here, took
 from forge_tools.config import Settings
 from forge_tools.errors import ErrorCode, ForgeError
-from forge_tools.records import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
+from forge_tools.model import ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, ToolSpec
 
 if TYPE_CHECKING:
     from forge_tools.client import Handle

@@ -19,7 +19,7 @@ from forge_tools.cli.text import as_text, compact, facts, from_here, limit, one_
 from forge_tools.cli.tools import known_format
 from forge_tools.client.handle import follow
 from forge_tools.errors import ResultTimeoutError, ToolNotFoundError
-from forge_tools.records import (
+from forge_tools.model import (
     Artifact,
     Attempt,
     Diagnosis,
@@ -34,8 +34,8 @@ from forge_tools.records import (
     ToolResult,
     ToolSpec,
 )
-from forge_tools.records.content import CONTENT, parts_of
-from forge_tools.schemas import render
+from forge_tools.model.content import CONTENT, parts_of
+from forge_tools.schema.formats import render
 from forge_tools.storage import Store
 
 MAX_LINES = 40

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from forge_tools.records import CallOptions, ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, wrong_call
-from forge_tools.validation import shown
+from forge_tools.model import CallOptions, ExecutionContext, IdempotencyKey, RetryPolicy, ToolResult, wrong_call
+from forge_tools.schema import shown
 
 FORM = "name, parameters, context=None, options=None"
 """How a call is asked for whose parameters are one object."""

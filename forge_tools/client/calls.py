@@ -23,7 +23,7 @@ from forge_tools.client.replays import explained, repeated
 from forge_tools.client.submissions import Submissions
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ErrorCode, ForgeError, InvalidCallError
-from forge_tools.records import (
+from forge_tools.model import (
     ExecutionContext,
     ExecutionRecord,
     LinkedExecution,
@@ -34,7 +34,7 @@ from forge_tools.records import (
     StoredResult,
     ToolResult,
 )
-from forge_tools.records.content import CONTENT
+from forge_tools.model.content import CONTENT
 from forge_tools.storage import Store, ToolChangedError
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from forge_tools.client.handle import Handle
 from forge_tools.client.history import History
 from forge_tools.client.submissions import Submissions
 from forge_tools.config import Settings
-from forge_tools.records import (
+from forge_tools.model import (
     CallOptions,
     ExecutionContext,
     Report,

@@ -20,8 +20,8 @@ from forge_tools.client.handle import Handle
 from forge_tools.client.history import History
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, ForgeError
-from forge_tools.records import CallEvent, Media, Report, ToolResult
-from forge_tools.records.content import CONTENT
+from forge_tools.model import CallEvent, Media, Report, ToolResult
+from forge_tools.model.content import CONTENT
 
 P = ParamSpec("P")
 T = TypeVar("T")

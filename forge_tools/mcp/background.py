@@ -13,8 +13,8 @@ from forge_tools.mcp.calls import Calls, described, submit
 from forge_tools.mcp.content import answered, shown_whole
 from forge_tools.mcp.offer import Caller
 from forge_tools.mcp.tasks import as_result, mark_of
-from forge_tools.records import ExecutionRecord, Progress, ToolResult
-from forge_tools.validation import shown
+from forge_tools.model import ExecutionRecord, Progress, ToolResult
+from forge_tools.schema import shown
 
 LONGEST_WAIT = 30.0
 """Seconds that one look at an execution may wait; clients give up on answers that take much longer."""

@@ -18,7 +18,7 @@ from forge_tools.artifacts.media import OCTETS, media_type
 from forge_tools.artifacts.reader import seen
 from forge_tools.errors import InvalidCallError
 from forge_tools.mcp.calls import Calls, Context
-from forge_tools.records import (
+from forge_tools.model import (
     Artifact,
     ArtifactPage,
     Json,
@@ -30,10 +30,10 @@ from forge_tools.records import (
     ToolSpec,
     artifact_id,
 )
-from forge_tools.records.artifacts import PAGE_LINES, SCHEME
-from forge_tools.records.content import CONTENT
-from forge_tools.schemas import render
-from forge_tools.validation import encode_json, shown
+from forge_tools.model.artifacts import PAGE_LINES, SCHEME
+from forge_tools.model.content import CONTENT
+from forge_tools.schema import encode_json, shown
+from forge_tools.schema.formats import render
 
 META = "forge-tools"
 """Prefix of what we add under `_meta`."""

@@ -25,8 +25,8 @@ from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ExecutionNotFoundError, ResultTimeoutError
 from forge_tools.mcp.calls import Calls, Context, described, submit
 from forge_tools.mcp.content import answered, shown_whole
-from forge_tools.records import ExecutionRecord, ExecutionStatus, Progress, ToolResult
-from forge_tools.validation import shown
+from forge_tools.model import ExecutionRecord, ExecutionStatus, Progress, ToolResult
+from forge_tools.schema import shown
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 CORE_VERSION = "2025-11-25"

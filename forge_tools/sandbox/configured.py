@@ -6,7 +6,7 @@ from pathlib import Path
 
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError
-from forge_tools.records import NamedWorkspace
+from forge_tools.model import NamedWorkspace
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER, Root
 from forge_tools.sandbox.paths.refusals import SECRETS, Protection
 from forge_tools.sandbox.reach import Artifacts, Reach

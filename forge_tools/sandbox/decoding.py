@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tools.errors import SandboxError
-from forge_tools.records.content import human
+from forge_tools.model.content import human
 from forge_tools.sandbox.paths.confinement import OPEN_FOLDER
 from forge_tools.sandbox.processes.commands import Completed, run
 

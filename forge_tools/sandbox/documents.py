@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from forge_tools.records import Document, DocumentScope, DocumentWriter, Revise
-from forge_tools.records.documents import MAX_CHANGED, MAX_DOCUMENTS, is_below, too_many, too_many_changed
+from forge_tools.model import Document, DocumentScope, DocumentWriter, Revise
+from forge_tools.model.documents import MAX_CHANGED, MAX_DOCUMENTS, is_below, too_many, too_many_changed
 
 
 class ProcessDocuments:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from forge_tools.records import (
+from forge_tools.model import (
     Artifact,
     Document,
     DocumentScope,
@@ -15,7 +15,7 @@ from forge_tools.records import (
     Revise,
     ShellRecord,
 )
-from forge_tools.records.artifacts import TEXT
+from forge_tools.model.artifacts import TEXT
 from forge_tools.sandbox.documents import ProcessDocuments
 from forge_tools.sandbox.paths.confinement import Root
 from forge_tools.sandbox.web.access import Web

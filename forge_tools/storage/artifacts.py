@@ -23,8 +23,8 @@ from forge_tools.errors import (
     InvalidCallError,
     StorageError,
 )
-from forge_tools.records import Artifact, ArtifactPage, PageWish
-from forge_tools.records.artifacts import SCHEME
+from forge_tools.model import Artifact, ArtifactPage, PageWish
+from forge_tools.model.artifacts import SCHEME
 from forge_tools.storage.connection.database import Database
 from forge_tools.storage.functions import from_now
 from forge_tools.storage.rows import clean, record_of

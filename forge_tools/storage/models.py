@@ -5,8 +5,8 @@ Whatever else names columns (lists to insert or read, casts, checks, grants) is 
 
 from typing import get_args
 
-from forge_tools.records import TERMINAL, ExecutionStatus, Lane, ShellStatus, Stream
-from forge_tools.records.documents import DocumentScopeKind
+from forge_tools.model import TERMINAL, ExecutionStatus, Lane, ShellStatus, Stream
+from forge_tools.model.documents import DocumentScopeKind
 from forge_tools.storage.columns import (
     Bytes,
     Column,

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from forge_tools.records import Outcome
+from forge_tools.model import Outcome
 from forge_tools.storage.connection.address import Address
 from forge_tools.storage.connection.deadline import answered_within
 from forge_tools.storage.connection.drivers import Owner

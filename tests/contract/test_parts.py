@@ -8,11 +8,11 @@ import pytest
 
 from forge_tools.client import ExecutorClient, SyncExecutorClient
 from forge_tools.errors import InvalidCallError
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, Image, Json, Media, Text
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ExecutionContext, Image, Json, Media, Text
 from forge_tools.sandbox.artifacts import FolderArtifacts
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.fleet import Fleet
 from tests.part_tools import make, png
 

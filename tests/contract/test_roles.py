@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from forge_tools.errors import ExecutionNotFoundError, ForgeError
-from forge_tools.records import DocumentScope, DocumentWriter, ExecutionStatus, Outcome, Wakeup, new_id
-from forge_tools.records.audit import Pruning
+from forge_tools.model import DocumentScope, DocumentWriter, ExecutionStatus, Outcome, Wakeup, new_id
+from forge_tools.model.audit import Pruning
 from forge_tools.storage import Store, open_store
 from forge_tools.storage.retention import PruneRun
 from tests.contract.calls import SCOPE, beat, call, ended, instance, statuses

@@ -8,7 +8,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode, ResultTimeoutError
-from forge_tools.records import ExecutionContext, ExecutionStatus, ToolCategory
+from forge_tools.model import ExecutionContext, ExecutionStatus, ToolCategory
 from tests.fleet import Fleet
 from tests.waiting import is_alive, reached, wait_until
 

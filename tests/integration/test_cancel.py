@@ -10,7 +10,7 @@ import pytest
 from forge_tools.broker import CHANNEL_PREFIX
 from forge_tools.client import ExecutorClient, results
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionStatus, RetryPolicy
+from forge_tools.model import ExecutionContext, ExecutionStatus, RetryPolicy
 from tests.fleet import ROOT, Fleet, warm_worker
 from tests.services import client as broker
 from tests.waiting import is_alive, reached, wait_until

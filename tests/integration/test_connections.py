@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.storage.connection import pool
 from forge_tools.storage.connection.pool import IDLE_WORKER
 from tests.fleet import Fleet

@@ -14,7 +14,7 @@ import pytest
 
 from forge_tools.client import ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, ExecutionRecord, ToolResult
+from forge_tools.model import ExecutionContext, ExecutionRecord, ToolResult
 from tests.fleet import Fleet, WorkerProcess
 from tests.rogue_tools import SHAPES, noted
 from tests.waiting import PATIENCE, is_alive, wait_until, within

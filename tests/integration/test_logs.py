@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forge_tools.client import ExecutorClient, Handle
-from forge_tools.records import Diagnosis, ExecutionContext, Output
+from forge_tools.model import Diagnosis, ExecutionContext, Output
 from forge_tools.sandbox.reports import MOST_BYTES
 from tests import printing_tools
 from tests.fleet import Fleet

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forge_tools.client import ExecutorClient
-from forge_tools.records import ExecutionContext, ToolResult
+from forge_tools.model import ExecutionContext, ToolResult
 from tests.fleet import Fleet
 
 HOSTS = ("a", "b")

@@ -14,7 +14,7 @@ import pytest
 
 from forge_tools.client import Call, ExecutorClient, Handle
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionContext, Lane
+from forge_tools.model import ExecutionContext, Lane
 from tests.descriptors import descriptors
 from tests.fleet import ROOT, Fleet, WorkerProcess
 from tests.services import ValkeyServer

@@ -10,9 +10,9 @@ import pytest
 
 from forge_tools.base import Capabilities
 from forge_tools.errors import ToolFailure
-from forge_tools.plugins import Depends, engine, tool
 from forge_tools.sandbox.files import Files, files
 from forge_tools.testing import InlineExecutor
+from forge_tools.tool import Depends, engine, tool
 from forge_tools.tools import Read
 
 spec = pytest.mark.spec

@@ -12,11 +12,11 @@ from typing import Any
 
 from forge_tools.errors import ErrorCode, ForgeError
 from forge_tools.ladder import Ladder
-from forge_tools.records import Claim, ExecutionStatus, Outcome, Told, Wakeup
+from forge_tools.model import Claim, ExecutionStatus, Outcome, Told, Wakeup
 from forge_tools.sandbox.processes.endings import ProcessHandle, end
 from forge_tools.sandbox.processes.environment import attempt_mark
 from forge_tools.sandbox.processes.output import scrubbed_text
-from forge_tools.secrecy import Scrubber
+from forge_tools.secrets import Scrubber
 from workers.artifacts import from_text, to_text
 from workers.capture import ChildOutput
 from workers.lanes import frames

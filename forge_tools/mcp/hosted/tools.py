@@ -20,11 +20,11 @@ from mcp.types import (
 )
 from pydantic import ValidationError
 
-from forge_tools.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 from forge_tools.mcp.hosted.connection import DISCONNECTED, Connection, DisconnectedError, GoneError
 from forge_tools.mcp.thread import LoopThread, StoppedError
-from forge_tools.records import Audio, File, Image, Lane, Link, Media, Part, Text
-from forge_tools.validation import clean_text
+from forge_tools.model import Audio, File, Image, Lane, Link, Media, Part, Text
+from forge_tools.schema import clean_text
+from forge_tools.tool.base import BaseTool, Capabilities, ExecutionContext, ToolCategory, ToolParameter, ToolResult
 
 TAG = "mcp"
 TOOL_ERROR = "MCP_TOOL_ERROR"

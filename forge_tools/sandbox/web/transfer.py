@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urljoin
 from urllib.robotparser import RobotFileParser
 
 from forge_tools.errors import ErrorCode, SandboxError, ToolFailure
-from forge_tools.records.content import human
+from forge_tools.model.content import human
 from forge_tools.sandbox.web.access import CONNECT_ERROR, URL_BLOCKED, Connector, Web
 
 AGENT = "forge-tools"

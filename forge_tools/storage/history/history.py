@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, Select, select
 
 from forge_tools.errors import ExecutionNotFoundError
-from forge_tools.records import (
+from forge_tools.model import (
     Attempt,
     AttemptRecord,
     CallFigures,

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from typing import Any, ClassVar, Protocol
 
 from forge_tools.errors import SandboxError
-from forge_tools.records import Capabilities, ExecutionContext, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, ToolResult
 from forge_tools.sandbox.paths.files import (
     Replacement,
     Snapshot,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forge_tools.errors import InvalidCallError, SandboxError
-from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.paths.files import take_snapshot
 from forge_tools.sandbox.paths.journal import Journal
 from forge_tools.sandbox.paths.places import Check, Place

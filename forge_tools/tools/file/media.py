@@ -9,8 +9,8 @@ from typing import Any
 from forge_tools.artifacts.media import media_type
 from forge_tools.artifacts.reader import MOST_SHOWN
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import Image, ToolResult
-from forge_tools.records.content import human
+from forge_tools.model import Image, ToolResult
+from forge_tools.model.content import human
 from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.paths.confinement import Handle
 

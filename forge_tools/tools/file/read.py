@@ -10,7 +10,7 @@ from typing import Any
 
 from forge_tools.artifacts.media import media_type
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.artifacts import is_handle, open_artifact
 from forge_tools.sandbox.paths.confinement import Handle, meet
 from forge_tools.sandbox.paths.files import Digest

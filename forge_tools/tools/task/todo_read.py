@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from forge_tools.records import ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import ExecutionContext, ToolCategory, ToolResult
 from forge_tools.tools.builtin import ReadingTool, counted, option, parameters_of
 from forge_tools.tools.task.documents import Documents
 from forge_tools.tools.task.todos import LIST_NAME, facts_of, path_of, shown, todos_of

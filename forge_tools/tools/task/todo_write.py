@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forge_tools.records import Capabilities, Document, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import Capabilities, Document, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.tools.builtin import BuiltinTool, option, parameters_of
 from forge_tools.tools.task.documents import Documents, require_version
 from forge_tools.tools.task.todos import (

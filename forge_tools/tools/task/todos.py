@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 from forge_tools.errors import ErrorCode, ToolFailure
-from forge_tools.records import Document
+from forge_tools.model import Document
 from forge_tools.tools.builtin import counted
 from forge_tools.tools.file.text import visible
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from forge_tools.artifacts.media import media_type
 from forge_tools.errors import ToolFailure
-from forge_tools.records import Capabilities, ExecutionContext, File, Image, ToolCategory, ToolResult
-from forge_tools.records.content import human
+from forge_tools.model import Capabilities, ExecutionContext, File, Image, ToolCategory, ToolResult
+from forge_tools.model.content import human
 from forge_tools.sandbox.decoding import decoded
 from forge_tools.sandbox.reach import REACH
 from forge_tools.sandbox.web.transfer import HTTP_STATUS, UNSUPPORTED_CONTENT, Response, get

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from forge_tools.errors import InvalidCallError
-from forge_tools.records import Capabilities, ExecutionContext, ToolCategory, ToolResult
+from forge_tools.model import Capabilities, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.sandbox.reach import REACH
 from forge_tools.tools.builtin import BuiltinTool, counted, option, parameters_of
 from forge_tools.tools.file.text import visible

@@ -11,11 +11,11 @@ import pytest
 from forge_tools.adapters.langchain import langchain_tools
 from forge_tools.adapters.pydantic_ai import pydantic_ai_toolset
 from forge_tools.adapters.toolset import Toolset
-from forge_tools.executor import ToolExecutor
-from forge_tools.plugins import tool
-from forge_tools.records import File, Image
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import File, Image
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool import tool
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from tests.model_servers.providers import CHAT, GEMINI, MESSAGES, RESPONSES, Provider, Stage
 from tests.model_servers.wire import Say
 from tests.part_tools import png

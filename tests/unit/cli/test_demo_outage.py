@@ -14,7 +14,7 @@ from examples.demo.stage import BrokenPromiseError, Stage
 from examples.demo.verdict import Accident, Evidence, pronounce
 from forge_tools.cli.face import Face, Output
 from forge_tools.errors import ErrorCode
-from forge_tools.records import ExecutionStatus, ToolResult
+from forge_tools.model import ExecutionStatus, ToolResult
 
 LOST, AGAIN = "notify", "fetch"
 

@@ -13,8 +13,8 @@ from forge_tools.cli import checks
 from forge_tools.cli import doctor as fleet
 from forge_tools.cli.checks import Finding, Level, check_broker
 from forge_tools.config import Settings
-from forge_tools.records import EncryptionKey, QueueDepth, ServerState, ToolCategory, ToolSpec, WorkerRecord
-from forge_tools.records.audit import Head
+from forge_tools.model import EncryptionKey, QueueDepth, ServerState, ToolCategory, ToolSpec, WorkerRecord
+from forge_tools.model.audit import Head
 from tests.migrated import migrated
 from tests.unit.cli.conftest import Command
 

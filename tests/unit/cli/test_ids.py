@@ -6,7 +6,7 @@ import pytest
 
 from forge_tools.client import SyncExecutorClient
 from forge_tools.config import Settings
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from tests.unit.cli.conftest import Command
 
 CONTEXT = ExecutionContext(working_dir=".")

@@ -20,7 +20,7 @@ from forge_tools.errors import (
     ForgeError,
     SchemaVersionError,
 )
-from forge_tools.records import ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, new_id
+from forge_tools.model import ExecutionContext, ExecutionStatus, NewExecution, ToolParameter, new_id
 from tests.unit.client.conftest import ECHO, publish
 from tests.waiting import reached
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from forge_tools.base import ExecutionContext
-from forge_tools.executor import ToolExecutor
 from forge_tools.mcp.hosted import servers as module
 from forge_tools.mcp.hosted.configuration import Server
 from forge_tools.mcp.hosted.servers import Memory
+from forge_tools.tool.base import ExecutionContext
+from forge_tools.tool.executor import ToolExecutor
 from tests.hosting import RAW, Host, call, good, raw
 from tests.waiting import is_alive, reached
 

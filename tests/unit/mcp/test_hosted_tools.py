@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types import CallToolResult, ToolAnnotations
 
-from forge_tools.base import Capabilities, ExecutionContext, ToolResult
-from forge_tools.content import with_parts
 from forge_tools.mcp.hosted.tools import capabilities_of, result_of, tool_name
-from forge_tools.records.content import holds_parts
+from forge_tools.model.content import holds_parts
+from forge_tools.tool.base import Capabilities, ExecutionContext, ToolResult
+from forge_tools.tool.content import with_parts
 from tests.part_tools import png
 
 PNG = base64.b64encode(png()).decode()

@@ -16,7 +16,7 @@ from forge_tools.mcp import content
 from forge_tools.mcp.content import answered, listed
 from forge_tools.mcp.offer import Offer
 from forge_tools.mcp.server import ToolServer
-from forge_tools.records import Artifact, Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
+from forge_tools.model import Artifact, Capabilities, ToolCategory, ToolParameter, ToolResult, ToolSpec
 from forge_tools.storage import Store, open_store
 from tests.contract.test_artifacts import BYTES, put
 from tests.migrated import migrated

@@ -9,10 +9,10 @@ from mcp import Client, MCPError
 from mcp.client.client import ConnectMode
 from mcp.types import INTERNAL_ERROR, Implementation, TextContent
 
-from forge_tools.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from forge_tools.errors import DatabaseUnavailableError
 from forge_tools.mcp.offer import LONGEST_NAME, Offer
 from forge_tools.mcp.server import PAGE, ToolServer
+from forge_tools.tool.base import BaseTool, ExecutionContext, ToolCategory, ToolResult
 from tests.unit.mcp.conftest import Local, Say, Wait
 from tests.waiting import reached, within
 

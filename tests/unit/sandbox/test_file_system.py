@@ -7,10 +7,10 @@ from unittest.mock import create_autospec
 import pytest
 
 from forge_tools.errors import SandboxError
-from forge_tools.plugins import Depends, tool
-from forge_tools.records import ExecutionContext
+from forge_tools.model import ExecutionContext
 from forge_tools.sandbox.files import Files, files
 from forge_tools.testing import InlineExecutor
+from forge_tools.tool import Depends, tool
 
 OwnFiles = Annotated[Files, Depends(files, per="call")]
 

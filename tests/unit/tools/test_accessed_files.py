@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.testing import InlineExecutor
 from forge_tools.tools import BUILTINS
 from tests.unit.tools.every_tool import WRONG, fill

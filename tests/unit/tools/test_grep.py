@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.processes import commands
 from forge_tools.sandbox.processes.environment import child_environment
 from forge_tools.tools.file.grep import Grep

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ExecutionContext, ToolResult
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ExecutionContext, ToolResult
 from forge_tools.sandbox.reach import Reach
 from forge_tools.testing import InlineExecutor
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools import Memory
 from forge_tools.tools.task.memory import normalised
 

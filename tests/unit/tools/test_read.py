@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tools.records import ToolResult
+from forge_tools.model import ToolResult
 from forge_tools.sandbox.paths.workspace import Workspace
 from forge_tools.tools.file import read as reading
 from forge_tools.tools.file.read import Read

@@ -8,11 +8,11 @@ import pypdf
 import pytest
 from PIL import Image as Pillow
 
-from forge_tools.executor import ToolExecutor
-from forge_tools.records import ToolResult
-from forge_tools.registry import ScopedRegistry
+from forge_tools.model import ToolResult
 from forge_tools.sandbox import decoding
 from forge_tools.sandbox.reach import Reach
+from forge_tools.tool.executor import ToolExecutor
+from forge_tools.tool.registry import ScopedRegistry
 from forge_tools.tools.file.read import Read
 from tests.part_tools import bomb, png
 

@@ -9,7 +9,7 @@ import pytest
 
 from forge_tools.config import Settings
 from forge_tools.logs import _Text
-from forge_tools.records import ToolCategory
+from forge_tools.model import ToolCategory
 from tests.sample_tools import TOOLS
 from workers.program import EXIT_CONFIGURATION, EXIT_UNAVAILABLE, main, offered, parser
 

@@ -14,7 +14,7 @@ import pytest
 from forge_tools.artifacts.parts import PART_BYTES, pack
 from forge_tools.config import Settings
 from forge_tools.errors import ConfigurationError, DatabaseUnavailableError, SandboxError
-from forge_tools.records import ExecutionContext, PageWish
+from forge_tools.model import ExecutionContext, PageWish
 from forge_tools.sandbox.paths.journal import EXECUTION_ID
 from forge_tools.storage import Store
 from forge_tools.storage.tables import artifact_parts

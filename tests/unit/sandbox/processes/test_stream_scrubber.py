@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from forge_tools import records
+from forge_tools import model
 from forge_tools.sandbox.processes.streams import REDACTED, StreamScrubber
-from forge_tools.secrecy.readings import MOST_UNSEEN
+from forge_tools.secrets.readings import MOST_UNSEEN
 
 FORMS = (b"hunter2secret", b"hunter2", b"aab", b"ba")
 SHORT = st.binary(min_size=1, max_size=6).map(lambda data: bytes(b"abc"[byte % 3] for byte in data))
@@ -92,7 +92,7 @@ def test_without_secrets_nothing_is_held_or_copied(forms: tuple[bytes, ...]) -> 
 
 
 def test_it_shows_what_everything_else_shows() -> None:
-    assert REDACTED.decode() == records.REDACTED
+    assert REDACTED.decode() == model.REDACTED
 
 
 def shown(data: bytes) -> bytes:
