@@ -336,6 +336,13 @@ class Settings(BaseSettings):
         return self.drain + 3 * self.kill_grace + 10
 
     @property
+    def cache(self) -> Path:
+        """Where tools keep what can be worked out again: the folder for it that the XDG specification names."""
+        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        home = given if given.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111  never raises
+        return home / "forge-tools"
+
+    @property
     def embedded_audit_key(self) -> Path:
         """The key that the embedded stack makes for itself, to sign history with."""
         return self.home.resolve() / "audit.key"

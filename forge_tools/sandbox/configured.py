@@ -27,6 +27,7 @@ def reach_of(settings: Settings, *, artifacts: Artifacts | None = None) -> Reach
         shells=settings.shells_folder,
         artifacts=artifacts,
         web=_web(settings),
+        cache=settings.cache,
         max_part_bytes=min(settings.max_part_size, settings.artifact_quota),
     )
 

@@ -103,6 +103,8 @@ class Reach:
     book: ShellBook | None = None
     artifacts: Artifacts | None = None
     web: Web = field(default_factory=Web)
+    cache: Path | None = None
+    """Where what can be worked out again is kept, for all calls on this host."""
     documents: Documents | None = field(default_factory=ProcessDocuments)
     """None where they are not within reach, as in the process lane."""
     max_part_bytes: int = 100 << 20
