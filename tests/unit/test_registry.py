@@ -160,7 +160,7 @@ def test_only_instances_of_tools_are_registered(thing: Any, registry: ScopedRegi
 
 @pytest.mark.parametrize(
     "doubtful",
-    [parameter("x", "file"), parameter("x", "integer", required=False, default="5")],
+    [parameter("x", "path"), parameter("x", "integer", required=False, default="5")],
     ids=["type", "default"],
 )
 def test_a_doubtful_parameter_is_warned_about_and_refused_when_strict(
