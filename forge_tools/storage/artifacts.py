@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import ColumnElement, Row, case, delete, exists, func, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from forge_tools.artifacts.media import media_type
 from forge_tools.artifacts.pages import Pages, whole
-from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, pack, unpack
+from forge_tools.artifacts.parts import PART_BYTES, PartFiles, count_parts, measured, pack, unpack
 from forge_tools.errors import (
     ArtifactDamagedError,
     ArtifactFolderError,
@@ -153,18 +153,16 @@ class StoredArtifacts:
         """
         with path.open("rb") as file:
             keeping = Keeping(ttl, quota)
-            whole, head = await asyncio.to_thread(_measured, file)
-            kind = media_type(head)
-            new = Artifact(id=whole.id, size=whole.size, media_type=kind, session_id=session_id)
+            whole = await asyncio.to_thread(measured, file)
+            new = Artifact(id=whole.id, size=whole.size, media_type=media_type(whole.head), session_id=session_id)
             if new.size > limit:
                 raise InvalidCallError(f"{path} has {new.size:,} bytes; FORGE_MAX_PART_SIZE allows {limit:,}")
             kept = await self.begin(new, keeping)
             for number in range(count_parts(new.size)) if kept is None else ():
-                file.seek(number * PART_BYTES)
                 data = await asyncio.to_thread(file.read, PART_BYTES)
-                await self.add(new.id, number, await asyncio.to_thread(pack, data, kind), data.count(b"\n"))
+                await self.add(new.id, number, await asyncio.to_thread(pack, data, new.media_type), data.count(b"\n"))
             kept = kept or await self.finish(new, keeping)
-            if kept is None or (await asyncio.to_thread(_measured, file))[0] != whole:
+            if kept is None or await asyncio.to_thread(measured, file) != whole:
                 raise InvalidCallError(f"{path} was changed while it was read. Upload it again")
         return kept
 
@@ -337,23 +335,6 @@ async def _evict(id: str, key: str, connection: AsyncConnection) -> None:
     is_owned = exists().where(owner.artifact_id == id)
     nobodys = update(artifacts).where(kept.id == id, kept.is_whole, ~is_owned)
     await connection.execute(nobodys.values(expires_at=from_now(0.0)))
-
-
-class _Whole(NamedTuple):
-    """A file as a whole: the id that it has as an artifact, and how many bytes."""
-
-    id: str
-    size: int
-
-
-def _measured(file: BinaryIO) -> tuple[_Whole, bytes]:
-    file.seek(0)
-    digest, size, head = blake2b(digest_size=16), 0, b""
-    while data := file.read(PART_BYTES):
-        head = head or data
-        digest.update(data)
-        size += len(data)
-    return _Whole(digest.hexdigest(), size), head
 
 
 def _lasting(keeping: Keeping, otherwise: float) -> ColumnElement[Any]:
