@@ -104,7 +104,7 @@ class Validator:
                 if len(same) > 1 and name == next(n for n in same if n != target):
                     yield f"Parameters {' and '.join(map(repr, same))} are the same one. Give only {target!r}."
             elif name not in self._names and not self._extra:
-                yield f"Unknown parameter '{shown(name)}'{suggestion(name, (self._names | set(self._aliases)) - given)}"
+                yield f"Unknown parameter '{shown(name)}'{suggestion(name, [*self._names, *self._aliases], given)}"
 
     def _resolve(self, params: Mapping[str, Any]) -> dict[str, Any]:
         values = {n: v for n, v in params.items() if v is not None or n not in self._droppable}

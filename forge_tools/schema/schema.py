@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -52,13 +52,13 @@ def compile_schema(schema: Any, depth: int = 0) -> Check:
     return partial(_check, types, checks)
 
 
-def suggestion(name: Any, known: Iterable[str]) -> str:
-    """Name the closest of the `known` names, as the end of a message about an unknown one."""
+def suggestion(name: Any, known: Iterable[str], given: Container[str] = ()) -> str:
+    """Name the closest of the `known` names, as the end of a message about an unknown one; not one that was `given` as well."""
     asked, names = str(name)[:64], sorted(known)
     folded = {candidate.casefold(): candidate for candidate in reversed(names)}
     close = [folded[one] for one in difflib.get_close_matches(asked.casefold(), folded, n=1, cutoff=0.7)]
     close += [candidate for candidate in names if len(asked) > 1 and asked in candidate]
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    return f" (did you mean '{close[0]}'?)" if close and close[0] not in given else ""
 
 
 def _check(types: tuple[str, ...], checks: tuple[Check, ...], value: Any, path: str) -> Iterable[str]:
@@ -174,7 +174,7 @@ def _properties(schema: Schema, depth: int) -> Check:
             if rule is not None:
                 yield from rule(item, f"{path}.{shown(name)}")
             elif additional is False:
-                yield f"Unknown parameter '{path}.{shown(name)}'{suggestion(name, inner.keys() - value)}"
+                yield f"Unknown parameter '{path}.{shown(name)}'{suggestion(name, inner, value)}"
 
     return check
 
