@@ -69,9 +69,7 @@ def pronounce(stage: Stage, seen: Evidence) -> None:
         ]
     )
     stage.show(_figures(seen))
-    stage.text(
-        f"Celery repeats what it misses after {VISIBILITY_TIMEOUT} s, whatever took effect."
-    )
+    stage.text(f"Celery repeats what it misses after {VISIBILITY_TIMEOUT} s, whatever took effect.")
     _say_a_loss(stage, seen)
     _claim(stage, seen)
 
