@@ -45,7 +45,7 @@ MEASURES = (
 
 GROWTH = (growth.BURSTS, growth.TABLES, growth.PROCESS_COUNTS, memory.MEASURE)
 
-DEVELOPMENT = (development.MEASURE, start_up.MEASURE)
+DEVELOPMENT = (development.MEASURE,)
 
 TOOLS = (search_tools.MEASURE, file_tools.MEASURE, shell_tool.MEASURE, filesystem_server.MEASURE)
 

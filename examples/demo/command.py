@@ -52,8 +52,8 @@ def demo(
     if face.is_json:
         face.document({"ok": True, "seconds": round(seconds, 2), "sections": stage.sections})
         return
-    yours = f"Now with your own tools: {command_line(Settings.load())} up --tools mytools"
-    face.say(f"\nAll as promised, in {took(seconds * 1000)}. {yours}", style="green")
+    face.say(f"All as promised, in {took(seconds * 1000)}.", style="green")
+    face.say(f"Now with your own tools: {command_line(Settings.load())} up --tools mytools")
 
 
 async def _perform(face: Face, stage: Stage, *, is_brief: bool) -> None:

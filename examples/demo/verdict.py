@@ -13,7 +13,7 @@ from forge_tools.cli.text import number, one_line, table, took
 from forge_tools.errors import ErrorCode
 from forge_tools.model import ExecutionRecord, ExecutionStatus, ToolResult
 
-SHOWN_REASON = 78
+SHOWN_REASON = 58
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,13 @@ def pronounce(stage: Stage, seen: Evidence) -> None:
     stage.facts(
         [
             ("kill -9", f"host {accident.host}: {hit}"),
-            ("kill -9", f"pid {accident.child} on the other host, while it ran a call that must not run twice"),
+            ("kill -9", f"pid {accident.child} on the other host, in a call that must not run twice"),
             ("kill -9", f"Valkey, pid {accident.valkey}; the same to plain Celery, with acks_late"),
             ("settled", f"{took(seen.seconds_after * 1000)} later: a host is dead when it was silent for 15 s"),
         ]
     )
     stage.show(_figures(seen))
-    stage.text(
-        f"What Celery misses it runs again after {VISIBILITY_TIMEOUT} s, its visibility timeout, whether it took effect or not."
-    )
+    stage.text(f"Celery repeats what it misses after {VISIBILITY_TIMEOUT} s, whatever took effect.")
     _say_a_loss(stage, seen)
     _claim(stage, seen)
 
