@@ -104,8 +104,8 @@ async def test_a_catalogue_that_cannot_be_read_is_an_error_of_the_server(era: Co
 
 async def test_an_unknown_name_is_answered_with_the_closest_one(local: Local) -> None:
     async with Client(ToolServer(local)) as client:
-        with pytest.raises(MCPError, match=r"Unknown tool: Sya \(did you mean 'Say'\?\)"):
-            await client.call_tool("Sya", {})
+        with pytest.raises(MCPError, match=r"Unknown tool: Sayy \(did you mean 'Say'\?\)"):
+            await client.call_tool("Sayy", {})
 
 
 async def test_a_tool_answers_to_its_alias(local: Local) -> None:
